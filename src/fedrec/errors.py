@@ -1,0 +1,18 @@
+"""The one exception that users are meant to read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedrecError(Exception):
+    """Something the user can mend: one line that says what to do. The command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:
+    """The error for a name that is not in a list, with the nearest known name offered."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+    return FedrecError(f"unknown {kind} '{name}'; {hint}")
