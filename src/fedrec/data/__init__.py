@@ -1,0 +1,39 @@
+"""Datasets, splits and partitions. Knows nothing of models."""
+
+from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, with_ties
+from fedrec.data.fetch import cache_folder
+from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
+from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
+from fedrec.data.splits import Split, cold_items, global_time, leave_one_out, ratio, read, write
+from fedrec.data.synthetic import World, synthetic
+from fedrec.data.table import Guess, read_table, write_csv
+
+__all__ = [
+    "Description",
+    "Entry",
+    "Guess",
+    "Interactions",
+    "ItemInfo",
+    "Layout",
+    "Partition",
+    "Split",
+    "World",
+    "cache_folder",
+    "cold_items",
+    "datasets",
+    "entry",
+    "from_labels",
+    "from_raw",
+    "global_time",
+    "leave_one_out",
+    "load",
+    "one_user_per_client",
+    "ratio",
+    "read",
+    "read_table",
+    "silos",
+    "synthetic",
+    "with_ties",
+    "write",
+    "write_csv",
+]

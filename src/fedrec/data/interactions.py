@@ -1,0 +1,255 @@
+"""The one table every other part of fedrec works on: who met which item, when, and how it was rated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedrec.errors import FedrecError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TIMES = ("real", "order", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class ItemInfo:
+    """Side information of items, row i belonging to item index i. A field that is not known is None."""
+
+    titles: Array | None = None
+    tags: sp.csr_matrix | None = None
+    """[n_items, n_tags] float32, 1 where the item carries the genre or tag."""
+    tag_names: tuple[str, ...] = ()
+    years: Array | None = None
+    """int64, 0 where the year is not known."""
+
+    def take(self, items: Array) -> ItemInfo:
+        """The same information for some of the items, in the order given."""
+        return ItemInfo(
+            titles=None if self.titles is None else self.titles[items],
+            tags=None if self.tags is None else self.tags[items],
+            tag_names=self.tag_names,
+            years=None if self.years is None else self.years[items],
+        )
+
+    def n_items(self) -> int | None:
+        for field in (self.titles, self.tags, self.years):
+            if field is not None:
+                return int(field.shape[0])
+        return None
+
+
+@dataclass(frozen=True)
+class Description:
+    """The size of a dataset, as printed in tables."""
+
+    name: str
+    version: str
+    users: int
+    items: int
+    interactions: int
+    density: float
+    time: str
+    per_user_min: int
+    per_user_median: float
+    per_user_max: int
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Interactions in the row order of their file; users and items are numbered from 0.
+
+    ``time`` says what ``timestamp`` is worth: "real" (a clock shared by all users), "order" (only the order within each
+    user is known, values of different users must not be compared) or "none". ``tie_seed`` decides the order of
+    interactions that share a timestamp; it belongs to the data version, so that every method and run sees the same one.
+    """
+
+    user: Array
+    item: Array
+    user_ids: Array
+    item_ids: Array
+    rating: Array | None = None
+    timestamp: Array | None = None
+    time: str = "none"
+    name: str = ""
+    version: str = ""
+    tie_seed: int = 0
+    info: ItemInfo | None = None
+    first_line: Array | None = None
+    """[n_items] the row of the whole, unfiltered file in which the item first appears (published splits go by it)."""
+    notes: tuple[str, ...] = ()
+    """What a reader of results should know about where the rows come from (for instance guessed columns)."""
+
+    def __post_init__(self) -> None:
+        n = self.user.shape[0]
+        for field in ("item", "rating", "timestamp"):
+            column = getattr(self, field)
+            if column is not None and column.shape != (n,):
+                raise FedrecError(f"column '{field}' has shape {column.shape}, but there are {n} interactions")
+        _check_range("user", self.user, self.n_users)
+        _check_range("item", self.item, self.n_items)
+        if self.rating is not None and not np.isfinite(self.rating).all():
+            raise FedrecError(
+                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not a finite number; mend or drop it"
+            )
+        if self.time not in TIMES:
+            raise FedrecError(f"time must be one of {', '.join(TIMES)}, not '{self.time}'")
+        if (self.time == "none") != (self.timestamp is None):
+            raise FedrecError(
+                f"time='{self.time}' does not fit {'no' if self.timestamp is None else 'given'} timestamps"
+            )
+        if self.first_line is not None and self.first_line.shape != (self.n_items,):
+            raise FedrecError(f"first_line has shape {self.first_line.shape}, but there are {self.n_items} items")
+        described = None if self.info is None else self.info.n_items()
+        if described is not None and described != self.n_items:
+            raise FedrecError(f"item information describes {described} items, but there are {self.n_items}")
+
+    @property
+    def n_users(self) -> int:
+        return int(self.user_ids.shape[0])
+
+    @property
+    def n_items(self) -> int:
+        return int(self.item_ids.shape[0])
+
+    def __len__(self) -> int:
+        return int(self.user.shape[0])
+
+    def __repr__(self) -> str:
+        label = f"{self.name}@{self.version}" if self.version else self.name
+        return f"<Interactions {label} users={self.n_users} items={self.n_items} interactions={len(self)}>"
+
+    def matrix(self) -> sp.csr_matrix:
+        """[n_users, n_items] float32, 1 for every pair that occurs (however often)."""
+        ones = np.ones(len(self), dtype=np.float32)
+        matrix = sp.csr_matrix((ones, (self.user, self.item)), shape=(self.n_users, self.n_items))
+        matrix.data[:] = 1.0  # duplicate pairs were summed up
+        return matrix
+
+    def pair_keys(self) -> Array:
+        """One int64 per row that is equal exactly for equal (user, item) pairs."""
+        return self.user * np.int64(self.n_items) + self.item
+
+    def counts(self) -> Array:
+        """Rows per user."""
+        return np.bincount(self.user, minlength=self.n_users)
+
+    def select(self, rows: Array) -> Interactions:
+        """Some of the rows (mask or index), in the same user and item numbering."""
+        return replace(
+            self,
+            user=self.user[rows],
+            item=self.item[rows],
+            rating=None if self.rating is None else self.rating[rows],
+            timestamp=None if self.timestamp is None else self.timestamp[rows],
+        )
+
+    def compact(self) -> Interactions:
+        """Drop users and items without interactions and number the others anew, in the same order."""
+        users, user = np.unique(self.user, return_inverse=True)
+        items, item = np.unique(self.item, return_inverse=True)
+        return replace(
+            self,
+            user=user.astype(np.int64),
+            item=item.astype(np.int64),
+            user_ids=self.user_ids[users],
+            item_ids=self.item_ids[items],
+            info=None if self.info is None else self.info.take(items),
+            first_line=None if self.first_line is None else self.first_line[items],
+        )
+
+    def with_threshold(self, min_rating: float | None = None) -> Interactions:
+        """Rows that count as positive: rating >= ``min_rating``, or any rating above 0 where it is None.
+
+        Rows without ratings are positive by themselves. The numbering is kept; ``compact()`` drops what became empty.
+        """
+        if self.rating is None:
+            if min_rating is not None:
+                raise FedrecError(
+                    f"'{self.name}' has no ratings, so min_rating={min_rating} cannot be applied; leave it out"
+                )
+            return self
+        return self.select(self.rating > 0 if min_rating is None else self.rating >= min_rating)
+
+    def deduplicated(self) -> Interactions:
+        """One row per (user, item): the latest by time; among equally late ones, or without times, the last line."""
+        keys = self.pair_keys()
+        row = np.arange(len(self))
+        order = np.lexsort((row, keys) if self.timestamp is None else (row, self.timestamp, keys))
+        last = np.ones(len(self), dtype=bool)
+        last[:-1] = keys[order][1:] != keys[order][:-1]
+        return self if last.all() else self.select(np.sort(order[last]))
+
+    def with_min_interactions(self, k: int) -> Interactions:
+        """Only users with at least ``k`` distinct items, compacted.
+
+        Items are not filtered: they go only when nobody is left who met them. Repeated pairs count once but stay in the
+        table; ``deduplicated()`` removes them.
+        """
+        distinct = np.unique(self.pair_keys()) // self.n_items
+        counts = np.bincount(distinct, minlength=self.n_users)
+        if not (counts >= k).any():
+            raise FedrecError(f"no user of '{self.name}' has at least {k} interactions; lower the minimum")
+        return self.select(counts[self.user] >= k).compact()
+
+    def describe(self) -> Description:
+        """Sizes as they stand now, after whatever filters were applied; density counts distinct pairs."""
+        counts = self.counts()
+        cells = self.n_users * self.n_items
+        return Description(
+            name=self.name,
+            version=self.version,
+            users=self.n_users,
+            items=self.n_items,
+            interactions=len(self),
+            density=np.unique(self.pair_keys()).size / cells if cells else 0.0,
+            time=self.time,
+            per_user_min=int(counts.min()) if counts.size else 0,
+            per_user_median=float(np.median(counts)) if counts.size else 0.0,
+            per_user_max=int(counts.max(initial=0)),
+        )
+
+
+def from_raw(
+    users: Array,
+    items: Array,
+    *,
+    rating: Array | None = None,
+    timestamp: Array | None = None,
+    time: str = "none",
+    name: str = "",
+    tie_seed: int = 0,
+) -> Interactions:
+    """Number raw ids from 0 in sorted order, so that the numbering does not depend on the order of the rows."""
+    user_ids, user = np.unique(users, return_inverse=True)
+    item_ids, first, item = np.unique(items, return_index=True, return_inverse=True)
+    return Interactions(
+        user=user.astype(np.int64),
+        item=item.astype(np.int64),
+        user_ids=user_ids,
+        item_ids=item_ids,
+        rating=None if rating is None else np.asarray(rating, dtype=np.float32),
+        timestamp=None if timestamp is None else np.asarray(timestamp, dtype=np.int64),
+        time=time,
+        name=name,
+        version=f"ties{tie_seed}",
+        tie_seed=tie_seed,
+        first_line=first.astype(np.int64),
+    )
+
+
+def first_rows(item: Array, n_items: int) -> Array:
+    """[n_items] the first row of each item; items without rows come after all others."""
+    first = np.full(n_items, item.size, dtype=np.int64)
+    first[item[::-1]] = np.arange(item.size - 1, -1, -1)  # later assignments win, so the earliest row stays
+    return first
+
+
+def _check_range(field: str, index: Array, size: int) -> None:
+    if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer):
+        raise FedrecError(f"column '{field}' must be a one-dimensional array of integers")
+    if index.size and (index.min() < 0 or index.max() >= size):
+        raise FedrecError(f"column '{field}' holds {index.min()}..{index.max()}, outside 0..{size - 1}")

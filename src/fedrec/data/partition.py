@@ -1,0 +1,165 @@
+"""Who holds whose data: every client owns some users, every user belongs to one client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import svds
+
+from fedrec.data.interactions import Array, Interactions
+from fedrec.errors import FedrecError, unknown
+
+How = Literal["contiguous", "random", "taste"]
+_FACTORS = 16
+_SWEEPS = 25
+_DENSE_BELOW = 64  # sides up to which a full SVD is cheaper and safer than an iterative one
+_CELLS = 16_000_000  # user-to-centre distances held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Users in client order; client c owns ``users[offsets[c]:offsets[c + 1]]``."""
+
+    users: Array
+    offsets: Array
+
+    def __post_init__(self) -> None:
+        if self.offsets[0] != 0 or self.offsets[-1] != self.users.size or (np.diff(self.offsets) < 1).any():
+            raise FedrecError("a partition's offsets must rise from 0 to the number of users, with no empty client")
+        if not np.array_equal(np.sort(self.users), np.arange(self.users.size)):
+            raise FedrecError("a partition must hold every user exactly once")
+
+    @property
+    def n_clients(self) -> int:
+        return int(self.offsets.size - 1)
+
+    @property
+    def n_users(self) -> int:
+        return int(self.users.size)
+
+    def sizes(self) -> Array:
+        """Users per client."""
+        return np.diff(self.offsets)
+
+    def users_of(self, client: int) -> Array:
+        return self.users[self.offsets[client] : self.offsets[client + 1]]
+
+    def client_of(self) -> Array:
+        """[n_users] the client of each user."""
+        client = np.empty(self.n_users, dtype=np.int64)
+        client[self.users] = np.repeat(np.arange(self.n_clients), self.sizes())
+        return client
+
+
+def one_user_per_client(n_users: int) -> Partition:
+    """Every user is a device of their own."""
+    if n_users < 1:
+        raise FedrecError("there are no users to make clients of")
+    return Partition(np.arange(n_users), np.arange(n_users + 1))
+
+
+def silos(train: Interactions, k: int, how: How = "contiguous", seed: int = 0) -> Partition:
+    """``k`` clients with many users each, as companies or regions have.
+
+    "contiguous": users in their order, floor(n / k) each and the rest with the last client, as published splits do;
+    "random": the same sizes after a shuffle; "taste": clients of unequal size whose users like similar items,
+    found in the training part alone.
+    """
+    n = train.n_users
+    if not 1 <= k <= n:
+        raise FedrecError(f"{k} silos cannot be made of {n} users; choose a number from 1 to {n}")
+    if how == "taste":
+        return from_labels(_by_taste(train, k, seed))
+    if how not in ("contiguous", "random"):
+        raise unknown("way to make silos", how, ("contiguous", "random", "taste"))
+    users = _generator(seed).permutation(n) if how == "random" else np.arange(n)
+    return Partition(users.astype(np.int64), np.append(np.arange(k) * (n // k), n))
+
+
+def from_labels(client: Array) -> Partition:
+    """The partition in which user u belongs to client ``client[u]``; clients are numbered from 0 without gaps."""
+    return Partition(np.argsort(client, kind="stable"), np.append(0, np.cumsum(np.bincount(client))))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def _by_taste(train: Interactions, k: int, seed: int) -> Array:
+    rng = _generator(seed)
+    points = _taste_space(train.matrix(), rng)
+    centres = _spread_centres(points, k, rng)
+    label, distance = _nearest(points, centres)
+    for _ in range(_SWEEPS):
+        label = _fill_empty(label, distance, k)
+        centres = _means(points, label, k)
+        moved, distance = _nearest(points, centres)
+        if np.array_equal(moved, label):
+            break
+        label = moved
+    label = _fill_empty(label, distance, k)
+    _, first = np.unique(label, return_index=True)
+    rank = np.empty(k, dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(k)  # clients in the order of their first user
+    return np.asarray(rank[label])
+
+
+def _taste_space(matrix: sp.csr_matrix, rng: np.random.Generator) -> Array:
+    """Users as points: rows of length one, in the directions in which they differ most."""
+    norms = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    rows = sp.diags(1.0 / np.maximum(norms, 1e-12)) @ matrix.astype(np.float64)
+    if min(rows.shape) <= _DENSE_BELOW:
+        left, strength, _ = np.linalg.svd(rows.toarray(), full_matrices=False)
+        return np.asarray((left * strength)[:, :_FACTORS])
+    # A start vector of our own: the solver's default is random and would make the silos irreproducible.
+    left, strength, _ = svds(rows, k=_FACTORS, v0=rng.standard_normal(min(rows.shape)))
+    return np.asarray(left * strength)
+
+
+def _spread_centres(points: Array, k: int, rng: np.random.Generator) -> Array:
+    """k-means++: each next centre is drawn with odds equal to the squared distance from those chosen."""
+    centres = np.empty((k, points.shape[1]))
+    centres[0] = points[rng.integers(len(points))]
+    nearest = ((points - centres[0]) ** 2).sum(axis=1)
+    for c in range(1, k):
+        cumulative = np.cumsum(nearest)
+        pick = np.searchsorted(cumulative, rng.random() * cumulative[-1]).clip(max=len(points) - 1)
+        centres[c] = points[pick]
+        nearest = np.minimum(nearest, ((points - centres[c]) ** 2).sum(axis=1))
+    return centres
+
+
+def _nearest(points: Array, centres: Array) -> tuple[Array, Array]:
+    """Each point's nearest centre and its squared distance."""
+    label = np.empty(len(points), dtype=np.int64)
+    distance = np.empty(len(points))
+    step = max(1, _CELLS // len(centres))
+    for start in range(0, len(points), step):
+        block = points[start : start + step]
+        squared = (centres**2).sum(axis=1) - 2.0 * block @ centres.T
+        label[start : start + step] = squared.argmin(axis=1)
+        distance[start : start + step] = squared.min(axis=1) + (block**2).sum(axis=1)
+    return label, distance
+
+
+def _means(points: Array, label: Array, k: int) -> Array:
+    members = sp.csr_matrix((np.ones(len(label)), (label, np.arange(len(label)))), shape=(k, len(label)))
+    return np.asarray(members @ points) / np.bincount(label, minlength=k)[:, None]
+
+
+def _fill_empty(label: Array, distance: Array, k: int) -> Array:
+    """Give every empty cluster the point farthest from its own centre, never the last point of another cluster."""
+    sizes = np.bincount(label, minlength=k)
+    empty = list(np.flatnonzero(sizes == 0))
+    label = label.copy()
+    for point in np.argsort(-distance, kind="stable"):
+        if not empty:
+            break
+        if sizes[label[point]] > 1:
+            sizes[label[point]] -= 1
+            label[point] = empty.pop()
+            sizes[label[point]] += 1
+    return label

@@ -1,0 +1,188 @@
+"""Readers of the distributed files of named datasets; numpy and the standard library only.
+
+Each reader takes the folder that holds the files and returns the rows in file order.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedrec.data.interactions import Array, Interactions, ItemInfo, from_raw
+from fedrec.errors import FedrecError
+
+ML_100K_GENRES = (
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
+"""In the order of the flags of u.item, so that every source of ml-100k gives the same tag columns."""
+
+_YEAR = re.compile(r"\((\d{4})\)\s*$")
+
+
+def ml_100k(folder: Path) -> Interactions:
+    data = _rated(numbers(folder / "u.data", "\t"), "ml-100k")
+    info: dict[int, tuple[str, int, Sequence[str]]] = {}
+    for line in _lines(folder / "u.item", "latin-1"):
+        cells = line.split("|")
+        flags = [g for g, flag in zip(ML_100K_GENRES, cells[5:], strict=True) if flag == "1"]
+        info[int(cells[0])] = (cells[1], _year(cells[1]), flags)
+    return replace(data, info=_item_info(data.item_ids, info, ML_100K_GENRES))
+
+
+def ml_100k_atomic(folder: Path) -> Interactions:
+    """The copy in RecBole's "atomic" files: tab-separated with a typed header, titles without their year."""
+    data = _rated(numbers(folder / "ml-100k.inter", "\t", header=True), "ml-100k")
+    info: dict[int, tuple[str, int, Sequence[str]]] = {}
+    for line in _lines(folder / "ml-100k.item", "utf-8")[1:]:
+        item, title, year, genres = line.split("\t")
+        known = int(year) if year.isdigit() else 0
+        info[int(item)] = (f"{title} ({known})" if known else title, known, genres.split())
+    return replace(data, info=_item_info(data.item_ids, info, ML_100K_GENRES))
+
+
+def ml_1m_official(folder: Path) -> Interactions:
+    return _with_movies(_rated(numbers(folder / "ratings.dat", "::"), "ml-1m"), folder)
+
+
+def ml_1m_positions(folder: Path) -> Interactions:
+    """Every pair and rating, but instead of the clock each row's place in its user's history.
+
+    Rows of movies that are too rare to have a place come before all others (-1).
+    """
+    table = numbers(folder / "ratings_with_order.csv.gz", ",", header=True, empty=-1)
+    data = from_raw(table[:, 0], table[:, 1], rating=table[:, 2], timestamp=table[:, 4], time="order", name="ml-1m")
+    return _with_movies(data, folder)
+
+
+def filmtrust(folder: Path) -> Interactions:
+    """Three pairs of one user occur twice; they are kept here as they stand, ``deduplicated()`` removes them."""
+    table = numbers(folder / "ratings.txt", " ", dtype=np.float64)
+    users, items = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
+    return from_raw(users, items, rating=table[:, 2], name="filmtrust")
+
+
+def lastfm_2k(folder: Path) -> Interactions:
+    """The rating is the number of times the user listened to the artist."""
+    table = numbers(folder / "user_artists.dat", "\t", header=True)
+    return from_raw(table[:, 0], table[:, 1], rating=table[:, 2], name="lastfm-2k")
+
+
+def amazon_video(folder: Path) -> Interactions:
+    """Times are days, so most users have ties."""
+    rows = [line.split(",") for line in _lines(folder / "ratings.dat", "utf-8")]
+    users, items, ratings, times = (np.array(column) for column in zip(*rows, strict=True))
+    return from_raw(
+        users,
+        items,
+        rating=ratings.astype(np.float32),
+        timestamp=times.astype(np.int64),
+        time="real",
+        name="amazon-video",
+    )
+
+
+def citeulike_a(folder: Path) -> Interactions:
+    """Line u lists the articles in user u's library; tags (not the missing text) describe the articles."""
+    libraries = _ragged(folder / "users.dat")
+    tags = _ragged(folder / "item-tag.dat")
+    names = tuple(_lines(folder / "tags.dat", "utf-8"))
+    users = np.repeat(np.arange(len(libraries)), [row.size for row in libraries])
+    items = np.concatenate(libraries)
+    n_items = len(tags)
+    rows = np.repeat(np.arange(n_items), [row.size for row in tags])
+    matrix = sp.csr_matrix(
+        (np.ones(rows.size, dtype=np.float32), (rows, np.concatenate(tags))), shape=(n_items, len(names))
+    )
+    matrix.data[:] = 1.0
+    return Interactions(
+        user=users,
+        item=items,
+        user_ids=np.arange(len(libraries)),
+        item_ids=np.arange(n_items),
+        name="citeulike-a",
+        version="ties0",
+        info=ItemInfo(tags=matrix, tag_names=names),
+    )
+
+
+def numbers(
+    path: Path, delimiter: str, *, header: bool = False, empty: int | None = None, dtype: type = np.int64
+) -> Array:
+    """A table of numbers. ``empty`` stands in for empty cells, which are an error otherwise."""
+    text = _read(path)
+    if len(delimiter) > 1:  # numpy splits at single characters only
+        text, delimiter = text.replace(delimiter.encode(), b"\t"), "\t"
+    if empty is not None:
+        text = _fill(text, delimiter.encode(), str(empty).encode())
+    try:
+        return np.loadtxt(io.BytesIO(text), dtype=dtype, delimiter=delimiter, skiprows=int(header), ndmin=2)
+    except ValueError as error:
+        raise FedrecError(f"{path} is damaged: {error}; remove it and load the dataset again") from error
+
+
+def _fill(text: bytes, delimiter: bytes, value: bytes) -> bytes:
+    text = text.replace(b"\r\n", b"\n")
+    for _ in range(2):  # neighbouring empty cells share a delimiter, so one pass sees only every other one
+        text = text.replace(delimiter * 2, delimiter + value + delimiter)
+    return text.replace(delimiter + b"\n", delimiter + value + b"\n")
+
+
+def _rated(table: Array, name: str) -> Interactions:
+    return from_raw(table[:, 0], table[:, 1], rating=table[:, 2], timestamp=table[:, 3], time="real", name=name)
+
+
+def _with_movies(data: Interactions, folder: Path) -> Interactions:
+    info: dict[int, tuple[str, int, Sequence[str]]] = {}
+    genres: set[str] = set()
+    for line in _lines(folder / "movies.dat", "latin-1"):
+        movie, title, tags = line.split("::")
+        info[int(movie)] = (title, _year(title), tags.split("|"))
+        genres.update(tags.split("|"))
+    return replace(data, info=_item_info(data.item_ids, info, tuple(sorted(genres))))
+
+
+def _item_info(
+    item_ids: Array, info: dict[int, tuple[str, int, Sequence[str]]], tag_names: tuple[str, ...]
+) -> ItemInfo:
+    column = {tag: j for j, tag in enumerate(tag_names)}
+    known = [info.get(int(item), ("", 0, ())) for item in item_ids]
+    cells = [(i, column[tag]) for i, (_, _, tags) in enumerate(known) for tag in tags]
+    rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
+    shape = (len(known), len(tag_names))
+    return ItemInfo(
+        titles=np.array([title for title, _, _ in known], dtype=str),
+        tags=sp.csr_matrix((np.ones(len(cells), dtype=np.float32), (rows, columns)), shape=shape),
+        tag_names=tag_names,
+        years=np.array([year for _, year, _ in known], dtype=np.int64),
+    )
+
+
+def _year(title: str) -> int:
+    match = _YEAR.search(title)
+    return int(match.group(1)) if match else 0
+
+
+def _ragged(path: Path) -> list[Array]:
+    """Lines of 'count id id ...'."""
+    return [np.array(line.split()[1:], dtype=np.int64) for line in _lines(path, "ascii")]
+
+
+def _lines(path: Path, encoding: str) -> list[str]:
+    # Not splitlines(): some tag names hold characters that it takes for line ends.
+    text = _read(path).decode(encoding).replace("\r\n", "\n")
+    return text.removesuffix("\n").split("\n")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise FedrecError(f"cannot read {path}: {error}") from error

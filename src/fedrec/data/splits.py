@@ -1,0 +1,243 @@
+"""Cutting interactions into training, validation and test parts, all in one numbering of users and items."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedrec.data.interactions import Array, Interactions, first_rows
+from fedrec.data.table import read_table, write_csv
+from fedrec.errors import FedrecError, unknown
+
+Time = Literal["real", "item_order", "line_order", "random"]
+Ties = Literal["random", "first"]
+Per = Literal["dataset", "user"]
+_FEWEST_TO_SPLIT = 3
+_TRAIN, _VALID, _TEST = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three parts with the same ``user_ids`` and ``item_ids``; ``notes`` go into every result made from them."""
+
+    train: Interactions
+    valid: Interactions
+    test: Interactions
+    kind: str
+    notes: tuple[str, ...] = ()
+
+
+def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random") -> Split:
+    """Per user: the latest interaction is the test, the second latest the validation, the rest training.
+
+    ``time`` says what "latest" means: "real" the timestamps (or the order, where only that is known); "item_order" the
+    place at which the item first appears in the file; "line_order" the row's place in the file; "random" no time at
+    all. Data without times falls back from "real" to "random", and says so. ``ties="random"`` orders equal times by the
+    data's ``tie_seed``; "first" is the rule of published code, in which the first line among equals is the latest.
+
+    Users with fewer than 3 interactions stay in training whole and are not evaluated. Nobody's own later item is in
+    their training part, but everybody is cut at another moment: other users' training reaches into the future of this
+    user's test item, so popularity and trends leak; ``global_time`` prevents that. "item_order" and "line_order" are
+    kept only to repeat published figures: "item_order" sends the same few items to everybody's test.
+    """
+    if time not in ("real", "item_order", "line_order", "random"):
+        raise unknown("time rule", time, ("real", "item_order", "line_order", "random"))
+    if ties not in ("random", "first"):
+        raise unknown("tie rule", ties, ("random", "first"))
+    notes = []
+    if time == "real" and data.timestamp is None:
+        time = "random"
+        notes.append(f"no times in '{data.name}': random leave-one-out by ties{data.tie_seed}")
+    order = _chronological(data, _moments(data, time), ties)
+    counts = data.counts()
+    from_end = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(data))
+    large = np.repeat(counts >= _FEWEST_TO_SPLIT, counts)
+    part = np.empty(len(data), dtype=np.int8)
+    part[order] = np.where(large & (from_end == 0), _TEST, np.where(large & (from_end == 1), _VALID, _TRAIN))
+    if small := int(((counts > 0) & (counts < _FEWEST_TO_SPLIT)).sum()):
+        notes.append(f"{small} users with fewer than {_FEWEST_TO_SPLIT} interactions are in training only")
+    return _cut(data, part, f"leave_one_out(time={time},ties={ties})", notes)
+
+
+def ratio(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int = 0, per: Per = "dataset") -> Split:
+    """Random rows: a share ``test`` of all, then a share ``valid`` of what remains for training.
+
+    ``per="user"`` takes the shares from every user instead of from the whole. Either way the cut ignores time: training
+    holds interactions later than those tested, of the same user too, so the figures say how well gaps are filled, not
+    how well the future is foreseen.
+    """
+    _check_shares(test, valid)
+    if per not in ("dataset", "user"):
+        raise unknown("ratio split", per, ("dataset", "user"))
+    shuffled = _generator(seed).permutation(len(data))
+    group = data.user[shuffled] if per == "user" else np.zeros(len(data), dtype=np.int64)
+    order = shuffled[np.argsort(group, kind="stable")]
+    sizes = data.counts() if per == "user" else np.array([len(data)])
+    part = np.empty(len(data), dtype=np.int8)
+    part[order] = _shares(sizes, test, valid)
+    return _cut(data, part, f"ratio(test={test:g},valid={valid:g},seed={seed},per={per})", [])
+
+
+def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int = 0) -> Split:
+    """Random items, each with all its interactions: no item of one part occurs in another.
+
+    Shares are of the items that occur; ``valid`` is the share of those left after ``test``. Nothing about a tested item
+    can leak through interactions, only through its attributes. Users are the same in all parts and time is ignored.
+    """
+    _check_shares(test, valid)
+    present = np.unique(data.item)
+    part_of_item = np.zeros(data.n_items, dtype=np.int8)
+    part_of_item[_generator(seed).permutation(present)] = _shares(np.array([present.size]), test, valid)
+    return _cut(data, part_of_item[data.item], f"cold_items(test={test:g},valid={valid:g},seed={seed})", [])
+
+
+def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Split:
+    """One cut in time for everybody: the latest share ``test`` of all rows, before it the share ``valid`` of the rest.
+
+    Training knows nothing that happened after the cut, for no user: nothing of the future leaks. In return the test
+    may hold users and items that training has never seen. Rows of the same moment are never separated, so the shares
+    are approximate.
+    """
+    _check_shares(test, valid)
+    if data.time != "real" or data.timestamp is None:
+        known = "only the order within each user" if data.time == "order" else "no times"
+        raise FedrecError(
+            f"'{data.name}' has {known}; a global cut needs a clock shared by all users: use leave_one_out"
+        )
+    moments = np.sort(data.timestamp)
+    sizes = _sizes(np.array([len(data)]), test, valid)
+    test_from = moments[len(data) - int(sizes[1][0])] if sizes[1][0] else moments[-1] + 1
+    valid_rows = int(sizes[0][0])
+    valid_from = moments[len(data) - int(sizes[1][0]) - valid_rows] if valid_rows else test_from
+    part = np.where(data.timestamp >= test_from, _TEST, np.where(data.timestamp >= valid_from, _VALID, _TRAIN))
+    split = _cut(data, part.astype(np.int8), f"global_time(test={test:g},valid={valid:g})", [])
+    new = int(np.setdiff1d(split.test.user, split.train.user).size)
+    return replace(split, notes=(*split.notes, f"{new} users of the test part have no training rows")) if new else split
+
+
+def write(split: Split, folder: Path | str) -> None:
+    """Write train.csv, valid.csv and test.csv in original ids; each appears only when it is complete."""
+    for name in ("train", "valid", "test"):
+        write_csv(getattr(split, name), Path(folder) / f"{name}.csv")
+
+
+def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split:
+    """Somebody's own split, taken as it is; what looks wrong with it is noted, not mended."""
+    paths = {"train": train, "valid": valid, "test": test}
+    parts = {name: read_table(path)[0] for name, path in paths.items() if path is not None}
+    user_ids = _union([part.user_ids for part in parts.values()])
+    item_ids = _union([part.item_ids for part in parts.values()])
+    digest = hashlib.sha256("".join(part.version for part in parts.values()).encode()).hexdigest()[:12]
+    shared = {
+        name: replace(
+            part,
+            user=_renumber(part.user_ids, user_ids)[part.user],
+            item=_renumber(part.item_ids, item_ids)[part.item],
+            user_ids=user_ids,
+            item_ids=item_ids,
+            version=f"sha256-{digest}+ties0",
+        )
+        for name, part in parts.items()
+    }
+    held = shared.get("valid", shared["train"].select(np.arange(0)))
+    notes = [note for part in parts.values() for note in part.notes]
+    if valid is None:
+        notes.append("no validation part was given")
+    notes += _overlaps(shared["train"], held, shared["test"])
+    return Split(shared["train"], held, shared["test"], "given", tuple(notes))
+
+
+def _moments(data: Interactions, time: Time) -> Array:
+    if time == "real" and data.timestamp is not None:
+        return data.timestamp
+    if time == "item_order":
+        first = first_rows(data.item, data.n_items) if data.first_line is None else data.first_line
+        return np.asarray(first[data.item])
+    return np.arange(len(data)) if time == "line_order" else np.zeros(len(data), dtype=np.int64)
+
+
+def _chronological(data: Interactions, moments: Array, ties: Ties) -> Array:
+    """Rows sorted by user, within the user from the earliest to the latest."""
+    row = np.arange(len(data))
+    if ties == "first" and moments.any():
+        return np.lexsort((-row, moments, data.user))
+    return np.lexsort((row, _tie_order(data), moments, data.user))
+
+
+def _tie_order(data: Interactions) -> Array:
+    """A random number per row that depends on the tie seed and the pair's original ids alone.
+
+    So it is the same whatever was filtered away before, in whatever order the file lists its rows, and with whatever
+    version of numpy.
+    """
+    mixed = _mix(_id_hashes(data.user_ids)[data.user] ^ _mix(np.array([data.tie_seed], dtype=np.uint64)))
+    return _mix(mixed + _id_hashes(data.item_ids)[data.item])
+
+
+def _id_hashes(ids: Array) -> Array:
+    if np.issubdtype(ids.dtype, np.integer):
+        return _mix(ids.astype(np.int64).view(np.uint64))
+    digests = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in ids]
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def _mix(x: Array) -> Array:
+    """The finalising steps of the SplitMix64 generator: every input bit moves every output bit."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def _check_shares(test: float, valid: float) -> None:
+    if not (0 <= test < 1 and 0 <= valid < 1):
+        raise FedrecError(f"test={test:g} and valid={valid:g} are shares: give numbers from 0 to below 1")
+
+
+def _sizes(sizes: Array, test: float, valid: float) -> tuple[Array, Array]:
+    """Rows for validation and for test in groups of these sizes, rounded half up."""
+    for_test = np.floor(sizes * test + 0.5).astype(np.int64)
+    for_valid = np.floor((sizes - for_test) * valid + 0.5).astype(np.int64)
+    return for_valid, for_test
+
+
+def _shares(sizes: Array, test: float, valid: float) -> Array:
+    """Part labels for rows that lie group after group: test first, then validation, then training."""
+    for_valid, for_test = _sizes(sizes, test, valid)
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    in_test = within < np.repeat(for_test, sizes)
+    in_valid = within < np.repeat(for_test + for_valid, sizes)
+    return np.where(in_test, _TEST, np.where(in_valid, _VALID, _TRAIN)).astype(np.int8)
+
+
+def _cut(data: Interactions, part: Array, kind: str, notes: list[str]) -> Split:
+    train, valid, test = (data.select(part == label) for label in (_TRAIN, _VALID, _TEST))
+    return Split(train, valid, test, kind, (*data.notes, *notes, *_overlaps(train, valid, test)))
+
+
+def _overlaps(train: Interactions, valid: Interactions, test: Interactions) -> list[str]:
+    parts = {"train": train, "valid": valid, "test": test}
+    keys = {name: np.unique(part.pair_keys()) for name, part in parts.items()}
+    notes = []
+    for a, b in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        if shared := np.intersect1d(keys[a], keys[b], assume_unique=True).size:
+            notes.append(f"{shared} (user, item) pairs are in both {a} and {b}")
+    return notes
+
+
+def _union(ids: list[Array]) -> Array:
+    if len({part.dtype.kind for part in ids}) > 1:  # numbers in one file, words in another
+        ids = [part.astype(str) for part in ids]
+    return np.unique(np.concatenate(ids))
+
+
+def _renumber(ids: Array, union: Array) -> Array:
+    return np.searchsorted(union, ids.astype(union.dtype)).astype(np.int64)

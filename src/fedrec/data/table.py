@@ -1,0 +1,207 @@
+"""The user's own files: CSV, TSV, Parquet and the like in, CSV out. Everything guessed is said in one line."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedrec.data.atomic import atomic_file
+from fedrec.data.interactions import Array, Interactions, first_rows
+from fedrec.data.sniff import Shape, bad_line, find_roles, read_text, sniff
+from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".parquet", ".pq", ".data", ".inter"}
+
+
+@dataclass(frozen=True)
+class Guess:
+    """How a file was understood."""
+
+    path: str
+    format: str
+    header: bool
+    columns: dict[str, str]
+    """Role (user, item, rating, timestamp) to the column's name, or its number from 1 where there is no header."""
+
+    def __str__(self) -> str:
+        roles = ", ".join(f"{role} = column {column}" for role, column in self.columns.items())
+        header = "" if self.format == "parquet" else f", {'with' if self.header else 'without'} header"
+        absent = "" if "timestamp" in self.columns else "; no times"
+        return f"{self.path} read as {self.format}{header}: {roles}{absent}"
+
+
+def looks_like_path(spec: str) -> bool:
+    """Whether a spec can only be meant as a file, so that a missing file is not reported as an unknown dataset."""
+    path = Path(spec.removesuffix(".gz"))
+    return path.suffix.lower() in _SUFFIXES or len(path.parts) > 1
+
+
+def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None) -> tuple[Interactions, Guess]:
+    """Read interactions from a file (a text file may be gzipped).
+
+    ``columns`` names the columns instead of guessing: role to header name, or to the number from 1. Ids are kept as
+    they are: whole numbers as integers, anything else (also 007) as text.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FedrecError(f"there is no file {path}; check the path")
+    parquet = path.suffix.lower() in {".parquet", ".pq"}
+    frame, guess = (_read_parquet if parquet else _read_delimited)(path, columns)
+    if frame.height == 0:
+        raise FedrecError(f"{path} holds no interactions")
+    return _to_interactions(frame, path, guess), guess
+
+
+def write_csv(data: Interactions, path: Path | str) -> None:
+    """Write user,item[,rating,timestamp] in original ids; the file appears only when it is complete."""
+    import polars as pl
+
+    columns = {"user": data.user_ids[data.user], "item": data.item_ids[data.item]}
+    columns |= {} if data.rating is None else {"rating": data.rating}
+    columns |= {} if data.timestamp is None else {"timestamp": data.timestamp}
+    try:
+        with atomic_file(Path(path)) as temporary:
+            pl.DataFrame(columns).write_csv(temporary)
+    except OSError as error:
+        raise FedrecError(f"cannot write {path}: {error}") from error
+
+
+def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
+    import polars as pl
+
+    shape, text = sniff(path, read_text(path), columns)
+    roles = find_roles(path, shape, columns)
+    if not shape.sample:
+        raise FedrecError(f"{path} holds a header and no interactions")
+    try:
+        frame = pl.read_csv(
+            text.rstrip(),
+            separator=shape.delimiter,
+            has_header=False,
+            skip_rows=int(shape.header),
+            schema={str(j): pl.String for j in range(len(shape.names))},
+        )
+    except pl.exceptions.PolarsError as error:
+        raise bad_line(path, text, shape, str(error).splitlines()[0]) from error
+    named = {role: shape.names[j] for role, j in roles.items()}
+    return frame.select(**{role: pl.col(str(j)) for role, j in roles.items()}), Guess(
+        str(path), shape.label, shape.header, named
+    )
+
+
+def _read_parquet(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
+    import polars as pl
+
+    try:
+        shape = Shape(delimiter="", label="parquet", header=True, names=list(pl.read_parquet_schema(path)))
+        named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
+        frame = pl.read_parquet(path, columns=list(named.values()))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise FedrecError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    return frame.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
+        str(path), "parquet", True, named
+    )
+
+
+def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interactions:
+    place = _Place(path, guess)
+    user_ids, user = _ids(frame["user"], place)
+    item_ids, item = _ids(frame["item"], place)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return Interactions(
+        user=user,
+        item=item,
+        user_ids=user_ids,
+        item_ids=item_ids,
+        rating=_rating(frame["rating"], place) if "rating" in guess.columns else None,
+        timestamp=_timestamp(frame["timestamp"], place) if "timestamp" in guess.columns else None,
+        time="real" if "timestamp" in guess.columns else "none",
+        name=path.name,
+        version=f"sha256-{digest}+ties0",
+        first_line=first_rows(item, item_ids.size),
+        notes=(str(guess),),
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Turns a row of the frame into a place in the file that the user can look up."""
+
+    path: Path
+    guess: Guess
+
+    def error(self, row: int, role: str, problem: str) -> FedrecError:
+        parquet = self.guess.format == "parquet"
+        place = f"row {row}" if parquet else f"line {row + 1 + int(self.guess.header)}"
+        return FedrecError(f"{self.path}, {place}, column {self.guess.columns[role]}: {problem}; mend or drop it")
+
+    def check(self, series: pl.Series, bad: pl.Series, role: str, wanted: str) -> None:
+        if bad.any():
+            row = int(bad.arg_max() or 0)
+            value = series[row]
+            raise self.error(row, role, f"{role} is missing" if value is None else f"'{value}' is not {wanted}")
+
+
+def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
+    """Distinct ids in sorted order, and each row's place among them."""
+    import polars as pl
+
+    role = series.name
+    if series.dtype.is_float():
+        place.check(series, series.is_null() | ~series.is_finite() | (series != series.round()), role, "an id")
+        series = series.cast(pl.Int64)
+    elif not series.dtype.is_integer():
+        series = series.cast(pl.String).str.strip_chars()
+        place.check(series, series.is_null() | (series == ""), role, "an id")
+        whole = series.cast(pl.Int64, strict=False)
+        # Only numbers that are written as we would write them: 007 and 7 may be two users.
+        if whole.null_count() == 0 and (whole.cast(pl.String) == series).all():
+            series = whole
+    place.check(series, series.is_null(), role, "an id")
+    index = series.rank("dense").cast(pl.Int64).to_numpy() - 1
+    distinct = series.unique().sort()
+    if series.dtype == pl.String:
+        return np.array(distinct.to_list(), dtype=str), index
+    return distinct.cast(pl.Int64).to_numpy(), index
+
+
+def _rating(series: pl.Series, place: _Place) -> Array:
+    import polars as pl
+
+    values = _stripped(series).cast(pl.Float64, strict=False)
+    place.check(series, values.is_null() | ~values.is_finite().fill_null(False), "rating", "a finite number")
+    return np.asarray(values.cast(pl.Float32).to_numpy())
+
+
+def _timestamp(series: pl.Series, place: _Place) -> Array:
+    """Whole numbers as they are; fractions of a second and dates as microseconds, so that no order is lost."""
+    import polars as pl
+
+    if series.dtype.is_temporal():
+        values = series.cast(pl.Datetime("us")).dt.epoch("us")
+        place.check(series, values.is_null(), "timestamp", "a time")
+        return np.asarray(values.to_numpy())
+    text = _stripped(series)
+    whole = text.cast(pl.Int64, strict=False) if not text.dtype.is_float() else pl.Series([None], dtype=pl.Int64)
+    if whole.null_count() == 0:
+        return np.asarray(whole.to_numpy())
+    real = text.cast(pl.Float64, strict=False)
+    if real.null_count() == len(real) and text.dtype == pl.String:
+        return _timestamp(text.str.to_datetime(time_unit="us", strict=False).alias(series.name), place)
+    place.check(series, real.is_null() | ~real.is_finite().fill_null(False), "timestamp", "a time")
+    scale = 1 if (real == real.round()).all() else 1_000_000
+    return np.asarray((real * scale).round().cast(pl.Int64).to_numpy())
+
+
+def _stripped(series: pl.Series) -> pl.Series:
+    import polars as pl
+
+    return series.str.strip_chars() if series.dtype == pl.String else series
