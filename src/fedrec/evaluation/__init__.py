@@ -1,0 +1,28 @@
+"""Protocols, rankings and metrics: plain arrays in, plain arrays out."""
+
+from fedrec.evaluation.candidates import candidate_targets, forbidden_negatives
+from fedrec.evaluation.evaluator import Evaluation, Evaluator, evaluate, novelty_by_item
+from fedrec.evaluation.metrics import METRICS, TIES, chance, per_user
+from fedrec.evaluation.protocol import PRESETS, Protocol, protocol
+from fedrec.evaluation.ranking import positions, top_k
+from fedrec.evaluation.targets import Pairs, Targets
+
+__all__ = [
+    "METRICS",
+    "PRESETS",
+    "TIES",
+    "Evaluation",
+    "Evaluator",
+    "Pairs",
+    "Protocol",
+    "Targets",
+    "candidate_targets",
+    "chance",
+    "evaluate",
+    "forbidden_negatives",
+    "novelty_by_item",
+    "per_user",
+    "positions",
+    "protocol",
+    "top_k",
+]

@@ -1,0 +1,139 @@
+"""Evaluation as a stream: chunks of scores come in, in any order, and one result comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.evaluation.metrics import LIST_METRICS, TIES, Floats, canonical, per_user
+from fedrec.evaluation.ranking import Positions, candidate_scores, held_out_columns, pool_positions, pool_top_k
+from fedrec.evaluation.targets import Ints, Targets
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of every evaluated user, and the positions they were computed from."""
+
+    users: Ints
+    per_user: dict[str, Floats]
+    """`metric@k` to one value per entry of `users`."""
+    overall: dict[str, float]
+    """Metrics that no single user has, such as coverage."""
+    positions: Positions = field(repr=False)
+    """Candidates above and candidates equal, per held-out item."""
+    indptr: Ints = field(repr=False)
+    """Positions of user k: `indptr[k]:indptr[k + 1]`."""
+
+    def mean(self) -> dict[str, float]:
+        """Averages over users, and the overall metrics."""
+        return {name: float(values.mean()) for name, values in self.per_user.items()} | self.overall
+
+
+def novelty_by_item(item_counts: NDArray[Any]) -> Floats:
+    """Surprise of each item in bits: -log2 of its share of the training interactions, one added to every count."""
+    smoothed = np.asarray(item_counts, np.float64) + 1
+    return np.asarray(-np.log2(smoothed / smoothed.sum()), np.float64)
+
+
+class Evaluator:
+    """Ranks the held-out items of `targets` from chunks of scores.
+
+    coverage@k is the share of the ranked catalogue that stands in anybody's first k; novelty@k is the mean of
+    `novelty_by_item` over a user's first k and needs `item_counts`, the training interactions of each item. Both
+    come from lists in which lower item ids win ties, whatever `ties` says.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        *,
+        ks: Sequence[int] = (5, 10, 20),
+        ties: str = "expected",
+        metrics: Sequence[str] = ("recall", "ndcg", "mrr"),
+        item_counts: NDArray[Any] | None = None,
+    ) -> None:
+        if ties not in TIES:
+            raise FedrecError(f"ties cannot be '{ties}'; legal: {', '.join(TIES)}")
+        self.targets, self.ks, self.ties = targets, tuple(ks), ties
+        self.metrics = canonical(metrics, targets.single)
+        self._higher, self._equal = (np.zeros(len(targets.items), np.int64) for _ in range(2))
+        self._seen = np.zeros(len(targets), bool)
+        self._listed = {k: np.zeros(targets.n_items, bool) for k in self.ks}
+        self._novelty = {k: np.zeros(len(targets)) for k in self.ks}
+        self._bits = np.zeros(targets.n_items)
+        if "novelty" in self.metrics:
+            if item_counts is None or len(item_counts) != targets.n_items:
+                raise FedrecError("novelty needs item_counts, the number of training interactions of each item")
+            self._bits = novelty_by_item(item_counts)
+
+    def update(self, users: NDArray[Any], scores: Tensor) -> None:
+        """Take logits [len(users), n_items] of distinct users. Users without held-out items are passed over."""
+        if len(users) != len(scores):
+            raise FedrecError(f"{len(scores)} rows of scores for {len(users)} users; give one row per user")
+        rows = self.targets.rows(users)
+        if (rows < 0).any():
+            scores, rows = scores[torch.from_numpy(np.flatnonzero(rows >= 0)).to(scores.device)], rows[rows >= 0]
+        if not len(rows):
+            return
+        if self._seen[rows].any() or len(np.unique(rows)) < len(rows):
+            raise FedrecError("a user was scored twice in one evaluation; start a new Evaluator for each evaluation")
+        chunk = self.targets.take(rows)
+        values, ids = candidate_scores(scores, chunk)
+        places = self._places(rows)
+        self._higher[places], self._equal[places] = pool_positions(values, held_out_columns(chunk), chunk, self.ties)
+        if any(name in LIST_METRICS for name in self.metrics):
+            self._take_lists(rows, pool_top_k(values, ids, max(self.ks)))
+        self._seen[rows] = True
+
+    def result(self) -> Evaluation:
+        """The evaluation of all users; an error while some have not been scored."""
+        if not self._seen.all():
+            missing = int((~self._seen).sum())
+            raise FedrecError(f"{missing} of {len(self._seen)} evaluated users have no scores; score every user")
+        values = per_user(self._higher, self._equal, self.targets.indptr, self.ks, self.metrics)
+        if "novelty" in self.metrics:
+            values |= {f"novelty@{k}": self._novelty[k] for k in self.ks}
+        ranked = self.targets.n_items if self.targets.catalogue is None else len(self.targets.catalogue)
+        coverage = {f"coverage@{k}": float(self._listed[k].sum() / ranked) for k in self.ks}
+        return Evaluation(
+            self.targets.users,
+            values,
+            coverage if "coverage" in self.metrics else {},
+            (self._higher, self._equal),
+            self.targets.indptr,
+        )
+
+    def _places(self, rows: Ints) -> Ints:
+        """Where the held-out items of some rows stand among all held-out items."""
+        counts = self.targets.counts[rows]
+        before = np.cumsum(counts) - counts
+        return np.asarray(np.arange(counts.sum()) + np.repeat(self.targets.indptr[rows] - before, counts), np.int64)
+
+    def _take_lists(self, rows: Ints, lists: Ints) -> None:
+        there = lists >= 0
+        bits = np.where(there, self._bits[lists], 0)
+        for k in self.ks:
+            self._listed[k][lists[:, :k][there[:, :k]]] = True
+            self._novelty[k][rows] = bits[:, :k].sum(1) / there[:, :k].sum(1)
+
+
+def evaluate(
+    scores: Tensor,
+    targets: Targets,
+    *,
+    ks: Sequence[int] = (5, 10, 20),
+    ties: str = "expected",
+    metrics: Sequence[str] = ("recall", "ndcg", "mrr"),
+    item_counts: NDArray[Any] | None = None,
+) -> Evaluation:
+    """One-call evaluation of scores whose rows are aligned with `targets.users`."""
+    evaluator = Evaluator(targets, ks=ks, ties=ties, metrics=metrics, item_counts=item_counts)
+    evaluator.update(targets.users, scores)
+    return evaluator.result()

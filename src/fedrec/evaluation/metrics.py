@@ -1,0 +1,148 @@
+"""Metrics per user from positions, each the exact expectation over random orders of equal scores.
+
+A held-out item with `a` candidates above and `b` equal ones (itself included) stands at a+1..a+b with equal chance.
+Recall, precision, f1 and dcg add up over held-out items, so their expectations do; mrr and map do not, and are
+summed over the blocks of equal score instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.evaluation.blocks import blocks
+from fedrec.evaluation.targets import Ints, Targets
+
+Floats: TypeAlias = NDArray[np.float64]
+
+TIES = ("expected", "first", "item_id")
+LIST_METRICS = ("coverage", "novelty")
+"""Metrics of the lists themselves, which need no held-out item."""
+
+
+def _sum_by_row(values: Floats, indptr: Ints) -> Floats:
+    return np.asarray(np.add.reduceat(values, indptr[:-1]), np.float64)
+
+
+def _prefix(terms: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(terms)])
+
+
+def _discounts(k: int) -> Floats:
+    """Entry j is the sum of 1 / log2(position + 1) over the first j positions."""
+    return _prefix(1 / np.log2(np.arange(2, k + 2)))
+
+
+def _reciprocals(k: int) -> Floats:
+    """Entry j is the sum of 1 / position over the first j positions."""
+    return _prefix(1 / np.arange(1, k + 1))
+
+
+def _within(table: Floats, higher: Ints, equal: Ints) -> Floats:
+    """The terms of a prefix table that fall on positions higher+1..higher+equal."""
+    k = len(table) - 1
+    return np.asarray(table[np.minimum(higher + equal, k)] - table[np.minimum(higher, k)], np.float64)
+
+
+def _hits(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    return _sum_by_row(np.clip(k - higher, 0, equal) / equal, indptr)
+
+
+def recall(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    """Share of the held-out items among the first k."""
+    return np.asarray(_hits(higher, equal, indptr, k) / np.diff(indptr), np.float64)
+
+
+def precision(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    """Share of the first k that is held out."""
+    return _hits(higher, equal, indptr, k) / k
+
+
+def f1(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    """Harmonic mean of precision and recall, which is 2 hits / (k + held-out items)."""
+    return np.asarray(2 * _hits(higher, equal, indptr, k) / (k + np.diff(indptr)), np.float64)
+
+
+def ndcg(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    """Discounted gain over that of a perfect list, which holds min(held-out items, k) hits."""
+    table = _discounts(k)
+    gain = _sum_by_row(_within(table, higher, equal) / equal, indptr)
+    return np.asarray(gain / table[np.minimum(np.diff(indptr), k)], np.float64)
+
+
+def mrr(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    """1 / position of the first held-out item, 0 beyond k.
+
+    That item lies in the topmost block; with r held-out items among b it is the j-th with probability
+    C(b-j, r-1) / C(b, r), which is r/b at j = 1 and shrinks by (b-j-r+1) / (b-j) from j to j+1.
+    """
+    top = blocks(higher, equal, indptr)
+    first = top.hits_above == 0
+    above, size, hits = top.higher[first], top.equal[first], top.relevant[first]
+    chance = hits / size
+    total = np.zeros(len(chance))
+    for step in range(1, k + 1):
+        total += np.where(above + step <= k, chance / (above + step), 0)
+        chance = chance * np.maximum(size - step - hits + 1, 0) / np.maximum(size - step, 1)
+    return total
+
+
+def map_(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+    """Mean over min(held-out items, k) of precision at each hit within the first k.
+
+    Place j of a block with r held-out items among b, h of them in higher blocks, is a hit with probability r/b and
+    then has h + (j-1)(r-1)/(b-1) hits expected above it.
+    """
+    found = blocks(higher, equal, indptr)
+    a, b, r = found.higher, found.equal, found.relevant
+    places = np.clip(k - a, 0, b)
+    inverse = _within(_reciprocals(k), a, b)  # sum of 1 / (a+j)
+    weighted = places - (a + 1) * inverse  # sum of (j-1) / (a+j)
+    gain = r / b * ((found.hits_above + 1) * inverse + (r - 1) / np.maximum(b - 1, 1) * weighted)
+    total = np.bincount(found.row, gain, len(indptr) - 1)
+    return np.asarray(total / np.minimum(np.diff(indptr), k), np.float64)
+
+
+POSITION_METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
+    "recall": recall,
+    "ndcg": ndcg,
+    "precision": precision,
+    "f1": f1,
+    "mrr": mrr,
+    "map": map_,
+}
+METRICS = (*POSITION_METRICS, *LIST_METRICS)
+
+
+def per_user(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, Floats]:
+    """Every position metric at every k; with one held-out item per user, recall is also given as hr."""
+    single = len(higher) == len(indptr) - 1
+    values = {
+        f"{name}@{k}": POSITION_METRICS[name](higher, equal, indptr, k)
+        for name in canonical(metrics, single)
+        if name in POSITION_METRICS
+        for k in ks
+    }
+    hit_rates = {f"hr@{k}": values[f"recall@{k}"] for k in ks if single and f"recall@{k}" in values}
+    return hit_rates | values
+
+
+def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
+    """The names without aliases or repetitions; hr stands for recall, and only where there is one held-out item."""
+    for name in metrics:
+        if name != "hr" and name not in METRICS:
+            raise unknown("metric", name, ("hr", *METRICS))
+    if "hr" in metrics and not single:
+        raise FedrecError("hr needs exactly one held-out item per user; ask for recall instead")
+    return tuple(dict.fromkeys("recall" if name == "hr" else name for name in metrics))
+
+
+def chance(targets: Targets, ks: Sequence[int], metrics: Sequence[str] = tuple(POSITION_METRICS)) -> dict[str, float]:
+    """Averages of a constant scorer: what a ranking without knowledge gets. List metrics have no chance level."""
+    equal = np.repeat(targets.n_candidates, targets.counts)
+    values = per_user(np.zeros_like(equal), equal, targets.indptr, ks, metrics)
+    return {name: float(value.mean()) for name, value in values.items()}

@@ -1,0 +1,159 @@
+"""Protocols: the frozen record of every choice between a ratings file and a printed number."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.evaluation import fields
+from fedrec.evaluation.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Every field is a value, so a protocol can be printed, stored, compared and overridden field by field."""
+
+    name: str
+    min_interactions: int = 10
+    """Users with fewer distinct items are dropped."""
+    min_interactions_at: tuple[tuple[str, int], ...] = (("ml-1m", 20),)
+    """Data sets with another minimum; overriding `min_interactions` by text drops these exceptions."""
+    min_rating: float | None = None
+    """Ratings from here on are positives; None: every rating above 0."""
+    split: str = "leave-one-out"
+    valid_share: float = 0.1
+    """Share of the interactions (of the items for cold-items) held out for validation; not used by leave-one-out."""
+    test_share: float = 0.1
+    time: str = "real"
+    """What orders a user's interactions."""
+    time_missing: str = "random"
+    """What stands for `time=real` in data without time stamps; `refuse` is an error."""
+    split_ties: str = "random"
+    """Among equal times: a seeded random order, or the first line counts as the latest."""
+    partition: str = "user"
+    """`user`: every user is a client; else silos as `K` or `K:contiguous|random|taste`."""
+    negatives: int = 4
+    """Training negatives per positive."""
+    neg_pool: str = "honest"
+    """`honest`: all items outside the user's training items; `leaked`: outside all of the user's items."""
+    candidates: str = "full"
+    mask_val_at_test: bool = True
+    ties: str = "expected"
+    select_metric: str = "ndcg@10"
+    """Metric that picks the round; several are added up: `recall@20+recall@50`."""
+    select_on: str = "validation"
+    select_last: bool = False
+    """Among rounds of equal value take the last instead of the first."""
+    patience: int | None = None
+    """Evaluated rounds without improvement before stopping; None: never stop early."""
+    ks: tuple[int, ...] = (5, 10, 20)
+    metrics: tuple[str, ...] = ("recall", "ndcg", "mrr", "coverage", "novelty")
+
+    def __post_init__(self) -> None:
+        for key, value in dataclasses.asdict(self).items():
+            fields.check(key, value)
+
+    def min_interactions_for(self, dataset: str) -> int:
+        """The minimum for a data set; a stored split such as `ml-1m:x` follows its data set."""
+        return dict(self.min_interactions_at).get(dataset.split(":")[0], self.min_interactions)
+
+    def selection_value(self, means: Mapping[str, float]) -> float:
+        """What selection maximises, from the averages of one evaluation."""
+        names = self.select_metric.split("+")
+        for name in names:
+            if name not in means:
+                raise FedrecError(f"selection by '{name}' needs it among the metrics: {', '.join(sorted(means))}")
+        return sum(means[name] for name in names)
+
+    @property
+    def label(self) -> str:
+        """Preset name and the fields that differ from it; `protocol(label)` gives the protocol back."""
+        preset = PRESETS.get(self.name, self)
+        changed = {key for key in FIELDS if getattr(self, key) != getattr(preset, key)}
+        if "min_interactions" in changed and not self.min_interactions_at:
+            changed.discard("min_interactions_at")
+        return ",".join([self.name, *(f"{key}={fields.text(getattr(self, key))}" for key in sorted(changed))])
+
+    @property
+    def leaks(self) -> tuple[str, ...]:
+        """One sentence for each choice that keeps the figures from being read as recommendation accuracy."""
+        return tuple(sentence for key, value, sentence in LEAKS if getattr(self, key) == value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON and TOML; tuples become lists and None is left out."""
+        plain = {key: _listed(value) for key, value in dataclasses.asdict(self).items()}
+        return {key: value for key, value in plain.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Protocol:
+        """The inverse of `to_dict`. Absent fields take the defaults of `honest`."""
+        for key in values:
+            if key != "name" and key not in FIELDS:
+                raise unknown("protocol field", key, FIELDS)
+        if "name" not in values:
+            raise FedrecError("a protocol needs a name: add name = 'honest' or your own")
+        return cls(**{key: _tupled(value) for key, value in values.items()})
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(part) for part in value] if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(part) for part in value) if isinstance(value, list | tuple) else value
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Protocol) if field.name != "name")
+
+# The honest value of every field has no entry here.
+LEAKS: tuple[tuple[str, Any, str], ...] = (
+    ("neg_pool", "leaked", "training negatives avoid the held-out items, so a private table finds them by elimination"),
+    ("select_on", "test", "the reported round is chosen by its test value"),
+    (
+        "candidates",
+        "sampled99",
+        "each held-out item is ranked among 99 sampled items, the same for validation and test, not the catalogue",
+    ),
+    ("candidates", "split198", "each held-out item is ranked among 99 sampled items, not the catalogue"),
+    ("ties", "first", "among equal scores the held-out item is placed last, so a constant scorer gets 0"),
+    ("ties", "item_id", "among equal scores the lower item id wins, so the numbering of items counts"),
+    ("mask_val_at_test", False, "validation items compete with the test items"),
+    ("time", "item_order", "items are ordered by first appearance in the file, which is not time"),
+    ("time", "line_order", "interactions are ordered by line of the file, which need not be time"),
+    ("time_missing", "item_order", "without time stamps, items are ordered by first appearance in the file"),
+    ("time_missing", "line_order", "without time stamps, interactions are ordered by line of the file"),
+)
+
+PRESETS: dict[str, Protocol] = {
+    preset.name: preset
+    for preset in (
+        Protocol("honest"),
+        Protocol(
+            "honest-time",
+            split="global-time",
+            time_missing="refuse",
+            metrics=METRICS,
+        ),
+    )
+}
+
+
+def protocol(spec: str = "honest") -> Protocol:
+    """Read `name[,field=value...]`; lists are joined by `+`, as in `honest,ks=10+20,neg_pool=leaked`."""
+    name, *overrides = (part.strip() for part in spec.split(","))
+    if name not in PRESETS:
+        raise unknown("protocol", name, PRESETS)
+    changes: dict[str, Any] = {}
+    for part in overrides:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise FedrecError(f"protocol override '{part}' has no value; write field=value")
+        if key not in FIELDS:
+            raise unknown("protocol field", key, FIELDS)
+        changes[key] = fields.parse(key, value)
+    if "min_interactions" in changes:
+        changes.setdefault("min_interactions_at", ())
+    return dataclasses.replace(PRESETS[name], **changes)

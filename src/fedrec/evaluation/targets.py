@@ -1,0 +1,160 @@
+"""What is ranked for whom: held-out items, masked items and candidates of every evaluated user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import FedrecError
+
+Ints: TypeAlias = NDArray[np.int64]
+Pairs: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
+"""Interactions as two aligned arrays: users, items."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Row k is user `users[k]`; ragged lists are CSR, and items ascend within a row."""
+
+    n_items: int
+    users: Ints
+    """Users with at least one held-out item, ascending."""
+    indptr: Ints
+    items: Ints
+    """Held-out items of row k: `items[indptr[k]:indptr[k + 1]]`."""
+    mask_indptr: Ints
+    mask_items: Ints
+    """Items that are never candidates of row k."""
+    candidates: Ints | None = None
+    """Sampled items ranked against the held-out ones, one row per user; None: the whole catalogue is ranked."""
+    catalogue: Ints | None = None
+    """Items that are candidates for anybody, as in a cold-start split; None: all of them."""
+
+    @classmethod
+    def build(
+        cls,
+        held_out: Pairs,
+        excluded: Sequence[Pairs],
+        n_items: int,
+        *,
+        candidates: Ints | None = None,
+        catalogue: NDArray[Any] | None = None,
+    ) -> Targets:
+        """Rows from plain pairs. `candidates` must be aligned with the ascending distinct users of `held_out`."""
+        keys = pair_keys([held_out], n_items)
+        if not keys.size:
+            raise FedrecError("no user has a held-out item; lower min_interactions or choose another split")
+        excluded_keys = pair_keys(excluded, n_items)
+        _refuse_overlap(keys, excluded_keys, n_items)
+        users = np.unique(keys // n_items)
+        indptr, items = csr_rows(keys, users, n_items)
+        mask_indptr, mask_items = csr_rows(excluded_keys, users, n_items)
+        allowed = None if catalogue is None else np.unique(np.asarray(catalogue, np.int64))
+        targets = cls(n_items, users, indptr, items, mask_indptr, mask_items, candidates, allowed)
+        targets._check_catalogue()
+        targets._check_candidates()
+        return targets
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @property
+    def single(self) -> bool:
+        """Whether every user has exactly one held-out item."""
+        return len(self.items) == len(self.users)
+
+    @property
+    def counts(self) -> Ints:
+        """Held-out items per row."""
+        return np.diff(self.indptr)
+
+    @property
+    def n_candidates(self) -> Ints:
+        """Items ranked per row, the held-out ones included."""
+        if self.candidates is not None:
+            return np.asarray(self.counts + self.candidates.shape[1], np.int64)
+        open_items = np.ones(self.n_items, bool)
+        if self.catalogue is not None:
+            open_items[:] = False
+            open_items[self.catalogue] = True
+        masked = np.concatenate([[0], np.cumsum(open_items[self.mask_items])])
+        return np.asarray(open_items.sum() - np.diff(masked[self.mask_indptr]), np.int64)
+
+    def rows(self, users: NDArray[Any]) -> Ints:
+        """The row of each user, -1 for users without held-out items."""
+        spots = np.minimum(np.searchsorted(self.users, users), len(self.users) - 1)
+        return np.where(self.users[spots] == users, spots, -1).astype(np.int64)
+
+    def take(self, rows: NDArray[Any]) -> Targets:
+        """The targets of some rows, in the order given."""
+        indptr, items = _take_csr(self.indptr, self.items, rows)
+        mask_indptr, mask_items = _take_csr(self.mask_indptr, self.mask_items, rows)
+        candidates = None if self.candidates is None else self.candidates[rows]
+        return Targets(
+            self.n_items, self.users[rows], indptr, items, mask_indptr, mask_items, candidates, self.catalogue
+        )
+
+    def spots(self) -> Ints:
+        """Flat places of `items` in a matrix with one row per user, filled from the left."""
+        rows = np.repeat(np.arange(len(self)), self.counts)
+        return rows * int(self.counts.max()) + np.arange(len(self.items)) - self.indptr[rows]
+
+    def _check_catalogue(self) -> None:
+        if self.catalogue is not None and not np.isin(self.items, self.catalogue).all():
+            raise FedrecError("a held-out item is outside the catalogue that is ranked; add it to the catalogue")
+
+    def _check_candidates(self) -> None:
+        if self.candidates is None:
+            return
+        if self.candidates.ndim != 2 or len(self.candidates) != len(self):
+            raise FedrecError(f"sampled candidates need one row for each of the {len(self)} evaluated users")
+        rows = np.arange(len(self)) * self.n_items
+        drawn = np.sort(self.candidates + rows[:, None], 1).ravel()
+        held_out = np.repeat(rows, self.counts) + self.items
+        masked = np.repeat(rows, np.diff(self.mask_indptr)) + self.mask_items
+        if (np.diff(drawn) == 0).any() or np.isin(np.concatenate([held_out, masked]), drawn).any():
+            raise FedrecError("sampled candidates repeat an item or hold a held-out or masked one; draw them again")
+        if self.catalogue is not None and not np.isin(self.candidates, self.catalogue).all():
+            raise FedrecError(
+                "sampled candidates lie outside the catalogue; use candidates=full with a cold-items split"
+            )
+
+
+def pair_keys(parts: Sequence[Pairs], n_items: int) -> Ints:
+    """All distinct pairs as single ascending integers: user * n_items + item."""
+    empty = np.empty(0, np.int64)
+    users, items = (np.concatenate([empty, *(np.asarray(part[side], np.int64) for part in parts)]) for side in (0, 1))
+    if items.size and not (items.min() >= 0 and items.max() < n_items):
+        raise FedrecError(f"item indices must lie in 0..{n_items - 1}, found {items.min()}..{items.max()}")
+    keys = np.sort(users * n_items + items)
+    fresh = np.ones(len(keys), bool)
+    fresh[1:] = np.diff(keys) != 0  # np.unique would hash, ten times slower on millions of pairs
+    return np.asarray(keys[fresh], np.int64)
+
+
+def csr_rows(keys: Ints, users: Ints, n_items: int) -> tuple[Ints, Ints]:
+    """CSR of the keys that belong to `users`."""
+    owners = keys // n_items
+    keys = keys[np.isin(owners, users)]
+    indptr = np.searchsorted(keys, np.append(users, users[-1] + 1) * n_items)
+    return indptr.astype(np.int64), keys % n_items
+
+
+def _take_csr(indptr: Ints, values: Ints, rows: NDArray[Any]) -> tuple[Ints, Ints]:
+    lengths = np.diff(indptr)[rows]
+    taken = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.arange(taken[-1]) + np.repeat(indptr[:-1][rows] - taken[:-1], lengths)
+    return taken, values[places]
+
+
+def _refuse_overlap(held_out: Ints, excluded: Ints, n_items: int) -> None:
+    both = np.intersect1d(held_out, excluded, assume_unique=True)
+    if both.size:
+        user, item = divmod(int(both[0]), n_items)
+        raise FedrecError(
+            f"{both.size} held-out pairs are also masked (first: user {user}, item {item}); remove duplicates"
+        )
