@@ -24,7 +24,7 @@ ML_100K_GENRES = (
 )  # fmt: skip
 """In the order of the flags of u.item, so that every source of ml-100k gives the same tag columns."""
 
-_YEAR = re.compile(r"\((\d{4})\)\s*$")
+_YEAR = re.compile(r"\((\d{4})\)")
 
 
 def ml_100k(folder: Path) -> Interactions:
@@ -33,7 +33,7 @@ def ml_100k(folder: Path) -> Interactions:
     for line in _lines(folder / "u.item", "latin-1"):
         cells = line.split("|")
         flags = [g for g, flag in zip(ML_100K_GENRES, cells[5:], strict=True) if flag == "1"]
-        info[int(cells[0])] = (cells[1], _year(cells[1]), flags)
+        info[int(cells[0])] = (cells[1].strip(), _year(cells[1]), flags)
     return replace(data, info=_item_info(data.item_ids, info, ML_100K_GENRES))
 
 
@@ -43,8 +43,8 @@ def ml_100k_atomic(folder: Path) -> Interactions:
     info: dict[int, tuple[str, int, Sequence[str]]] = {}
     for line in _lines(folder / "ml-100k.item", "utf-8")[1:]:
         item, title, year, genres = line.split("\t")
-        known = int(year) if year.isdigit() else 0
-        info[int(item)] = (f"{title} ({known})" if known else title, known, genres.split())
+        titled = f"{title} ({year})" if year.isdigit() else title
+        info[int(item)] = (titled, _year(titled), genres.split())
     return replace(data, info=_item_info(data.item_ids, info, ML_100K_GENRES))
 
 
@@ -166,8 +166,8 @@ def _item_info(
 
 
 def _year(title: str) -> int:
-    match = _YEAR.search(title)
-    return int(match.group(1)) if match else 0
+    """The last year in brackets: some titles go on after it, as in '(1995) (V)'."""
+    return int((_YEAR.findall(title) or [0])[-1])
 
 
 def _ragged(path: Path) -> list[Array]:

@@ -1,0 +1,203 @@
+"""The training data of the clients, and nothing else: held-out items are not in here.
+
+Users are numbered by place: those of one client lie together, clients in order, so a run of clients is a slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.contract import World
+
+
+@dataclass(frozen=True)
+class Forbidden:
+    """Held-out items that a leaked protocol keeps out of the negative pool. Only a leaked protocol makes one."""
+
+    user: np.ndarray
+    item: np.ndarray
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a user's negatives may not be, as `gap[k] = excluded[k] - k` of the sorted excluded items.
+
+    The r-th allowed item of a user is `r + #{k: gap[k] <= r}`: uniform draws without rejection.
+    """
+
+    indptr: np.ndarray
+    gap: np.ndarray
+
+    @staticmethod
+    def outside(user: np.ndarray, item: np.ndarray, n_users: int) -> Pool:
+        pairs = np.unique(np.stack([user, item]), axis=1)
+        indptr = np.zeros(n_users + 1, dtype=np.int64)
+        np.cumsum(np.bincount(pairs[0], minlength=n_users), out=indptr[1:])
+        rank = np.arange(pairs.shape[1]) - np.repeat(indptr[:-1], np.diff(indptr))
+        return Pool(indptr, pairs[1] - rank)
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """All clients' training items. `users[k]` is the data set's index of the user at place k."""
+
+    world: World
+    users: np.ndarray
+    client_ptr: np.ndarray  # places of client c: client_ptr[c]:client_ptr[c + 1]
+    user_ptr: np.ndarray  # items of place k: user_ptr[k]:user_ptr[k + 1]
+    items: np.ndarray  # ascending within a user
+    history: np.ndarray  # the same items in time order
+    negatives: int
+    pool: Pool
+
+    @staticmethod
+    def build(
+        world: World,
+        user: np.ndarray,
+        item: np.ndarray,
+        *,
+        users: np.ndarray,
+        client_ptr: np.ndarray,
+        negatives: int = 4,
+        forbidden: Forbidden | None = None,
+    ) -> ClientData:
+        """From training pairs in time order. `users` and `client_ptr` are the partition."""
+        place = np.full(int(max(users.max(), user.max(initial=0))) + 1, -1, dtype=np.int64)
+        place[users] = np.arange(len(users))
+        where = place[user]
+        by_time = np.argsort(where, kind="stable")
+        by_item = np.lexsort((item, where))
+        user_ptr = np.zeros(len(users) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(where, minlength=len(users)), out=user_ptr[1:])
+        out_user, out_item = where, item
+        if forbidden is not None:
+            out_user = np.concatenate([where, place[forbidden.user]])
+            out_item = np.concatenate([item, forbidden.item])
+        pool = Pool.outside(out_user, out_item, len(users))
+        full = np.flatnonzero(np.diff(pool.indptr) >= world.items)
+        if negatives and len(full):
+            raise FedrecError(
+                f"{len(full)} user(s) interacted with every one of the {world.items} items: no negatives can be "
+                "drawn; raise the rating threshold or drop them"
+            )
+        return ClientData(
+            world,
+            users,
+            client_ptr,
+            user_ptr,
+            np.ascontiguousarray(item[by_item]),
+            np.ascontiguousarray(item[by_time]),
+            negatives,
+            pool,
+        )
+
+    @cached_property
+    def positives(self) -> np.ndarray:
+        """Training items per client."""
+        return np.diff(self.user_ptr[self.client_ptr])
+
+    @cached_property
+    def single(self) -> bool:
+        """One user per client."""
+        return len(self.users) == self.world.clients and bool((np.diff(self.client_ptr) == 1).all())
+
+    def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False) -> Chunk:
+        return Chunk(self, np.asarray(clients, dtype=np.int64), cohort, foldable)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some clients of one cohort. `foldable`: only sums leave, so a kernel may fold uploads as it goes."""
+
+    data: ClientData
+    clients: np.ndarray
+    cohort: str = "all"
+    foldable: bool = False
+    observed: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def observe(self, name: str, total: float, count: float) -> None:
+        """A figure for the progress display of a simulation. It is not sent and no server code can read it."""
+        old = self.observed.get(name, (0.0, 0.0))
+        self.observed[name] = (old[0] + total, old[1] + count)
+
+    @property
+    def world(self) -> World:
+        return self.data.world
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Places of the users of these clients, client after client."""
+        ptr = self.data.client_ptr
+        return concatenated_ranges(ptr[self.clients], ptr[self.clients + 1])
+
+    @property
+    def users(self) -> np.ndarray:
+        """The data set's user indices, client after client."""
+        return self.data.users[self.places]
+
+    @cached_property
+    def client_ptr(self) -> np.ndarray:
+        return pointers(np.diff(self.data.client_ptr)[self.clients])
+
+    @cached_property
+    def user_ptr(self) -> np.ndarray:
+        return pointers(np.diff(self.data.user_ptr)[self.places])
+
+    @cached_property
+    def positives(self) -> np.ndarray:
+        return self.data.positives[self.clients]
+
+    @cached_property
+    def where(self) -> np.ndarray:
+        """Where these users' items lie in the flat arrays of all clients."""
+        ptr = self.data.user_ptr
+        return concatenated_ranges(ptr[self.places], ptr[self.places + 1])
+
+    @cached_property
+    def items(self) -> np.ndarray:
+        return self.data.items[self.where]
+
+    @cached_property
+    def history(self) -> np.ndarray:
+        return self.data.history[self.where]
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """The client (position in the chunk) of every user."""
+        return self.tensor(np.repeat(np.arange(len(self.clients)), np.diff(self.client_ptr)))
+
+    def matrix(self) -> sp.csr_matrix:
+        """The users' binary rows, sparse: [users, items]."""
+        ones = np.ones(len(self.items), dtype=np.float64)
+        return sp.csr_matrix((ones, self.items, self.user_ptr), shape=(len(self.places), self.world.items))
+
+    def sample_counts(self) -> Tensor:
+        """Samples per client with negatives: the N_u of size-weighted means."""
+        return self.tensor(self.positives * (1 + self.data.negatives))
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.world.device)
+
+
+def pointers(counts: np.ndarray) -> np.ndarray:
+    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    return ptr
+
+
+def concatenated_ranges(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """start[0]..stop[0]-1, start[1]..stop[1]-1, ... in one array."""
+    count = stop - start
+    if len(count) == 0:
+        return np.zeros(0, dtype=np.int64)
+    if (start[1:] == stop[:-1]).all():
+        return np.arange(start[0], stop[-1])
+    offset = np.repeat(start - pointers(count)[:-1], count)
+    return np.arange(len(offset)) + offset

@@ -1,0 +1,233 @@
+"""The method contract: what a federated method is made of.
+
+A method is a frozen dataclass (its fields are its hyper-parameters) with a handful of functions. Client code is
+written once, batched over a leading client axis; a real device is the same code with a batch of one. One round is
+
+    plan -> broadcast -> local -> (wire) -> aggregate -> answer -> (wire) -> receive
+
+and `score` is what a client does at inference with its own state, the newest broadcast and its own data.
+Nothing leaves a client but the uploads that `local` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.random import Purpose, fold_array, stream
+
+if TYPE_CHECKING:
+    from fedrec.federation.clients import Chunk
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class World:
+    """Public facts: everybody may know them. Interactions are not among them, item attributes are the server's."""
+
+    items: int
+    clients: int
+    seed: int = 0
+    participation: float = 1.0
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    compiled: bool = True  # let training use compiled kernels where they apply
+
+
+@dataclass
+class State:
+    """What clients keep to themselves. Leading axis: clients, or users (those of one client lie together)."""
+
+    per_client: Tensors = field(default_factory=dict)
+    per_user: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients of identical shape. A chunk never crosses a cohort, a state never mixes two."""
+
+    name: str
+    clients: np.ndarray
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who does what this round; `upload` (a part of `train`) and `receive` default to those who train.
+
+    What a client outside `upload` wants to send is dropped before the wire: a silent round uploads nobody.
+    """
+
+    train: np.ndarray
+    upload: np.ndarray | None = None
+    receive: np.ndarray | None = None
+
+    def uploads(self) -> np.ndarray:
+        return self.train if self.upload is None else self.upload
+
+    def receives(self) -> np.ndarray:
+        return self.train if self.receive is None else self.receive
+
+
+@dataclass(frozen=True)
+class Down:
+    """What goes to clients: tensors that are the same for all, and tensors with one slice per client."""
+
+    shared: Tensors = field(default_factory=dict)
+    own: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One table per client that equals the common `base` except in a few rows: dense on the wire, sparse in here.
+
+    `owner[r]` is the client (position in the chunk) of changed row r, `item[r]` its index, `value[r]` its content.
+    """
+
+    base: Tensor
+    owner: Tensor
+    item: Tensor
+    value: Tensor
+    clients: int
+
+    def dense(self) -> Tensor:
+        table = self.base.unsqueeze(0).repeat(self.clients, 1, 1)
+        table[self.owner, self.item] = self.value
+        return table
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The weighted sum over a chunk of `table - base`, already folded in by a kernel (no stage asked for more)."""
+
+    base: Tensor
+    total: Tensor
+    clients: int
+
+
+Upload = Tensor | Rows | Folded
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The server needs only the sum over clients. `by_cohort`: one sum per cohort, under `name@cohort`."""
+
+    value: Upload
+    by_cohort: bool = False
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The server needs only the mean, weighted by one number per client (default: all equal)."""
+
+    value: Upload
+    weight: Tensor | None = None
+    by_cohort: bool = False
+
+
+@dataclass(frozen=True)
+class Each:
+    """The server needs every client's own upload (similarity, clustering): kept one by one, which costs memory."""
+
+    value: Tensor | Rows
+
+
+Reduction = Sum | Mean | Each
+
+
+@dataclass(frozen=True)
+class Ups:
+    """What reached the server this round, reduced as declared."""
+
+    reduced: Tensors
+    each: Mapping[str, list[tuple[np.ndarray, Tensor]]]
+    clients: np.ndarray
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.reduced[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.reduced or name in self.each
+
+    def stacked(self, name: str) -> tuple[np.ndarray, Tensor]:
+        """Individual uploads of equal shape: client ids (ascending) and one tensor with a leading client axis."""
+        parts = self.each[name]
+        ids = np.concatenate([clients for clients, _ in parts])
+        order = np.argsort(ids, kind="stable")
+        return ids[order], torch.cat([value for _, value in parts])[torch.from_numpy(order)]
+
+
+def replicate(tensors: Tensors, clients: int) -> Tensors:
+    """One copy of every tensor per client."""
+    return {name: value.unsqueeze(0).repeat(clients, *[1] * value.dim()) for name, value in tensors.items()}
+
+
+def participants(world: World, round: int, fraction: float) -> np.ndarray:
+    """floor(fraction * clients), at least one, without replacement: the clients with the smallest hashes."""
+    count = max(1, int(fraction * world.clients + 1e-9))
+    if count >= world.clients:
+        return np.arange(world.clients)
+    draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round), np.arange(world.clients))
+    return np.sort(np.argpartition(draws, count)[:count])
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods. Subclasses are frozen dataclasses; each field is a hyper-parameter with a default."""
+
+    name: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    centralised: ClassVar[bool] = False  # a reference: all users in one place
+    backbones: ClassVar[tuple[str, ...]] = ()  # the first is the default; empty: no choice
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
+    attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients
+
+    rounds: int = 100
+
+    def cohorts(self, world: World) -> Sequence[Cohort]:
+        return [Cohort("all", np.arange(world.clients))]
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return {}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return State()
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return Plan(participants(world, round, world.participation))
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down()
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        return state, {}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return server
+
+    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
+        """What goes back after the aggregation; None: nothing but the next broadcast."""
+        return None
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        return state
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        """Logits of `items` for every user of the chunk: [users, items]."""
+        raise NotImplementedError(f"{type(self).__name__} does not score")
+
+    def client_bytes(self, world: World) -> int:
+        """Working memory that one client adds to a chunk, beside its samples (sets the chunk size)."""
+        return 4096
+
+    def sample_bytes(self, world: World) -> int:
+        """Working memory that one training sample adds to a chunk."""
+        return 1024

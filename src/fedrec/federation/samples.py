@@ -1,0 +1,141 @@
+"""The training samples of a round: negatives, their order, mini-batches. Device-neutral torch.
+
+The compiled kernels draw the same integers (`kernels.py`); a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk, concatenated_ranges, pointers
+from fedrec.random import Purpose, below, fold_tensor, permute, stream
+
+Loss = Literal["bce", "bpr"]
+
+
+def negatives(chunk: Chunk, round: int) -> Tensor:
+    """`[positives, negatives]` items for every positive of the chunk, without replacement within one positive.
+
+    Slot s draws a rank among the pool less the s ranks already taken. A pool smaller than the number of slots
+    is drawn with replacement.
+    """
+    data, device = chunk.data, chunk.world.device
+    slots, n_items = data.negatives, chunk.world.items
+    owner = torch.repeat_interleave(  # the user (position in the chunk) of every positive
+        torch.arange(len(chunk.places), device=device), chunk.tensor(chunk.user_ptr).diff()
+    )
+    place = chunk.tensor(chunk.places)[owner]
+    first = chunk.tensor(chunk.user_ptr)[owner]
+    index = torch.arange(len(owner), device=device) - first
+    pool_ptr = chunk.tensor(data.pool.indptr)
+    pool_size = n_items - (pool_ptr[place + 1] - pool_ptr[place])
+    user = chunk.tensor(data.users)[place]
+    key = fold_tensor(stream(chunk.world.seed, Purpose.NEGATIVES, round), user)
+    replace = pool_size < slots
+    taken: list[Tensor] = []
+    ranks = torch.empty(len(owner), slots, dtype=torch.int64, device=device)
+    for s in range(slots):
+        free = torch.where(replace, pool_size, pool_size - s)
+        rank = below(fold_tensor(key, index * slots + s), free)
+        for other in torch.stack(taken).sort(0).values if taken else ():
+            rank = rank + ((rank >= other) & ~replace).to(rank.dtype)
+        taken.append(rank)
+        ranks[:, s] = rank
+    return _allowed_item(chunk, owner, ranks)
+
+
+def _allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:
+    """The rank-th item of each user's pool. One sorted array serves all users: each has its own range of values."""
+    ptr, places, stride = chunk.data.pool.indptr, chunk.places, chunk.world.items + 1
+    gap = chunk.tensor(chunk.data.pool.gap[concatenated_ranges(ptr[places], ptr[places + 1])])
+    start = chunk.tensor(pointers(np.diff(ptr)[places]))
+    user = torch.repeat_interleave(torch.arange(len(places), device=gap.device), start.diff())
+    before = torch.searchsorted(gap + user * stride, rank + owner[:, None] * stride, right=True)
+    return rank + before - start[owner][:, None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step of the clients that still have samples: the first `clients` of the order that `Samples` chose.
+
+    `pos`, `neg`, `user` are `[clients, size]`; `neg` is None under a pointwise loss, where `label` says what `pos` is.
+    They index the working set and the users as `Samples` orders them. `valid` marks real samples, the rest is padding.
+    """
+
+    clients: int
+    user: Tensor
+    pos: Tensor
+    neg: Tensor | None
+    label: Tensor
+    valid: Tensor
+    size: Tensor
+
+
+class Samples:
+    """A chunk's samples of one round, with its working set: the distinct (client, item) pairs that they touch.
+
+    Clients are ordered by size, largest first, so that those with a b-th batch are a prefix, and so are their rows.
+    """
+
+    def __init__(self, chunk: Chunk, round: int, loss: Loss, batch_size: int) -> None:
+        self.chunk, self.round, self.loss, self.batch_size = chunk, round, loss, batch_size
+        device, n_items = chunk.world.device, chunk.world.items
+        positives = chunk.tensor(chunk.positives)
+        self.order = torch.argsort(positives, descending=True, stable=True)
+        self.rank = torch.argsort(self.order)
+        self.positives = positives[self.order]
+        per_positive = chunk.data.negatives + (1 if loss == "bce" else 0)
+        self.count = self.positives * per_positive
+        client_of_user = torch.repeat_interleave(
+            torch.arange(len(chunk.clients), device=device), chunk.tensor(chunk.client_ptr).diff()
+        )
+        owner_of_user = self.rank[client_of_user]
+        self.user_order = torch.argsort(owner_of_user, stable=True)
+        self.owner_of_user = owner_of_user[self.user_order]
+        user_of_positive = torch.repeat_interleave(
+            torch.arange(len(chunk.places), device=device), chunk.tensor(chunk.user_ptr).diff()
+        )
+        self._user = torch.argsort(self.user_order)[user_of_positive]
+        owner = owner_of_user[user_of_positive]
+        item = chunk.tensor(chunk.items)
+        drawn = negatives(chunk, round)
+        keys = torch.cat([owner * n_items + item, (owner[:, None] * n_items + drawn).reshape(-1)])
+        distinct, inverse = torch.unique(keys, return_inverse=True)
+        self.owner, self.item = distinct // n_items, distinct % n_items
+        self._pos, self._neg = inverse[: len(item)], inverse[len(item) :]
+        self.steps = (self.count + batch_size - 1) // batch_size  # per epoch
+
+    @cached_property
+    def _first(self) -> Tensor:
+        """Where the positives of the ordered clients start in the chunk's arrays."""
+        start = self.chunk.tensor(self.chunk.user_ptr[self.chunk.client_ptr[:-1]])
+        return start[self.order]
+
+    def batch(self, epoch: int, step: int) -> Batch:
+        active = int((self.steps > step).sum())
+        count, device = self.count[:active, None], self.count.device
+        position = step * self.batch_size + torch.arange(self.batch_size, device=device)[None]
+        valid = position < count
+        position = torch.minimum(position, count - 1)
+        clients = self.chunk.tensor(self.chunk.clients)[self.order[:active]]
+        key = fold_tensor(fold_tensor(stream(self.chunk.world.seed, Purpose.ORDER, self.round), clients), epoch)
+        sample = permute(key[:, None], count, position)
+        slots, n = self.chunk.data.negatives, self.positives[:active, None]
+        first = self._first[:active, None]
+        size = valid.sum(1)
+        if self.loss == "bpr":
+            pair = sample
+            pos, neg = first + pair // slots, first * slots + pair
+            return Batch(active, self._user[pos], self._pos[pos], self._neg[neg], valid.float(), valid, size)
+        label = sample < n
+        negative = (sample - n).clamp(min=0)
+        anchor = first + torch.where(label, sample, negative // max(slots, 1))
+        drawn = self._neg[first * slots + negative] if slots else self._pos[anchor]
+        row = torch.where(label, self._pos[anchor], drawn)
+        return Batch(active, self._user[anchor], row, None, label.to(self.chunk.world.dtype), valid, size)

@@ -1,0 +1,165 @@
+"""The cohort simulator: thousands of clients as one tensor program, in chunks that fit a memory budget."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk, ClientData, concatenated_ranges
+from fedrec.federation.contract import Cohort, Method, State, Tensors
+from fedrec.federation.wire import Basket, Stage, Wire
+
+
+@dataclass
+class RoundLog:
+    """What a round looked like from outside."""
+
+    round: int
+    clients: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    observed: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Home:
+    """The state of one cohort's clients. `user_ptr[k]` is where the users of its k-th client start."""
+
+    cohort: Cohort
+    state: State
+    user_ptr: np.ndarray
+
+    def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of `clients` live here, and where."""
+        at = np.searchsorted(self.cohort.clients, clients)
+        at = np.minimum(at, len(self.cohort.clients) - 1)
+        here = self.cohort.clients[at] == clients
+        return clients[here], at[here]
+
+
+class Simulator:
+    """Holds the server and all clients, and runs rounds. Randomness has no state: (server, states, round) is all."""
+
+    def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
+                 attributes: Tensor | None = None) -> None:  # fmt: skip
+        self.method, self.data, self.world, self.memory = method, data, data.world, memory
+        self.wire = Wire(self.world, stages, memory // 4)
+        self.server: Tensors = method.init_server(self.world, attributes)
+        self.homes = [self._settle(cohort) for cohort in method.cohorts(self.world)]
+
+    def _settle(self, cohort: Cohort) -> _Home:
+        state = self.method.init_clients(self.world, self.data.chunk(cohort.clients, cohort.name))
+        users = np.diff(self.data.client_ptr)[cohort.clients]
+        return _Home(cohort, state, np.concatenate([[0], np.cumsum(users)]))
+
+    # -- one round --
+
+    def round(self, number: int) -> RoundLog:
+        started = time.perf_counter()
+        plan = self.method.plan(self.world, self.server, number)
+        self.wire.ledger.trained(number, len(plan.train))
+        basket = Basket()
+        observed: dict[str, float] = defaultdict(float)
+        sending = np.isin(plan.train, plan.uploads())
+        for clients, send in ((plan.train[sending], True), (plan.train[~sending], False)):
+            for home, chunk, where in self._chunks(clients):
+                self._train(home, chunk, where, number, basket if send else None)
+                for name, (total, count) in chunk.observed.items():
+                    observed[name] += total
+                    observed["#" + name] += count
+        self.server = self.method.aggregate(self.server, basket.ups(self.world.dtype), number)
+        self._answer(plan.receives(), number)
+        return self._log(number, len(plan.train), time.perf_counter() - started, observed)
+
+    def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
+        down = self.method.broadcast(self.server, chunk.clients, number)
+        self.wire.send_down(down, chunk.clients, number)
+        state, payload = self.method.local(self._take(home, where), down, chunk, number)
+        self._put(home, where, state)
+        if basket is not None:
+            self.wire.send_up(payload, down, chunk.clients, chunk.cohort, number, basket)
+
+    def _answer(self, clients: np.ndarray, number: int) -> None:
+        for home, chunk, where in self._chunks(clients):
+            down = self.method.answer(self.server, chunk.clients, number)
+            if down is None:
+                return
+            self.wire.send_down(down, chunk.clients, number)
+            self._put(home, where, self.method.receive(self._take(home, where), down, chunk, number))
+
+    def _log(self, number: int, clients: int, seconds: float, observed: Mapping[str, float]) -> RoundLog:
+        entry = self.wire.ledger.rounds[number]
+        names = [name for name in observed if not name.startswith("#")]
+        means = {name: observed[name] / max(observed["#" + name], 1) for name in names}
+        return RoundLog(number, clients, seconds, entry["up"], entry["down"], means)
+
+    # -- inference --
+
+    def scores(self, round: int, items: Tensor | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """User indices of the data set and their logits, chunk by chunk; all clients, trained or not.
+
+        Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
+        """
+        wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
+        per_user = 6 * len(wanted) * self.world.dtype.itemsize
+        everyone = np.arange(self.world.clients)
+        for home, chunk, where in self._chunks(everyone, np.diff(self.data.client_ptr) * per_user):
+            down = self.method.broadcast(self.server, chunk.clients, round)
+            with torch.no_grad():
+                yield chunk.users, self.method.score(self._take(home, where), down, chunk, wanted)
+
+    # -- chunks --
+
+    def _chunks(self, clients: np.ndarray, cost: np.ndarray | None = None) -> Iterator[tuple[_Home, Chunk, np.ndarray]]:
+        if cost is None:
+            per_sample = self.method.sample_bytes(self.world) * (1 + self.data.negatives)
+            cost = self.data.positives * per_sample + self.method.client_bytes(self.world)
+        for home in self.homes:
+            here, where = home.positions(clients)
+            for part in _pieces(cost[here], self.memory // 2):
+                chunk = self.data.chunk(here[part], home.cohort.name, self.wire.foldable)
+                yield home, chunk, where[part]
+
+    def _take(self, home: _Home, where: np.ndarray) -> State:
+        clients, users = self._index(where), self._index(self._users(home, where))
+        return State(
+            {name: value[clients] for name, value in home.state.per_client.items()},
+            {name: value[users] for name, value in home.state.per_user.items()},
+        )
+
+    def _put(self, home: _Home, where: np.ndarray, state: State) -> None:
+        clients, users = self._index(where), self._index(self._users(home, where))
+        for kept, new, index in (
+            (home.state.per_client, state.per_client, clients),
+            (home.state.per_user, state.per_user, users),
+        ):
+            for name, value in new.items():
+                if value.data_ptr() != kept[name][index].data_ptr() or not isinstance(index, slice):
+                    kept[name][index] = value
+
+    def _users(self, home: _Home, where: np.ndarray) -> np.ndarray:
+        return concatenated_ranges(home.user_ptr[where], home.user_ptr[where + 1])
+
+    def _index(self, where: np.ndarray) -> slice | Tensor:
+        """A slice where possible: a view costs nothing and is updated in place."""
+        if len(where) and where[-1] - where[0] + 1 == len(where):
+            return slice(int(where[0]), int(where[-1]) + 1)
+        return torch.from_numpy(where).to(self.world.device)
+
+
+def _pieces(cost: np.ndarray, budget: int) -> Iterator[slice]:
+    """Runs of clients whose cost stays within the budget (at least one client each)."""
+    total = np.concatenate([[0], np.cumsum(cost)])
+    start = 0
+    while start < len(cost):
+        stop = int(np.searchsorted(total, total[start] + budget, side="right")) - 1
+        stop = max(start + 1, min(stop, len(cost)))
+        yield slice(start, stop)
+        start = stop

@@ -1,0 +1,342 @@
+"""The one door: everything that leaves or reaches a client passes here and is counted in bytes.
+
+Uploads pass the stages in the order given (clip, laplace, gaussian, quantise), are counted, and are folded into the
+reduction that the method declared. Bytes are those of the dense encoding: a table is counted whole, although the
+simulator keeps only the rows that changed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Tensors, Upload, Ups, World
+from fedrec.random import Purpose, fold, fold_tensor, laplace, normal, stream
+
+Values = dict[str, Tensor | Rows]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage acts: whose upload, in which round, against which broadcast."""
+
+    world: World
+    clients: np.ndarray
+    round: int
+    reference: Tensors
+
+    def keys(self, name: str) -> Tensor:
+        """One stream of noise per client and tensor."""
+        base = fold(stream(self.world.seed, Purpose.NOISE, self.round), zlib.crc32(name.encode()))
+        return fold_tensor(base, torch.from_numpy(self.clients).to(self.world.device))
+
+
+class Stage(Protocol):
+    @property
+    def per_entry(self) -> bool:
+        """Whether it acts on every entry, so that tables must be made dense."""
+        ...
+
+    def apply(self, values: Values, place: Place) -> Values: ...
+
+    def bytes(self, entries: int, rows: int, plain: int) -> int:
+        """Size of an encoded tensor; `plain` is what it was before this stage."""
+        ...
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Scale a client's whole upload so that its distance to what was broadcast has L2 norm at most `norm`.
+
+    A tensor that was not broadcast under the same name is measured from zero.
+    """
+
+    norm: float
+    per_entry = False
+
+    def apply(self, values: Values, place: Place) -> Values:
+        device = place.world.device
+        square = torch.zeros(len(place.clients), dtype=torch.float64, device=device)
+        for name, value in values.items():
+            if isinstance(value, Rows):
+                change = (value.value - value.base[value.item]).double().square().sum(1)
+                square.index_add_(0, value.owner, change)
+            else:
+                square += (value - _reference(place, name)).double().flatten(1).square().sum(1)
+        factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
+        return {name: self._shrink(value, factor, name, place) for name, value in values.items()}
+
+    def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, place: Place) -> Tensor | Rows:
+        if isinstance(value, Rows):
+            start = value.base[value.item]
+            by = factor[value.owner, None].to(start.dtype)
+            return Rows(value.base, value.owner, value.item, start + by * (value.value - start), value.clients)
+        reference = _reference(place, name)
+        by = factor.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1))
+        return reference + by * (value - reference)
+
+    def bytes(self, entries: int, rows: int, plain: int) -> int:
+        return plain
+
+
+@dataclass(frozen=True)
+class _Noise:
+    scale: float
+    per_entry = True
+
+    def apply(self, values: Values, place: Place) -> Values:
+        return {name: self._noised(_dense(value), name, place) for name, value in values.items()}
+
+    def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
+        if not value.is_floating_point():
+            return value
+        entries = value[0].numel()
+        position = torch.arange(entries, device=value.device)[None]
+        noise = self._draw(place.keys(name)[:, None], position, value.dtype).reshape(value.shape)
+        return value + self.scale * noise
+
+    def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
+        raise NotImplementedError
+
+    def bytes(self, entries: int, rows: int, plain: int) -> int:
+        return plain
+
+
+@dataclass(frozen=True)
+class Laplace(_Noise):
+    """Laplace noise of this scale on every entry."""
+
+    def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
+        return laplace(key, position, dtype)
+
+
+@dataclass(frozen=True)
+class Gaussian(_Noise):
+    """Gaussian noise of this standard deviation on every entry."""
+
+    def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
+        return normal(key, position, dtype)
+
+
+@dataclass(frozen=True)
+class Quantise:
+    """Each row (last axis) as integers of `bits` bits between its minimum and maximum, which are sent as two floats."""
+
+    bits: int
+    per_entry = True
+
+    def apply(self, values: Values, place: Place) -> Values:
+        return {name: self._rounded(_dense(value)) for name, value in values.items()}
+
+    def _rounded(self, value: Tensor) -> Tensor:
+        if not value.is_floating_point():
+            return value
+        low, high = value.amin(-1, keepdim=True), value.amax(-1, keepdim=True)
+        step = (high - low) / (2**self.bits - 1)
+        level = torch.round((value - low) / torch.where(step > 0, step, torch.ones_like(step)))
+        return low + level * step
+
+    def bytes(self, entries: int, rows: int, plain: int) -> int:
+        return (entries * self.bits + 7) // 8 + 8 * rows
+
+
+STAGES: dict[str, Callable[[float], Stage]] = {
+    "clip": Clip,
+    "laplace": Laplace,
+    "gaussian": Gaussian,
+    "quantise": lambda bits: Quantise(int(bits)),
+}
+
+
+def parse_stages(text: str) -> tuple[Stage, ...]:
+    """Stages from `"clip=1,gaussian=0.1"`: applied in this order."""
+    stages: list[Stage] = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in STAGES:
+            raise unknown("privacy stage", name, STAGES)
+        try:
+            number = float(value)
+        except ValueError:
+            raise FedrecError(f"privacy stage '{part}' needs a number, e.g. {name}=1") from None
+        if not np.isfinite(number) or number <= 0:
+            raise FedrecError(f"privacy stage '{part}': the number must be positive")
+        if name == "quantise" and number not in range(1, 33):
+            raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
+        stages.append(STAGES[name](number))
+    return tuple(stages)
+
+
+@dataclass
+class Ledger:
+    """Bytes per client, round and direction."""
+
+    clients: int
+    up: np.ndarray = field(init=False)  # totals per client
+    down: np.ndarray = field(init=False)
+    rounds: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.up = np.zeros(self.clients, dtype=np.int64)
+        self.down = np.zeros(self.clients, dtype=np.int64)
+
+    def record(self, direction: str, round: int, clients: np.ndarray, each: int) -> None:
+        (self.up if direction == "up" else self.down)[clients] += each
+        entry = self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0})
+        entry[direction] += each * len(clients)
+
+    def trained(self, round: int, clients: int) -> None:
+        self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0})["trained"] += clients
+
+    def per_client_round(self) -> dict[str, float]:
+        """Mean bytes per client that took part, and round."""
+        turns = max(1, sum(entry["trained"] for entry in self.rounds.values()))
+        return {
+            "up_per_client_round": float(self.up.sum() / turns),
+            "down_per_client_round": float(self.down.sum() / turns),
+        }
+
+
+class Wire:
+    def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30) -> None:
+        self.world, self.stages, self.memory = world, tuple(stages), memory
+        self.ledger = Ledger(world.clients)
+
+    @property
+    def foldable(self) -> bool:
+        """Nothing is done to single uploads, so a kernel may add them up itself."""
+        return not self.stages
+
+    def send_down(self, down: Down, clients: np.ndarray, round: int) -> None:
+        common = sum(t.numel() * t.element_size() for t in down.shared.values())
+        own = sum(t.numel() * t.element_size() // max(1, len(clients)) for t in down.own.values())
+        self.ledger.record("down", round, clients, common + own)
+
+    def send_up(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, cohort: str, round: int,
+                basket: Basket) -> None:  # fmt: skip
+        """Encode, count and fold the uploads of one chunk."""
+        if not payload:
+            return
+        self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
+        if not self.stages:
+            basket.add(payload, clients, cohort)
+            return
+        per_client = sum(8 * _entries(r.value, len(clients)) * self.world.dtype.itemsize for r in payload.values())
+        block = max(1, self.memory // per_client) if any(s.per_entry for s in self.stages) else len(clients)
+        for start in range(0, len(clients), block):
+            keep = slice(start, min(start + block, len(clients)))
+            part = {name: _block(reduction, keep) for name, reduction in payload.items()}
+            basket.add(self._staged(part, down, clients[keep], keep, round), clients[keep], cohort)
+
+    def _staged(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, keep: slice,
+                round: int) -> dict[str, Reduction]:  # fmt: skip
+        reference = down.shared | {name: value[keep] for name, value in down.own.items()}
+        place = Place(self.world, clients, round, reference)
+        values: Values = {}
+        for name, reduction in payload.items():
+            assert not isinstance(reduction.value, Folded), "folded uploads cannot pass stages"
+            values[name] = reduction.value
+        for stage in self.stages:
+            values = stage.apply(values, place)
+        return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
+
+    def _bytes(self, reduction: Reduction, clients: int) -> int:
+        tensor = reduction.value.base if isinstance(reduction.value, Rows | Folded) else reduction.value
+        entries = _entries(reduction.value, clients)
+        size = entries * tensor.element_size()
+        if tensor.is_floating_point():
+            for stage in self.stages:
+                size = stage.bytes(entries, max(1, entries // tensor.shape[-1]), size)
+        weighted = isinstance(reduction, Mean) and reduction.weight is not None
+        return size + (self.world.dtype.itemsize if weighted else 0)
+
+
+class Basket:
+    """Uploads of a round as they arrive: sums and means are folded in at once, only `Each` is kept apart."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._weights: dict[str, float] = {}
+        self._means: set[str] = set()
+        self._each: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
+        self._clients: list[np.ndarray] = []
+
+    def add(self, payload: dict[str, Reduction], clients: np.ndarray, cohort: str) -> None:
+        self._clients.append(clients)
+        for name, reduction in payload.items():
+            if isinstance(reduction, Each):
+                self._each.setdefault(name, []).append((clients, _dense(reduction.value)))
+                continue
+            key = f"{name}@{cohort}" if reduction.by_cohort else name
+            weight = reduction.weight if isinstance(reduction, Mean) else None
+            total = _weighted_sum(reduction.value, weight)
+            self._totals[key] = self._totals[key] + total if key in self._totals else total
+            self._weights[key] = self._weights.get(key, 0.0) + (
+                float(weight.sum()) if weight is not None else len(clients)
+            )
+            if isinstance(reduction, Mean):
+                self._means.add(key)
+
+    def ups(self, dtype: torch.dtype) -> Ups:
+        reduced = {}
+        for key, total in self._totals.items():
+            reduced[key] = (total / self._weights[key] if key in self._means else total).to(dtype)
+        clients = np.concatenate(self._clients) if self._clients else np.zeros(0, dtype=np.int64)
+        return Ups(reduced, self._each, np.unique(clients))
+
+
+def _weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
+    """Sum over clients in float64, so that the size of chunks hardly shows."""
+    if isinstance(value, Folded):
+        count = value.clients if weight is None else float(weight.sum())
+        return value.base.double() * count + value.total
+    if isinstance(value, Rows):
+        change = (value.value - value.base[value.item]).double()
+        if weight is not None:
+            change *= weight.double()[value.owner, None]
+        count = value.clients if weight is None else float(weight.sum())
+        return (value.base.double() * count).index_add_(0, value.item, change)
+    if weight is None:
+        return value.double().sum(0)
+    return torch.tensordot(weight.double(), value.double(), dims=1)
+
+
+def _entries(value: Upload, clients: int) -> int:
+    """Entries of one client's dense upload."""
+    return value.base.numel() if isinstance(value, Rows | Folded) else value.numel() // max(1, clients)
+
+
+def _dense(value: Tensor | Rows) -> Tensor:
+    return value.dense() if isinstance(value, Rows) else value
+
+
+def _reference(place: Place, name: str) -> Tensor:
+    return place.reference.get(name, torch.zeros((), dtype=place.world.dtype, device=place.world.device))
+
+
+def _block(reduction: Reduction, keep: slice) -> Reduction:
+    value = reduction.value
+    if isinstance(value, Rows):
+        inside = (value.owner >= keep.start) & (value.owner < keep.stop)
+        owner = value.owner[inside] - keep.start
+        value = Rows(value.base, owner, value.item[inside], value.value[inside], keep.stop - keep.start)
+    elif isinstance(value, Tensor):
+        value = value[keep]
+    weight = reduction.weight[keep] if isinstance(reduction, Mean) and reduction.weight is not None else None
+    return _with_value(reduction, value, weight)
+
+
+def _with_value(reduction: Reduction, value: Upload, weight: Tensor | None = None) -> Reduction:
+    if isinstance(reduction, Mean):
+        return Mean(value, weight if weight is not None else reduction.weight, reduction.by_cohort)
+    if isinstance(reduction, Each):
+        assert not isinstance(value, Folded)
+        return Each(value)
+    return type(reduction)(value, reduction.by_cohort)

@@ -1,0 +1,38 @@
+"""All methods by name. A method of another package registers under the entry point group `fedrec.methods`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.federation.contract import Method
+from fedrec.methods.ease import Ease
+from fedrec.methods.fedavg import FedAvg
+from fedrec.methods.fedmf import FedMF
+from fedrec.methods.local import Local
+from fedrec.methods.mf import CentralMF
+from fedrec.methods.popularity import Popularity
+
+BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, CentralMF, Ease)
+
+
+@cache
+def methods() -> dict[str, type[Method]]:
+    """Every known method under its own name."""
+    found = {method.name: method for method in BUILT_IN}
+    for point in entry_points(group="fedrec.methods"):
+        method = point.load()
+        if method.name in found:
+            raise FedrecError(f"the method '{method.name}' of {point.value} has the name of another method: rename it")
+        found[method.name] = method
+    return found
+
+
+def method_class(name: str) -> type[Method]:
+    """The method with this name or alias (aliases in any case)."""
+    known = methods()
+    for method in known.values():
+        if name == method.name or name.lower() in (alias.lower() for alias in method.aliases):
+            return method
+    raise unknown("method", name, known)

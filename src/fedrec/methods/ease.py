@@ -1,0 +1,44 @@
+"""EASE: the linear item-item model with zero diagonal in closed form, on everybody's data. Steck, WWW 2019.
+
+With G = X'X + lambda I and P = G^-1: B = I - P diag(1 / diag P), scores = X B (equation 8 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Method, Reduction, State, World
+
+
+@dataclass(frozen=True)
+class Ease(Method):
+    name: ClassVar[str] = "ease"
+    summary: ClassVar[str] = "closed-form item-item model on all data in one place"
+    paper: ClassVar[str] = "Steck, WWW 2019"
+    centralised: ClassVar[bool] = True
+
+    rounds: int = 1
+    l2: float = 250.0  # lambda
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        size = (len(chunk.clients), world.items, world.items)
+        return State(per_client={"weight": torch.zeros(size, dtype=world.dtype, device=world.device)})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        x = chunk.matrix()
+        gram = (x.T @ x).toarray()
+        gram[np.diag_indices_from(gram)] += self.l2
+        inverse = torch.linalg.inv(torch.from_numpy(gram).to(chunk.world.device))
+        weight = -inverse / inverse.diagonal()
+        weight.fill_diagonal_(0.0)
+        return State(per_client={"weight": weight.to(chunk.world.dtype).unsqueeze(0)}), {}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        rows = torch.from_numpy(chunk.matrix().toarray()).to(chunk.world.device, chunk.world.dtype)
+        return rows @ state.per_client["weight"][0][:, items]

@@ -1,0 +1,73 @@
+"""FedAvg: everything that is not private is replaced by its mean over clients, weighted by sample counts.
+
+McMahan et al. 2017; with backbone ncf it is FedNCF (Perifanis & Efraimidis 2022). User vectors never leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
+from fedrec.federation.training import LocalTraining
+
+
+@dataclass(frozen=True)
+class FedAvg(LocalTraining):
+    name: ClassVar[str] = "fedavg"
+    aliases: ClassVar[tuple[str, ...]] = ("WAA",)
+    summary: ClassVar[str] = "sample-weighted mean of item table and network"
+    paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    private: ClassVar[tuple[str, ...]] = ("user",)
+
+    score_with: Literal["received", "local"] = "received"  # local: the client's own model after training
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return {"item": self.init_items(world), **self.init_dense(world)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = State(per_user={"user": self.init_users(world, chunk.users)})
+        if self.score_with == "local":
+            state.per_client = replicate(self.init_server(world), len(chunk.clients))
+        return state
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared=server)
+
+    def weight(self, chunk: Chunk) -> Tensor | None:
+        """N_u: positives and sampled negatives of the client."""
+        return chunk.sample_counts()
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        weight, keep = self.weight(chunk), self.score_with == "local"
+        shared = dict(down.shared)
+        table = shared.pop("item")
+        dense = replicate(shared, len(chunk.clients))
+        fitted = self.fit(chunk, round, state.per_user["user"], table, dense, weight=weight, fold=not keep)
+        payload: dict[str, Reduction] = {"item": Mean(fitted.table, weight)}
+        payload |= {name: Mean(value, weight) for name, value in fitted.dense.items()}
+        kept = {}
+        if keep:
+            assert isinstance(fitted.table, Rows)
+            kept = {"item": fitted.table.dense(), **fitted.dense}
+        return State(kept, {"user": fitted.user}), payload
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return {name: ups[name] for name in server}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        if self.score_with == "local":
+            return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        dense = dict(down.shared)
+        table = dense.pop("item")
+        return self.model.scores(state.per_user["user"], table[items], dense)
+
+    def client_bytes(self, world: World) -> int:
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        table = world.items * self.dim if self.score_with == "local" else 0
+        return 4096 + 8 * (dense + table) * world.dtype.itemsize

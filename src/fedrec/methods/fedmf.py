@@ -1,0 +1,25 @@
+"""FedMF, also known as FCF: the plain mean of the clients' item tables, every round.
+
+Ammad-ud-din et al. 2019; Chai et al. 2020. Each client keeps its user vector, trains it and the item table it
+received on its own items, and sends the table back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedrec.federation.clients import Chunk
+from fedrec.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class FedMF(FedAvg):
+    name: ClassVar[str] = "fedmf"
+    aliases: ClassVar[tuple[str, ...]] = ("FCF",)
+    summary: ClassVar[str] = "mean of item tables"
+    paper: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2020"
+    backbones: ClassVar[tuple[str, ...]] = ("mf",)
+
+    def weight(self, chunk: Chunk) -> None:
+        """All clients count the same."""

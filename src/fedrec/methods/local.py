@@ -1,0 +1,36 @@
+"""Local: every client trains alone from the common start and sends nothing. What federation adds shows against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Reduction, State, World, replicate
+from fedrec.federation.training import LocalTraining
+
+
+@dataclass(frozen=True)
+class Local(LocalTraining):
+    name: ClassVar[str] = "local"
+    aliases: ClassVar[tuple[str, ...]] = ("IM",)
+    summary: ClassVar[str] = "no exchange: each client alone"
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    private: ClassVar[tuple[str, ...]] = ("user", "item", "dense")
+
+    rounds: int = 150
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        common = {"item": self.init_items(world), **self.init_dense(world)}
+        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        dense = {name: value for name, value in state.per_client.items() if name != "item"}
+        fitted = self.fit(chunk, round, state.per_user["user"], state.per_client["item"], dense)
+        assert isinstance(fitted.table, Tensor)
+        return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)

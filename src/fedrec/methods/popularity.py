@@ -1,0 +1,43 @@
+"""Popularity: the score of an item is its number of training interactions over all clients. One secure sum suffices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Method, Reduction, Rows, State, Sum, Tensors, Ups, World
+
+
+@dataclass(frozen=True)
+class Popularity(Method):
+    name: ClassVar[str] = "popularity"
+    aliases: ClassVar[tuple[str, ...]] = ("pop",)
+    summary: ClassVar[str] = "items by number of interactions"
+    private: ClassVar[tuple[str, ...]] = ()
+
+    rounds: int = 1
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return {"count": torch.zeros(world.items, 1, dtype=world.dtype, device=world.device)}
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared=server)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        item = chunk.tensor(chunk.items)
+        owner = torch.repeat_interleave(chunk.owner, chunk.tensor(chunk.user_ptr).diff())
+        ones = torch.ones(len(item), 1, dtype=chunk.world.dtype, device=item.device)
+        return state, {
+            "count": Sum(Rows(torch.zeros_like(down.shared["count"]), owner, item, ones, len(chunk.clients)))
+        }
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return {"count": ups["count"]}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return down.shared["count"][items, 0].expand(len(chunk.places), -1)

@@ -1,0 +1,13 @@
+"""Backbones by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedrec.models.backbone import Backbone
+from fedrec.models.mf import MF
+from fedrec.models.ncf import NCF
+
+BACKBONES: dict[str, Callable[[int], Backbone]] = {"mf": MF, "ncf": NCF}
+
+__all__ = ["BACKBONES", "MF", "NCF", "Backbone"]

@@ -1,0 +1,134 @@
+"""Randomness without state: every draw is a hash of where it is used.
+
+A draw is `fold(key, position)`, a key is `fold(fold(...), client)` of (seed, purpose, round, client). Nothing is
+consumed, so a client draws the same numbers whoever shares its batch, on whichever engine, before or after a resume.
+The hash is the finaliser of splitmix64: 64-bit integers that wrap, equal in Python, numpy, torch (CPU and GPU) and
+in the compiled kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BITS = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MUL_1 = 0xBF58476D1CE4E5B9
+MUL_2 = 0x94D049BB133111EB
+PERMUTE_ROUNDS = 4
+
+
+class Purpose(IntEnum):
+    """What a stream of draws is for; two purposes never share numbers."""
+
+    INIT = 1
+    NEGATIVES = 2
+    ORDER = 3
+    PARTICIPATION = 4
+    NOISE = 5
+    DROPOUT = 6
+    CLUSTER = 7
+    CANDIDATES = 8
+
+
+def signed(value: int) -> int:
+    """The same 64 bits as a Python integer that fits int64."""
+    value &= BITS
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fold(key: int, value: int) -> int:
+    """Hash `value` into `key` (both any Python integers); the scalar twin of `fold_array` and `fold_tensor`."""
+    z = (key + GOLDEN * (value + 1)) & BITS
+    z = ((z ^ (z >> 30)) * MUL_1) & BITS
+    z = ((z ^ (z >> 27)) * MUL_2) & BITS
+    return z ^ (z >> 31)
+
+
+def stream(seed: int, purpose: Purpose, *where: int) -> int:
+    """The key of one stream, e.g. `stream(seed, Purpose.NEGATIVES, round)`."""
+    key = fold(fold(0, seed), int(purpose))
+    for value in where:
+        key = fold(key, value)
+    return key
+
+
+def fold_array(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
+    k = np.asarray(key & BITS if isinstance(key, int) else key, dtype=np.uint64)
+    v = np.asarray(value, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        z = k + np.uint64(GOLDEN) * (v + np.uint64(1))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(MUL_1)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(MUL_2)
+    result: np.ndarray = z ^ (z >> np.uint64(31))
+    return result
+
+
+def _shift(z: Tensor, by: int) -> Tensor:
+    # int64 shifts arithmetically; the mask makes it the logical shift of the unsigned twin.
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def fold_tensor(key: Tensor | int, value: Tensor | int) -> Tensor:
+    """One of the two must be a tensor."""
+    k = signed(key) if isinstance(key, int) else key
+    v = signed((value + 1) * GOLDEN) if isinstance(value, int) else (value + 1) * signed(GOLDEN)
+    z = torch.as_tensor(k + v)
+    z = (z ^ _shift(z, 30)) * signed(MUL_1)
+    z = (z ^ _shift(z, 27)) * signed(MUL_2)
+    return z ^ _shift(z, 31)
+
+
+def below(draw: Tensor, bound: Tensor | int) -> Tensor:
+    """Uniform integers in [0, bound), bound < 2**31: the top 32 bits scaled (bias under 2**-32 * bound)."""
+    return (_shift(draw, 32) * bound) >> 32
+
+
+def below_array(draw: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
+    scaled = (draw >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)
+    return (scaled >> np.uint64(32)).astype(np.int64)
+
+
+def uniform(draw: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Uniform on the open interval (0, 1): never 0, so that its logarithm is finite."""
+    return ((_shift(draw, 12).to(torch.float64) + 0.5) * 2.0**-52).to(dtype)
+
+
+def normal(key: Tensor | int, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal draws (Box-Muller, two hashes each)."""
+    radius = torch.sqrt(-2.0 * torch.log(uniform(fold_tensor(key, 2 * position))))
+    angle = 2.0 * math.pi * uniform(fold_tensor(key, 2 * position + 1))
+    return (radius * torch.cos(angle)).to(dtype)
+
+
+def laplace(key: Tensor | int, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Laplace draws of scale 1."""
+    centred = uniform(fold_tensor(key, position)) - 0.5
+    return (-torch.sign(centred) * torch.log1p(-2.0 * centred.abs())).to(dtype)
+
+
+def permute(key: Tensor, size: Tensor, position: Tensor) -> Tensor:
+    """Where `position` goes in a keyed random permutation of 0..size-1, elementwise and without sorting.
+
+    Rounds of multiply-by-odd and xor-shift are bijections of the next power of two; values that land outside
+    0..size-1 are sent round again (cycle walking), which keeps the map a bijection of 0..size-1.
+    """
+    key, size, x = torch.broadcast_tensors(key, size, position)
+    bits = torch.ceil(torch.log2(size.to(torch.float64).clamp(min=2))).to(torch.int64)
+    mask = (1 << bits) - 1
+    half = (bits + 1) >> 1
+    constants = [(fold_tensor(key, 2 * r), fold_tensor(key, 2 * r + 1)) for r in range(PERMUTE_ROUNDS)]
+    x = x.clone()
+    outside = torch.ones_like(x, dtype=torch.bool)
+    while bool(outside.any()):
+        y = x
+        for multiply, add in constants:
+            y = (y * (multiply | 1) + add) & mask
+            y = y ^ (y >> half)
+        x = torch.where(outside, y, x)
+        outside = outside & (x >= size)
+    return x
