@@ -126,6 +126,14 @@ def test_dictionaries_are_checked() -> None:
         Protocol.from_dict({})
 
 
+def test_time_falls_back_only_without_stamps() -> None:
+    assert [protocol().time_rule(stamped) for stamped in (True, False)] == ["real", "random"]
+    assert protocol("honest,time=line_order,time_missing=random").time_rule(False) == "line_order"
+    assert protocol("honest-time").time_rule(True) == "real"
+    with pytest.raises(FedrecError, match="'honest-time' needs time stamps"):
+        protocol("honest-time").time_rule(False)
+
+
 def test_selection_adds_metrics_up() -> None:
     asked = protocol("honest,select_metric=recall@20+recall@50")
     assert asked.selection_value({"recall@20": 0.25, "recall@50": 0.5}) == 0.75

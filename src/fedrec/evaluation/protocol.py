@@ -24,9 +24,10 @@ class Protocol:
     min_rating: float | None = None
     """Ratings from here on are positives; None: every rating above 0."""
     split: str = "leave-one-out"
-    valid_share: float = 0.1
-    """Share of the interactions (of the items for cold-items) held out for validation; not used by leave-one-out."""
     test_share: float = 0.1
+    """Share of the interactions (cold-items: of the items) held out for test; leave-one-out has no use for shares."""
+    valid_share: float = 0.1
+    """Share of what the test part leaves that is held out for validation."""
     time: str = "real"
     """What orders a user's interactions."""
     time_missing: str = "random"
@@ -59,6 +60,13 @@ class Protocol:
     def min_interactions_for(self, dataset: str) -> int:
         """The minimum for a data set; a stored split such as `ml-1m:x` follows its data set."""
         return dict(self.min_interactions_at).get(dataset.split(":")[0], self.min_interactions)
+
+    def time_rule(self, stamped: bool) -> str:
+        """What orders the interactions of a data set, given whether it has real time stamps."""
+        rule = self.time if stamped or self.time != "real" else self.time_missing
+        if rule == "refuse":
+            raise FedrecError(f"protocol '{self.label}' needs time stamps, which this data lacks; use honest instead")
+        return rule
 
     def selection_value(self, means: Mapping[str, float]) -> float:
         """What selection maximises, from the averages of one evaluation."""
