@@ -5,6 +5,7 @@ from fedrec.data.fetch import cache_folder
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
 from fedrec.data.splits import Split, cold_items, global_time, leave_one_out, ratio, read, write
+from fedrec.data.stored import StoredSplit, load_split, stored_splits
 from fedrec.data.synthetic import World, synthetic
 from fedrec.data.table import Guess, read_table, write_csv
 
@@ -17,6 +18,7 @@ __all__ = [
     "Layout",
     "Partition",
     "Split",
+    "StoredSplit",
     "World",
     "cache_folder",
     "cold_items",
@@ -27,11 +29,13 @@ __all__ = [
     "global_time",
     "leave_one_out",
     "load",
+    "load_split",
     "one_user_per_client",
     "ratio",
     "read",
     "read_table",
     "silos",
+    "stored_splits",
     "synthetic",
     "with_ties",
     "write",

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedrec.data import readers
 from fedrec.data.fetch import Progress, Source, Wheel, Zip, cache_folder, fetch, find
 from fedrec.data.interactions import Interactions
+from fedrec.data.stored import stored_splits
 from fedrec.data.synthetic import from_options
 from fedrec.data.table import looks_like_path, read_table
 from fedrec.errors import FedrecError, unknown
@@ -175,7 +176,7 @@ def load(spec: str, progress: Progress | None = None) -> Interactions:
     Version parts are joined by '+': ``ml-100k@ties1``, ``ml-1m@official+ties2``, ``synthetic@users=1000+seed=3``. The
     part ``tiesN`` (default ties0) chooses the random order of interactions that share a timestamp.
     """
-    if Path(spec).is_file():
+    if looks_like_path(spec) and Path(spec).is_file():  # before cutting at '@', which a path may contain
         return read_table(Path(spec))[0]
     name, _, version = spec.rpartition("@") if "@" in spec else (spec, "", "")
     parts, tie_seed = _tie_seed([part for part in version.split("+") if part], spec)
@@ -183,6 +184,8 @@ def load(spec: str, progress: Progress | None = None) -> Interactions:
         if parts:
             raise FedrecError(f"'{spec}': a file takes only tiesN after '@', not '{parts[0]}'")
         return with_ties(read_table(Path(name))[0], tie_seed)
+    if name in {stored.name for stored in stored_splits()}:
+        raise FedrecError(f"'{name}' is a split with its clients, not a table; load it with load_split('{name}')")
     chosen = entry(name)
     if chosen.name == "synthetic":
         return with_ties(from_options(parts).interactions, tie_seed)

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedrec.data.interactions import Array
+from fedrec.data.seeds import generator
 
 _TINY = np.float32(1e-30)  # keeps the logarithm of a drawn 0 finite
 _CELLS = 24_000_000  # numbers held at once by a block of users
-
-
-def generator(seed: int, stream: int) -> np.random.Generator:
-    """An independent generator for each (seed, stream)."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, stream])))
 
 
 def choose(seed: int, counts: Array, taste: Array, item_factors: Array, popularity: Array) -> Array:

@@ -101,6 +101,8 @@ class Interactions:
             raise FedrecError(
                 f"time='{self.time}' does not fit {'no' if self.timestamp is None else 'given'} timestamps"
             )
+        if self.tie_seed < 0:
+            raise FedrecError(f"tie_seed must not be negative, but {self.tie_seed} was given")
         if self.first_line is not None and self.first_line.shape != (self.n_items,):
             raise FedrecError(f"first_line has shape {self.first_line.shape}, but there are {self.n_items} items")
         described = None if self.info is None else self.info.n_items()

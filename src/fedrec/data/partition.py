@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
 from fedrec.data.interactions import Array, Interactions
+from fedrec.data.seeds import generator
 from fedrec.errors import FedrecError, unknown
 
 How = Literal["contiguous", "random", "taste"]
@@ -75,7 +76,7 @@ def silos(train: Interactions, k: int, how: How = "contiguous", seed: int = 0) -
         return from_labels(_by_taste(train, k, seed))
     if how not in ("contiguous", "random"):
         raise unknown("way to make silos", how, ("contiguous", "random", "taste"))
-    users = _generator(seed).permutation(n) if how == "random" else np.arange(n)
+    users = generator(seed).permutation(n) if how == "random" else np.arange(n)
     return Partition(users.astype(np.int64), np.append(np.arange(k) * (n // k), n))
 
 
@@ -84,12 +85,8 @@ def from_labels(client: Array) -> Partition:
     return Partition(np.argsort(client, kind="stable"), np.append(0, np.cumsum(np.bincount(client))))
 
 
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(seed))
-
-
 def _by_taste(train: Interactions, k: int, seed: int) -> Array:
-    rng = _generator(seed)
+    rng = generator(seed)
     points = _taste_space(train.matrix(), rng)
     centres = _spread_centres(points, k, rng)
     label, distance = _nearest(points, centres)

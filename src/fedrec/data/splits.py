@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedrec.data.interactions import Array, Interactions, first_rows
+from fedrec.data.seeds import generator
 from fedrec.data.table import read_table, write_csv
 from fedrec.errors import FedrecError, unknown
 
@@ -52,7 +53,7 @@ def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random"
     if time == "real" and data.timestamp is None:
         time = "random"
         notes.append(f"no times in '{data.name}': random leave-one-out by ties{data.tie_seed}")
-    order = _chronological(data, _moments(data, time), ties)
+    order = _chronological(data, time, ties)
     counts = data.counts()
     from_end = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(data))
     large = np.repeat(counts >= _FEWEST_TO_SPLIT, counts)
@@ -73,7 +74,7 @@ def ratio(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int =
     _check_shares(test, valid)
     if per not in ("dataset", "user"):
         raise unknown("ratio split", per, ("dataset", "user"))
-    shuffled = _generator(seed).permutation(len(data))
+    shuffled = generator(seed).permutation(len(data))
     group = data.user[shuffled] if per == "user" else np.zeros(len(data), dtype=np.int64)
     order = shuffled[np.argsort(group, kind="stable")]
     sizes = data.counts() if per == "user" else np.array([len(data)])
@@ -91,7 +92,7 @@ def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: 
     _check_shares(test, valid)
     present = np.unique(data.item)
     part_of_item = np.zeros(data.n_items, dtype=np.int8)
-    part_of_item[_generator(seed).permutation(present)] = _shares(np.array([present.size]), test, valid)
+    part_of_item[generator(seed).permutation(present)] = _shares(np.array([present.size]), test, valid)
     return _cut(data, part_of_item[data.item], f"cold_items(test={test:g},valid={valid:g},seed={seed})", [])
 
 
@@ -108,11 +109,10 @@ def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Sp
         raise FedrecError(
             f"'{data.name}' has {known}; a global cut needs a clock shared by all users: use leave_one_out"
         )
-    moments = np.sort(data.timestamp)
-    sizes = _sizes(np.array([len(data)]), test, valid)
-    test_from = moments[len(data) - int(sizes[1][0])] if sizes[1][0] else moments[-1] + 1
-    valid_rows = int(sizes[0][0])
-    valid_from = moments[len(data) - int(sizes[1][0]) - valid_rows] if valid_rows else test_from
+    for_valid, for_test = (int(size[0]) for size in _sizes(np.array([len(data)]), test, valid))
+    moments = np.append(np.sort(data.timestamp), np.iinfo(np.int64).max)  # the last stands for "never"
+    test_from = moments[len(data) - for_test]
+    valid_from = moments[len(data) - for_test - for_valid] if for_valid else test_from
     part = np.where(data.timestamp >= test_from, _TEST, np.where(data.timestamp >= valid_from, _VALID, _TRAIN))
     split = _cut(data, part.astype(np.int8), f"global_time(test={test:g},valid={valid:g})", [])
     new = int(np.setdiff1d(split.test.user, split.train.user).size)
@@ -140,6 +140,7 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split
             user_ids=user_ids,
             item_ids=item_ids,
             version=f"sha256-{digest}+ties0",
+            first_line=None,
         )
         for name, part in parts.items()
     }
@@ -147,7 +148,7 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split
     notes = [note for part in parts.values() for note in part.notes]
     if valid is None:
         notes.append("no validation part was given")
-    notes += _overlaps(shared["train"], held, shared["test"])
+    notes += overlaps(shared["train"], held, shared["test"])
     return Split(shared["train"], held, shared["test"], "given", tuple(notes))
 
 
@@ -160,10 +161,10 @@ def _moments(data: Interactions, time: Time) -> Array:
     return np.arange(len(data)) if time == "line_order" else np.zeros(len(data), dtype=np.int64)
 
 
-def _chronological(data: Interactions, moments: Array, ties: Ties) -> Array:
+def _chronological(data: Interactions, time: Time, ties: Ties) -> Array:
     """Rows sorted by user, within the user from the earliest to the latest."""
-    row = np.arange(len(data))
-    if ties == "first" and moments.any():
+    row, moments = np.arange(len(data)), _moments(data, time)
+    if ties == "first" and time != "random":
         return np.lexsort((-row, moments, data.user))
     return np.lexsort((row, _tie_order(data), moments, data.user))
 
@@ -193,10 +194,6 @@ def _mix(x: Array) -> Array:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(seed))
-
-
 def _check_shares(test: float, valid: float) -> None:
     if not (0 <= test < 1 and 0 <= valid < 1):
         raise FedrecError(f"test={test:g} and valid={valid:g} are shares: give numbers from 0 to below 1")
@@ -220,10 +217,11 @@ def _shares(sizes: Array, test: float, valid: float) -> Array:
 
 def _cut(data: Interactions, part: Array, kind: str, notes: list[str]) -> Split:
     train, valid, test = (data.select(part == label) for label in (_TRAIN, _VALID, _TEST))
-    return Split(train, valid, test, kind, (*data.notes, *notes, *_overlaps(train, valid, test)))
+    return Split(train, valid, test, kind, (*data.notes, *notes, *overlaps(train, valid, test)))
 
 
-def _overlaps(train: Interactions, valid: Interactions, test: Interactions) -> list[str]:
+def overlaps(train: Interactions, valid: Interactions, test: Interactions) -> list[str]:
+    """What to note about (user, item) pairs that occur in more than one part."""
     parts = {"train": train, "valid": valid, "test": test}
     keys = {name: np.unique(part.pair_keys()) for name, part in parts.items()}
     notes = []

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fedrec.data.choice import choose, generator
+from fedrec.data.choice import choose
 from fedrec.data.interactions import Array, Interactions, ItemInfo
+from fedrec.data.seeds import generator
 from fedrec.errors import FedrecError, unknown
 
 _TASTE = 2.5  # standard deviation of the taste part of a user's log-odds over items

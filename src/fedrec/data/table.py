@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,8 @@ class Guess:
 
 def looks_like_path(spec: str) -> bool:
     """Whether a spec can only be meant as a file, so that a missing file is not reported as an unknown dataset."""
-    path = Path(spec.removesuffix(".gz"))
-    return path.suffix.lower() in _SUFFIXES or len(path.parts) > 1
+    separators = {os.sep, os.altsep or os.sep, "/"}
+    return Path(spec.removesuffix(".gz")).suffix.lower() in _SUFFIXES or any(mark in spec for mark in separators)
 
 
 def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None) -> tuple[Interactions, Guess]:

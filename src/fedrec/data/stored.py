@@ -1,0 +1,155 @@
+"""Splits that others have published as files, with the clients they were made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrec.data.fetch import cache_folder, find
+from fedrec.data.interactions import Array, Interactions, ItemInfo
+from fedrec.data.partition import Partition, from_labels, one_user_per_client
+from fedrec.data.readers import citeulike_a, numbers
+from fedrec.data.splits import Split, overlaps
+from fedrec.errors import FedrecError, unknown
+
+_FEDCIA = "Han et al., FedCIA: Federated Collaborative Information Aggregation, SIGIR 2025"
+_FEDCIA_HOME = "https://github.com/Mingzhe-Han/FedCIA"
+
+
+@dataclass(frozen=True)
+class StoredSplit:
+    """Where a published split lies and how its numbers are to be read."""
+
+    name: str
+    folder: str
+    train: str
+    valid: str | None
+    test: str | None
+    n_users: int
+    n_items: int
+    citation: str
+    home: str
+    first_id: int = 0
+    """What to add to the stored numbers (which start at 0) to get the dataset's own ids."""
+    clients: bool = True
+    """Whether the first column is a client; otherwise every user is a client."""
+    note: str = ""
+    info: Callable[[Path], ItemInfo | None] | None = None
+    """Reads the attributes of the items, where the split cannot be used without them."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.train, self.valid, self.test) if name)
+
+
+def _fedcia(
+    name: str,
+    folder: str,
+    prefix: str,
+    n_users: int,
+    n_items: int,
+    *,
+    first_id: int = 0,
+    whole: bool = True,
+    note: str = "",
+) -> StoredSplit:
+    return StoredSplit(
+        name=name,
+        folder=folder,
+        train=f"{prefix}train.csv.gz",
+        valid=f"{prefix}valid.csv.gz" if whole else None,
+        test=f"{prefix}test.csv.gz" if whole else None,
+        n_users=n_users,
+        n_items=n_items,
+        citation=_FEDCIA,
+        home=_FEDCIA_HOME,
+        first_id=first_id,
+        note=note,
+    )
+
+
+def _citeulike_tags(folder: Path) -> ItemInfo | None:
+    return citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None
+
+
+_TRAIN_ONLY = "training part only: split a test part off it before any evaluation"
+_STORED = (
+    _fedcia(
+        "ml-100k:fedcia100", "ml-100k", "fedcia100_", 943, 1682, first_id=1, note="clients 52-99 have no test rows"
+    ),
+    _fedcia("ml-100k:fedcia943", "ml-100k", "fedcia943_", 943, 1682, first_id=1, note="only 459 users have test rows"),
+    _fedcia("ml-1m:fedcia100", "ml-1m", "fedcia_", 6040, 3952, first_id=1),
+    _fedcia(
+        "lastfm:fedcia100", "lastfm-fedcia", "", 991, 9999, note="client 99 has training rows only: do not evaluate it"
+    ),
+    _fedcia("beauty:fedcia100", "beauty-fedcia", "", 22_352, 12_100, whole=False, note=_TRAIN_ONLY),
+    _fedcia("bx:fedcia100", "bx-fedcia", "", 18_513, 19_997, whole=False, note=_TRAIN_ONLY),
+    StoredSplit(
+        name="citeulike-a:coldstart",
+        folder="citeulike-a",
+        train="coldstart-split/train.csv",
+        valid="coldstart-split/vali.csv",
+        test="coldstart-split/test.csv",
+        n_users=5551,
+        n_items=16_980,
+        citation="Zhu et al. (Heater), SIGIR 2020; data: Wang, Chen & Li, IJCAI 2013",
+        home="https://github.com/Zhangcx19/IFedRec",
+        clients=False,
+        info=_citeulike_tags,
+    ),
+)
+
+
+def stored_splits() -> list[StoredSplit]:
+    """All published splits that can be loaded by name."""
+    return list(_STORED)
+
+
+def load_split(name: str) -> tuple[Split, Partition]:
+    """A published split and its clients, for instance ``ml-100k:fedcia100``. The files are never downloaded.
+
+    The item numbering is the published one, columns that nobody met included, so that rankings over all items agree.
+    """
+    known = {stored.name: stored for stored in _STORED}
+    if name not in known:
+        raise unknown("stored split", name, known)
+    stored = known[name]
+    folder = find(stored.folder, stored.files)
+    if folder is None:
+        raise FedrecError(
+            f"the files of {name} are not here: put {', '.join(stored.files)} (made from {stored.home}) into "
+            f"{cache_folder() / stored.folder}, or into a folder {stored.folder}/ below one named in FEDREC_DATA"
+        )
+    tables = [_table(folder, file) for file in (stored.train, stored.valid, stored.test)]
+    info = stored.info(folder) if stored.info else None
+    train, valid, test = (_part(stored, table[:, -2], table[:, -1], info) for table in tables)
+    notes = [stored.note] if stored.note else []
+    split = Split(train, valid, test, f"stored({name})", (*notes, *overlaps(train, valid, test)))
+    return split, _clients(stored, np.concatenate(tables))
+
+
+def _table(folder: Path, file: str | None) -> Array:
+    return numbers(folder / file, ",", header=True) if file else np.empty((0, 3), dtype=np.int64)
+
+
+def _part(stored: StoredSplit, user: Array, item: Array, info: ItemInfo | None) -> Interactions:
+    return Interactions(
+        user=user,
+        item=item,
+        user_ids=np.arange(stored.n_users) + stored.first_id,
+        item_ids=np.arange(stored.n_items) + stored.first_id,
+        name=stored.name,
+        version="stored",
+        info=info,
+    )
+
+
+def _clients(stored: StoredSplit, rows: Array) -> Partition:
+    if not stored.clients:
+        return one_user_per_client(stored.n_users)
+    client = np.full(stored.n_users, -1, dtype=np.int64)
+    client[rows[:, 1]] = rows[:, 0]
+    return from_labels(client)
