@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from fedrec.data import datasets, entry, load
 from fedrec.errors import FedrecError
@@ -105,6 +107,7 @@ def test_smaller_formats(no_data: Path) -> None:
         "filmtrust/ratings.txt": "1 1 2\n1 2 4\n1 1 3.5\n",
         "lastfm-2k/user_artists.dat": "userID\tartistID\tweight\r\n2\t51\t13883\r\n3\t52\t1\r\n",
         "amazon-video/ratings.dat": "A1,B2,5.0,1198195200\r\nA0,B2,2.0,1281052800\r\n",
+        "book-crossing/BX-Book-Ratings.csv": '"User-ID";"ISBN";"Book-Rating"\n"9";"03X";"0"\n"8";"1";"5"\n',
         "citeulike-a/users.dat": "2 0 2\n1 1\n",
         "citeulike-a/item-tag.dat": "1 0\n0\n2 0 1\n",
         "citeulike-a/tags.dat": "first\nsecond\n",
@@ -118,11 +121,31 @@ def test_smaller_formats(no_data: Path) -> None:
     assert load("lastfm-2k").user_ids.tolist() == [2, 3]
     video = load("amazon-video")
     assert (video.user_ids.tolist(), video.time) == (["A0", "A1"], "real")
+    books = load("book-crossing")
+    assert (books.user_ids.tolist(), books.item_ids.tolist()) == ([8, 9], ["03X", "1"])
+    assert len(books.with_threshold()) == 1
     articles = load("citeulike-a")
     assert list(zip(articles.user.tolist(), articles.item.tolist(), strict=True)) == [(0, 0), (0, 2), (1, 1)]
     assert articles.info is not None
     assert articles.info.tags is not None
     assert articles.info.tags.toarray().tolist() == [[1, 0], [0, 0], [1, 1]]
+
+
+def test_xing_and_beauty(no_data: Path) -> None:
+    for name in ("xing", "amazon-beauty"):
+        (no_data / name).mkdir(parents=True)
+    for part, text in (("vali_user", "5.0,2.0\n5.0,2.0\n"), ("vali_user_item", "5.0,0.0\n")):
+        (no_data / "xing" / f"{part}.csv.gz").write_bytes(gzip.compress(f"uid,iid\n{text}".encode()))
+    sp.save_npz(no_data / "xing" / "item_content.npz", sp.csr_matrix(np.diag([0.5, 1.5, -2.0])))
+    jobs = load("xing")
+    assert (len(jobs), len(jobs.deduplicated()), jobs.item_ids.tolist()) == (3, 2, [0, 2])
+    assert jobs.info is not None
+    assert jobs.info.features is not None
+    assert jobs.info.features.toarray().tolist() == [[0.5, 0, 0], [0, 0, -2.0]]
+    review = '{"reviewerID": "A", "asin": "B", "overall": 4.0, "unixReviewTime": 1390000000, "reviewText": "x"}\n'
+    (no_data / "amazon-beauty" / "reviews_Beauty_5.json.gz").write_bytes(gzip.compress(review.encode()))
+    beauty = load("amazon-beauty")
+    assert (beauty.user_ids.tolist(), beauty.time, len(beauty)) == (["A"], "real", 1)
 
 
 def test_built_in_data_needs_neither_polars_nor_torch() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrec.data import readers
-from fedrec.data.fetch import Progress, Source, Wheel, Zip, cache_folder, fetch, find
+from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, fetch, find
 from fedrec.data.interactions import Interactions
 from fedrec.data.stored import stored_splits
 from fedrec.data.synthetic import from_options
@@ -145,6 +145,41 @@ _ENTRIES = (
         obtain="take users.dat, item-tag.dat and tags.dat of the home page's repository",
         layouts=(Layout(("users.dat", "item-tag.dat", "tags.dat"), readers.citeulike_a),),
         aliases=("CiteULike",),
+    ),
+    Entry(
+        name="xing",
+        title="XING (RecSys Challenge 2017), two validation parts: 10,688 users, 14,199 jobs, 304,304 rows, no times",
+        licence="challenge data: research use",
+        citation="Abel et al., RecSys Challenge 2017; this cut: Zhu et al. (Heater), SIGIR 2020",
+        home="https://github.com/Zziwei/Heater--Cold-Start-Recommendation",
+        obtain="take the files of data/XING of the home page's repository",
+        layouts=(Layout(("vali_user.csv.gz", "vali_user_item.csv.gz", "item_content.npz"), readers.xing),),
+    ),
+    Entry(
+        name="amazon-beauty",
+        title="Amazon Beauty (2014), users and items with 5 or more reviews, days",
+        licence="Amazon review data: research use",
+        citation="McAuley, Targett, Shi & van den Hengel, SIGIR 2015",
+        home="https://cseweb.ucsd.edu/~jmcauley/datasets/amazon/links.html",
+        obtain="downloaded from SNAP at Stanford",
+        layouts=(
+            Layout(
+                files=("reviews_Beauty_5.json.gz",),
+                read=readers.amazon_beauty,
+                source=File(
+                    "https://snap.stanford.edu/data/amazon/productGraph/categoryFiles/reviews_Beauty_5.json.gz"
+                ),
+            ),
+        ),
+    ),
+    Entry(
+        name="book-crossing",
+        title="Book-Crossing: ratings of books, no times",
+        licence="free for research, acknowledge",
+        citation="Ziegler, McNee, Konstan & Lausen, Improving Recommendation Lists, WWW 2005",
+        home="https://grouplens.org/datasets/book-crossing/",
+        obtain="take BX-Book-Ratings.csv of the CSV dump",
+        layouts=(Layout(("BX-Book-Ratings.csv",), readers.book_crossing),),
     ),
     Entry(
         name="synthetic",

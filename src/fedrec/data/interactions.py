@@ -25,6 +25,8 @@ class ItemInfo:
     tag_names: tuple[str, ...] = ()
     years: Array | None = None
     """int64, 0 where the year is not known."""
+    features: sp.csr_matrix | None = None
+    """[n_items, n_features] float32 real-valued attributes as distributed; scale them before use."""
 
     def take(self, items: Array) -> ItemInfo:
         """The same information for some of the items, in the order given."""
@@ -33,10 +35,11 @@ class ItemInfo:
             tags=None if self.tags is None else self.tags[items],
             tag_names=self.tag_names,
             years=None if self.years is None else self.years[items],
+            features=None if self.features is None else self.features[items],
         )
 
     def n_items(self) -> int | None:
-        for field in (self.titles, self.tags, self.years):
+        for field in (self.titles, self.tags, self.years, self.features):
             if field is not None:
                 return int(field.shape[0])
         return None
@@ -135,6 +138,11 @@ class Interactions:
         """One int64 per row that is equal exactly for equal (user, item) pairs."""
         return self.user * np.int64(self.n_items) + self.item
 
+    def distinct_pairs(self) -> Array:
+        """The keys of the pairs that occur, sorted, each once."""
+        keys = np.sort(self.pair_keys())  # several times faster than np.unique on millions of rows
+        return keys[np.append(True, keys[1:] != keys[:-1])[: keys.size]]
+
     def counts(self) -> Array:
         """Rows per user."""
         return np.bincount(self.user, minlength=self.n_users)
@@ -191,7 +199,7 @@ class Interactions:
         Items are not filtered: they go only when nobody is left who met them. Repeated pairs count once but stay in the
         table; ``deduplicated()`` removes them.
         """
-        distinct = np.unique(self.pair_keys()) // self.n_items
+        distinct = self.distinct_pairs() // self.n_items
         counts = np.bincount(distinct, minlength=self.n_users)
         if not (counts >= k).any():
             raise FedrecError(f"no user of '{self.name}' has at least {k} interactions; lower the minimum")
@@ -207,7 +215,7 @@ class Interactions:
             users=self.n_users,
             items=self.n_items,
             interactions=len(self),
-            density=np.unique(self.pair_keys()).size / cells if cells else 0.0,
+            density=self.distinct_pairs().size / cells if cells else 0.0,
             time=self.time,
             per_user_min=int(counts.min()) if counts.size else 0,
             per_user_median=float(np.median(counts)) if counts.size else 0.0,

@@ -5,8 +5,10 @@ Each reader takes the folder that holds the files and returns the rows in file o
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ ML_100K_GENRES = (
 )  # fmt: skip
 """In the order of the flags of u.item, so that every source of ml-100k gives the same tag columns."""
 
+_XING_PARTS = ("vali_user", "vali_user_item")
 _YEAR = re.compile(r"\((\d{4})\)")
 
 
@@ -111,6 +114,35 @@ def citeulike_a(folder: Path) -> Interactions:
         version="ties0",
         info=ItemInfo(tags=matrix, tag_names=names),
     )
+
+
+def xing(folder: Path) -> Interactions:
+    """The two validation parts that are public, put together; pairs repeat, and the training part is not among them."""
+    parts = [numbers(folder / f"{name}.csv.gz", ",", header=True, dtype=np.float64) for name in _XING_PARTS]
+    pairs = np.concatenate(parts).astype(np.int64)
+    data = from_raw(pairs[:, 0], pairs[:, 1], name="xing")
+    features = sp.load_npz(folder / "item_content.npz").tocsr().astype(np.float32)
+    return replace(data, info=ItemInfo(features=features[data.item_ids]))
+
+
+def amazon_beauty(folder: Path) -> Interactions:
+    """One review as JSON per line; times are days."""
+    reviews = [json.loads(line) for line in _lines(folder / "reviews_Beauty_5.json.gz", "utf-8")]
+    return from_raw(
+        np.array([review["reviewerID"] for review in reviews]),
+        np.array([review["asin"] for review in reviews]),
+        rating=np.array([review["overall"] for review in reviews]),
+        timestamp=np.array([review["unixReviewTime"] for review in reviews]),
+        time="real",
+        name="amazon-beauty",
+    )
+
+
+def book_crossing(folder: Path) -> Interactions:
+    """Ratings 1-10 were given; 0 means that the book was met without being rated, which ``with_threshold()`` drops."""
+    rows = list(csv.reader(_lines(folder / "BX-Book-Ratings.csv", "latin-1"), delimiter=";"))[1:]
+    users, items, ratings = (np.array(column) for column in zip(*rows, strict=True))
+    return from_raw(users.astype(np.int64), items, rating=ratings.astype(np.float32), name="book-crossing")
 
 
 def numbers(

@@ -223,7 +223,7 @@ def _cut(data: Interactions, part: Array, kind: str, notes: list[str]) -> Split:
 def overlaps(train: Interactions, valid: Interactions, test: Interactions) -> list[str]:
     """What to note about (user, item) pairs that occur in more than one part."""
     parts = {"train": train, "valid": valid, "test": test}
-    keys = {name: np.unique(part.pair_keys()) for name, part in parts.items()}
+    keys = {name: part.distinct_pairs() for name, part in parts.items()}
     notes = []
     for a, b in (("train", "valid"), ("train", "test"), ("valid", "test")):
         if shared := np.intersect1d(keys[a], keys[b], assume_unique=True).size:
