@@ -2,6 +2,7 @@
 
 from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, with_ties
 from fedrec.data.fetch import cache_folder
+from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
 from fedrec.data.splits import Split, cold_items, global_time, leave_one_out, ratio, read, write
@@ -27,6 +28,7 @@ __all__ = [
     "from_labels",
     "from_raw",
     "global_time",
+    "import_table",
     "leave_one_out",
     "load",
     "load_split",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedrec.data import readers
 from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, fetch, find
+from fedrec.data.imported import imported_path
 from fedrec.data.interactions import Interactions
 from fedrec.data.stored import stored_splits
 from fedrec.data.synthetic import from_options
@@ -221,6 +222,8 @@ def load(spec: str, progress: Progress | None = None) -> Interactions:
         return with_ties(read_table(Path(name))[0], tie_seed)
     if name in {stored.name for stored in stored_splits()}:
         raise FedrecError(f"'{name}' is a split with its clients, not a table; load it with load_split('{name}')")
+    if not parts and imported_path(name).is_file():
+        return with_ties(replace(read_table(imported_path(name))[0], name=name), tie_seed)
     chosen = entry(name)
     if chosen.name == "synthetic":
         return with_ties(from_options(parts).interactions, tie_seed)

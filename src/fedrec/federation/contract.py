@@ -181,7 +181,7 @@ class Method:
     """Base of all methods. Subclasses are frozen dataclasses; each field is a hyper-parameter with a default."""
 
     name: ClassVar[str] = ""
-    aliases: ClassVar[tuple[str, ...]] = ()
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # other names, with the parameters they imply
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     centralised: ClassVar[bool] = False  # a reference: all users in one place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -29,10 +30,12 @@ def methods() -> dict[str, type[Method]]:
     return found
 
 
-def method_class(name: str) -> type[Method]:
-    """The method with this name or alias (aliases in any case)."""
+def method_class(name: str) -> tuple[type[Method], Mapping[str, object]]:
+    """The method with this name or alias (in any case), and the parameters that the alias implies."""
     known = methods()
     for method in known.values():
-        if name == method.name or name.lower() in (alias.lower() for alias in method.aliases):
-            return method
+        names: dict[str, Mapping[str, object]] = {method.name: {}, **method.aliases}
+        for alias, implied in names.items():
+            if name.lower() == alias.lower():
+                return method, implied
     raise unknown("method", name, known)

@@ -5,6 +5,7 @@ McMahan et al. 2017; with backbone ncf it is FedNCF (Perifanis & Efraimidis 2022
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -19,7 +20,7 @@ from fedrec.federation.training import LocalTraining
 @dataclass(frozen=True)
 class FedAvg(LocalTraining):
     name: ClassVar[str] = "fedavg"
-    aliases: ClassVar[tuple[str, ...]] = ("WAA",)
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"WAA": {}, "fedncf": {"backbone": "ncf"}}
     summary: ClassVar[str] = "sample-weighted mean of item table and network"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")

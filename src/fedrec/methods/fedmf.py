@@ -6,6 +6,7 @@ received on its own items, and sends the table back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from fedrec.methods.fedavg import FedAvg
 @dataclass(frozen=True)
 class FedMF(FedAvg):
     name: ClassVar[str] = "fedmf"
-    aliases: ClassVar[tuple[str, ...]] = ("FCF",)
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"FCF": {}}
     summary: ClassVar[str] = "mean of item tables"
     paper: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2020"
     backbones: ClassVar[tuple[str, ...]] = ("mf",)

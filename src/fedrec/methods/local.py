@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from fedrec.federation.training import LocalTraining
 @dataclass(frozen=True)
 class Local(LocalTraining):
     name: ClassVar[str] = "local"
-    aliases: ClassVar[tuple[str, ...]] = ("IM",)
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"IM": {}}
     summary: ClassVar[str] = "no exchange: each client alone"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
     private: ClassVar[tuple[str, ...]] = ("user", "item", "dense")

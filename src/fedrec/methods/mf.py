@@ -5,6 +5,7 @@ One round is one epoch over all users' shuffled samples, negatives redrawn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,7 +15,7 @@ from fedrec.methods.local import Local
 @dataclass(frozen=True)
 class CentralMF(Local):
     name: ClassVar[str] = "mf"
-    aliases: ClassVar[tuple[str, ...]] = ()
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     summary: ClassVar[str] = "matrix factorisation on all data in one place"
     paper: ClassVar[str] = "Koren et al., Computer 2009"
     centralised: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from fedrec.federation.contract import Down, Method, Reduction, Rows, State, Sum
 @dataclass(frozen=True)
 class Popularity(Method):
     name: ClassVar[str] = "popularity"
-    aliases: ClassVar[tuple[str, ...]] = ("pop",)
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"pop": {}}
     summary: ClassVar[str] = "items by number of interactions"
     private: ClassVar[tuple[str, ...]] = ()
 

@@ -1,0 +1,240 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import inspect
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedrec.errors import FedrecError
+from fedrec.version import __version__
+
+UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
+
+app = typer.Typer(
+    help="Federated recommendation: train, evaluate honestly, compare.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"fedrec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    pass
+
+
+@app.command("run")
+def run_command(
+    method: Annotated[str | None, typer.Argument(help="See `fedrec methods`.")] = None,
+    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="honest, honest-time; name,field=value to override.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
+    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
+    privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Choose Gaussian noise for this budget (needs clip).")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of the budget.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags win.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/...")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
+    train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
+    test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
+) -> None:
+    """Train a method, choose the round on validation, test it, write a run folder."""
+    from fedrec.experiment.batch import run_seeds
+    from fedrec.experiment.config import make_config, read_config
+    from fedrec.experiment.params import parse_settings
+
+    values: dict[str, Any] = read_config(config) if config else {}
+    flags = {
+        "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
+        "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,
+        "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
+        "valid": valid, "test": test,
+    }  # fmt: skip
+    values |= {name: value for name, value in flags.items() if value is not None}
+    values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
+    if resume and out is None:
+        raise FedrecError("--resume needs the run folder: add --out DIR")
+    run_seeds(make_config(values), _seed_list(seeds, seed), out, resume, quiet, json_)
+
+
+def _seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
+    if seeds is None:
+        return None
+    if seed is not None:
+        raise FedrecError("give --seed or --seeds, not both")
+    try:
+        return [int(part) for part in seeds.split(",")]
+    except ValueError:
+        raise FedrecError(f"--seeds {seeds}: write whole numbers with commas, e.g. 0,1,2") from None
+
+
+@app.command("methods")
+def methods_command(
+    name: Annotated[str | None, typer.Argument(help="Show the parameters of one method.")] = None,
+) -> None:
+    """List the methods, or show one with its parameters."""
+    from fedrec import console
+    from fedrec.experiment.params import describe, parameters
+    from fedrec.methods import method_class, methods
+
+    if name is None:
+        rows = [
+            [m.name, "reference" if m.centralised else "federated", ", ".join(m.backbones) or "-",
+             ", ".join(m.aliases) or "-", m.summary]
+            for m in methods().values()
+        ]  # fmt: skip
+        console.table(["method", "kind", "backbones", "also called", "what"], rows)
+        return
+    cls, _ = method_class(name)
+    console.out.print(f"[bold]{cls.name}[/bold]: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""))
+    module = inspect.getmodule(cls)
+    if module is not None and module.__doc__:
+        console.out.print(module.__doc__.strip() + "\n")
+    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
+    rows = [[key, str(defaults[key]), describe(hint)] for key, hint in parameters(cls).items()]
+    console.table(["parameter (--set)", "default", "type"], rows)
+    if cls.presets:
+        console.out.print(f"presets: {', '.join(cls.presets)}")
+
+
+@app.command("doctor")
+def doctor_command() -> None:
+    """Check the installation: versions, compiled kernels, data, disk, devices."""
+    from fedrec.doctor import report
+
+    if not report():
+        raise typer.Exit(1)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """The named datasets and whether they are here."""
+    from fedrec import console
+    from fedrec.data import datasets
+
+    rows = []
+    for entry in datasets():
+        here = entry.available()
+        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "not here"), entry.title])
+    console.table(["name", "where", "what"], rows)
+
+
+@data_app.command("show")
+def data_show(spec: Annotated[str, typer.Argument(help="Dataset name or file.")]) -> None:
+    """Counts, sparsity, licence and origin of a dataset."""
+    from fedrec import console
+    from fedrec.data import datasets, load
+
+    data = load(spec, progress=console.download)
+    about = data.describe()
+    rows = [[field.name.replace("_", " "), getattr(about, field.name)] for field in dataclasses.fields(about)]
+    known = next((entry for entry in datasets() if entry.name == data.name), None)
+    if known is not None:
+        rows += [["title", known.title], ["licence", known.licence], ["cite", known.citation], ["home", known.home]]
+    for name, value in rows:
+        console.out.print(f"{name:>16}  {value:.6f}" if isinstance(value, float) else f"{name:>16}  {value}")
+    for note in data.notes:
+        console.out.print(f"{'note':>16}  {note}")
+
+
+@data_app.command("get")
+def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None:
+    """Download a dataset into the cache (nothing to do if it is already here)."""
+    from fedrec import console
+    from fedrec.data import load
+
+    data = load(spec, progress=console.download)
+    console.out.print(f"{data.name}@{data.version}: {data.n_users:,} users, {data.n_items:,} items, {len(data):,} rows")
+
+
+@data_app.command("import")
+def data_import(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
+    name: Annotated[str, typer.Option(help="The name to use it by.")],
+    user: Annotated[str | None, typer.Option(help="Column of the user.")] = None,
+    item: Annotated[str | None, typer.Option(help="Column of the item.")] = None,
+    rating: Annotated[str | None, typer.Option(help="Column of the rating.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Column of the time.")] = None,
+) -> None:
+    """Read your own file once and keep it under a name."""
+    from fedrec import console
+    from fedrec.data import datasets, import_table
+
+    given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    taken = tuple(entry.name for entry in datasets())
+    data, guess, path = import_table(file, name, {role: column for role, column in given.items() if column}, taken)
+    console.out.print(str(guess))
+    console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
+    console.out.print(f"use it with: fedrec run fedmf --data {name}")
+
+
+@data_app.command("split")
+def data_split(
+    spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
+    out: Annotated[Path, typer.Option(help="Folder for train.csv, valid.csv, test.csv.")],
+    protocol: Annotated[str, typer.Option(help="Whose filter and split rule to apply.")] = "honest",
+) -> None:
+    """Write the training, validation and test parts as CSV files in original ids."""
+    from fedrec import console, evaluation
+    from fedrec.data import load, write
+    from fedrec.experiment.prepare import prepare
+
+    prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
+    write(prepared.split, out)
+    sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
+    console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))
+
+
+def main() -> None:
+    """Entry point: every mistake of the user is one line on stderr and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except FedrecError as error:
+        _fail(str(error))
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except UsageProblem as error:
+        _fail(error.format_message())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
+            raise
+        _fail(f"{error.filename or 'writing'}: {error.strerror}; free some space or choose another folder")
+
+
+def _fail(message: str) -> None:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

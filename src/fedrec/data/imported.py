@@ -1,0 +1,32 @@
+"""The user's own tables kept under a name: read once, checked once, found again by `load(name)`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedrec.data.fetch import cache_folder
+from fedrec.data.interactions import Interactions
+from fedrec.data.table import Guess, read_table, write_csv
+from fedrec.errors import FedrecError
+
+
+def imported_path(name: str) -> Path:
+    return cache_folder() / "imported" / f"{name}.csv"
+
+
+def import_table(
+    file: Path | str, name: str, columns: Mapping[str, str | int] | None = None, taken: tuple[str, ...] = ()
+) -> tuple[Interactions, Guess, Path]:
+    """Read a file and keep it as `name`, which must be free."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise FedrecError(f"'{name}' cannot be a name: use letters, digits, - and _")
+    path = imported_path(name)
+    if name in taken or path.exists():
+        raise FedrecError(
+            f"the name '{name}' is taken ({path if path.exists() else 'a built-in dataset'}); use another"
+        )
+    data, guess = read_table(file, columns or None)
+    write_csv(data, path)
+    return data, guess, path

@@ -1,0 +1,82 @@
+"""Simulator tensors on disk, whole or not at all, with what a resume must know beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.federation.loop import Progress
+from fedrec.federation.simulator import Simulator
+from fedrec.version import __version__
+
+
+def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
+    """Everything that changes, by name: `server.item`, `client.all.item`, `user.all.user`, ..."""
+    found = {f"server.{name}": value for name, value in simulator.server.items()}
+    for home in simulator.homes:
+        found |= {f"client.{home.cohort.name}.{name}": value for name, value in home.state.per_client.items()}
+        found |= {f"user.{home.cohort.name}.{name}": value for name, value in home.state.per_user.items()}
+    return found
+
+
+def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
+    """Put tensors back in place; their names and shapes must be those of this simulator."""
+    expected = tensors_of(simulator)
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in expected.items()}:
+        raise FedrecError("the checkpoint belongs to another method or data set; use a fresh --out folder")
+    device = simulator.world.device
+    simulator.server = {name: tensors[f"server.{name}"].to(device) for name in simulator.server}
+    for name, value in expected.items():
+        if not name.startswith("server."):
+            value.copy_(tensors[name])
+
+
+def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    with atomic_file(path) as temporary:
+        save_file(plain, temporary, metadata={"fedrec": json.dumps({"version": __version__, **about})})
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["fedrec"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+    except FileNotFoundError:
+        raise FedrecError(f"there is no checkpoint {path}") from None
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise FedrecError(
+            f"{path} is not a checkpoint of fedrec or is damaged ({error}); remove it and start over"
+        ) from None
+
+
+def save_resume(path: Path, simulator: Simulator, progress: Progress, config: dict[str, Any]) -> None:
+    """The whole of a run between two rounds."""
+    ledger = simulator.wire.ledger
+    tensors = tensors_of(simulator) | {
+        "ledger.up": torch.from_numpy(ledger.up),
+        "ledger.down": torch.from_numpy(ledger.down),
+    }
+    save(path, tensors, {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "config": config})
+
+
+def load_resume(path: Path, simulator: Simulator) -> Progress:
+    tensors, about = load(path)
+    ledger = simulator.wire.ledger
+    ledger.up = np.array(tensors.pop("ledger.up"))
+    ledger.down = np.array(tensors.pop("ledger.down"))
+    ledger.rounds = {int(number): entry for number, entry in about["ledger"].items()}
+    restore(simulator, tensors)
+    return Progress(**about["progress"])

@@ -1,0 +1,101 @@
+"""What a run is: one frozen record, from the command line, from Python or from a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedrec.errors import FedrecError, unknown
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run's numbers, except the code. `params` are the method's own hyper-parameters."""
+
+    method: str
+    data: str = "ml-100k"
+    protocol: str = "honest"
+    backbone: str | None = None
+    preset: str | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
+    seed: int = 0
+    silos: str | None = None
+    participation: float = 1.0
+    eval_every: int = 1
+    patience: int | None = None
+    privacy: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+    device: str = "cpu"
+    memory: str = "8G"
+    train: str | None = None
+    valid: str | None = None
+    test: str | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")
+        _require(self.eval_every >= 1, f"eval-every {self.eval_every} must be at least 1")
+        _require(self.rounds is None or self.rounds >= 1, f"rounds {self.rounds} must be at least 1")
+        _require(self.patience is None or self.patience >= 1, f"patience {self.patience} must be at least 1")
+        _require(self.seed >= 0, f"seed {self.seed} must not be negative")
+        _require((self.train is None) == (self.test is None), "give --train and --test together (--valid is optional)")
+        _require(self.valid is None or self.train is not None, "--valid needs --train and --test beside it")
+        parse_memory(self.memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for TOML and JSON; what is None is left out."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value != {}}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise FedrecError(message)
+
+
+def parse_memory(text: str) -> int:
+    """Bytes from `8G`, `512M`, `1.5GiB`."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT])i?B?\s*", text, flags=re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise FedrecError(f"memory '{text}' is not a size; write for example 8G or 512M")
+    return int(float(match[1]) * 1024 ** (" KMGT".index(match[2].upper())))
+
+
+def read_config(path: Path | str) -> dict[str, Any]:
+    """The values of a TOML file, checked for unknown keys. Flags given beside it win."""
+    try:
+        values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FedrecError(f"cannot read the config file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedrecError(f"{path} is not valid TOML: {error}") from None
+    known = {f.name for f in dataclasses.fields(RunConfig)}
+    for name in values:
+        if name not in known:
+            raise unknown(f"key in {path}:", name, known)
+    return values
+
+
+def make_config(values: dict[str, Any]) -> RunConfig:
+    """A config from plain values, with one clear line when a value has the wrong type."""
+    for item in dataclasses.fields(RunConfig):
+        if item.name in values and not _fits(values[item.name], str(item.type)):
+            raise FedrecError(f"{item.name} = {values[item.name]!r} has the wrong type; it should be {item.type}")
+    if "method" not in values:
+        raise FedrecError("no method given; `fedrec methods` lists them")
+    return RunConfig(**values)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if value is None:
+        return "None" in kind
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return "int" in kind or "float" in kind
+    return type(value).__name__ in kind

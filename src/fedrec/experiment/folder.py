@@ -1,0 +1,102 @@
+"""The run folder: the truth about a run, in plain files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.evaluation import Evaluation
+from fedrec.experiment.prepare import Prepared
+
+
+class RunFolder:
+    """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
+
+    `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.per_user = path / "per_user.csv"
+        self.best = path / "checkpoint.safetensors"
+        self.last = path / "last.safetensors"
+
+    @staticmethod
+    def create(path: Path, config: Mapping[str, Any]) -> RunFolder:
+        import tomli_w
+
+        folder = RunFolder(path)
+        if folder.config.exists():
+            raise FedrecError(f"{path} already holds a run; continue it with --resume or choose another --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with atomic_file(folder.config) as temporary:
+                temporary.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
+        except OSError as error:
+            raise FedrecError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
+        return folder
+
+    @staticmethod
+    def open(path: Path) -> RunFolder:
+        folder = RunFolder(path)
+        if not folder.config.exists():
+            raise FedrecError(f"{path} is not a run folder: it has no config.toml")
+        return folder
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def forget_after(self, round: int) -> None:
+        """Drop log lines of rounds that a resumed run will do again."""
+        if not self.metrics.exists():
+            return
+        lines = [line for line in self.metrics.read_text(encoding="utf-8").splitlines() if _round_of(line) < round]
+        with atomic_file(self.metrics) as temporary:
+            temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+    def write_ids(self, prepared: Prepared) -> None:
+        """What the rows of the checkpoint's tables stand for, in order."""
+        info = prepared.source.info
+        titles = None if info is None else info.titles
+        items = [prepared.source.item_ids] if titles is None else [prepared.source.item_ids, titles]
+        _write_columns(self.path / "items.csv", ["item", "title"][: len(items)], items)
+        users = prepared.partition.users
+        _write_columns(self.path / "users.csv", ["user", "client"],
+                       [prepared.source.user_ids[users], prepared.partition.client_of()[users]])  # fmt: skip
+
+    def write_per_user(self, prepared: Prepared, evaluation: Evaluation) -> None:
+        names = ["user", *evaluation.per_user]
+        columns = [prepared.source.user_ids[evaluation.users], *evaluation.per_user.values()]
+        if len(evaluation.positions[0]) == len(evaluation.users):
+            names += ["item", "above", "equal"]
+            columns += [prepared.source.item_ids[prepared.test.items], *evaluation.positions]
+        _write_columns(self.per_user, names, columns)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        with atomic_file(self.summary) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _round_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError):
+        return 1 << 62  # a line cut short by a kill
+
+
+def _write_columns(path: Path, names: list[str], columns: list[np.ndarray]) -> None:
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))

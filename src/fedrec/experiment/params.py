@@ -1,0 +1,108 @@
+"""From names and text to a method object: aliases, presets, backbones, `key=value` settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.federation.contract import Method
+from fedrec.methods import method_class
+
+
+def build_method(
+    name: str,
+    *,
+    backbone: str | None = None,
+    preset: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
+) -> Method:
+    """The method with its parameters: defaults < alias < preset < params < backbone and rounds."""
+    cls, implied = method_class(name)
+    values: dict[str, Any] = dict(implied)
+    if preset is not None:
+        if preset not in cls.presets:
+            none = f"{cls.name} has no presets; leave --preset out"
+            raise unknown(f"preset of {cls.name}", preset, cls.presets) if cls.presets else FedrecError(none)
+        values |= cls.presets[preset]
+    values |= {key: convert(cls, key, value) for key, value in (params or {}).items()}
+    if backbone is not None:
+        values["backbone"] = backbone
+    if rounds is not None:
+        values["rounds"] = rounds
+    chosen = values.get("backbone")
+    if chosen is not None and chosen not in cls.backbones:
+        raise unknown(f"backbone of {cls.name}", str(chosen), cls.backbones or ["(none: it has a model of its own)"])
+    return cls(**values)
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """`["lr=0.1", "dim=16"]` as a dictionary of text."""
+    values = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise FedrecError(f"--set {setting}: write key=value")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def parameters(cls: type[Method]) -> dict[str, Any]:
+    """Names and types of a method's parameters."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def convert(cls: type[Method], key: str, value: Any) -> Any:
+    """A value, from text or TOML, as the type that the parameter declares."""
+    known = parameters(cls)
+    if key not in known:
+        raise unknown(f"parameter of {cls.name}", key, known)
+    converted = _converted(known[key], value)
+    if converted is _BAD:
+        raise FedrecError(f"{key}={value} does not fit {cls.name}: it should be {describe(known[key])}")
+    return converted
+
+
+def describe(hint: Any) -> str:
+    """A type in words, for messages and help."""
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(str(choice) for choice in typing.get_args(hint))
+    if isinstance(hint, types.UnionType):
+        return " or ".join(describe(part) for part in typing.get_args(hint))
+    return "none" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+_BAD = object()
+
+
+def _converted(hint: Any, value: Any) -> Any:
+    if typing.get_origin(hint) is typing.Literal:
+        return value if value in typing.get_args(hint) else _BAD
+    if isinstance(hint, types.UnionType):
+        tried = (_converted(part, value) for part in typing.get_args(hint))
+        return next((result for result in tried if result is not _BAD), _BAD)
+    if hint is type(None):
+        return None if value is None or str(value).lower() == "none" else _BAD
+    if hint is bool:
+        text = str(value).lower()
+        return text == "true" if text in ("true", "false") else _BAD
+    if hint in (int, float):
+        return _number(hint, value)
+    return value if isinstance(value, hint) else _BAD
+
+
+def _number(hint: type[int] | type[float], value: Any) -> Any:
+    if isinstance(value, bool):
+        return _BAD
+    try:
+        number = hint(value)
+    except (TypeError, ValueError, OverflowError):
+        return _BAD
+    if isinstance(value, float) and number != value:
+        return _BAD  # 2.5 for a whole number
+    return number if float("-inf") < number < float("inf") else _BAD

@@ -1,0 +1,119 @@
+"""From raw interactions and a protocol to what clients train on and what is ranked: the one place where both meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from fedrec import data as rooms
+from fedrec.data import Interactions, Partition, Split
+from fedrec.errors import FedrecError
+from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives
+from fedrec.federation.clients import ClientData, Forbidden
+from fedrec.federation.contract import World
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set under a protocol. `valid` is None where a given split has no validation part."""
+
+    source: Interactions
+    split: Split
+    partition: Partition
+    protocol: Protocol
+    valid: Targets | None
+    test: Targets
+    notes: tuple[str, ...]
+
+    @property
+    def n_items(self) -> int:
+        return self.source.n_items
+
+    def item_counts(self) -> np.ndarray:
+        """Training interactions per item."""
+        return np.bincount(self.split.train.item, minlength=self.n_items)
+
+    def clients(self, world: World) -> ClientData:
+        """What the clients may see. Held-out items are handed over only under a leaked protocol, typed as such."""
+        train, pairs = self.split.train, _pairs
+        order = np.arange(len(train)) if train.timestamp is None else np.argsort(train.timestamp, kind="stable")
+        forbidden = None
+        if self.protocol.neg_pool == "leaked":
+            forbidden = Forbidden(*forbidden_negatives(pairs(self.split.valid), pairs(self.split.test), self.protocol))
+        return ClientData.build(
+            world,
+            train.user[order],
+            train.item[order],
+            users=self.partition.users,
+            client_ptr=self.partition.offsets,
+            negatives=self.protocol.negatives,
+            forbidden=forbidden,
+        )
+
+
+def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False) -> Prepared:
+    """Filter, split and partition as the protocol says."""
+    minimum = protocol.min_interactions_for(data.name)
+    kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
+    if kept.n_users == 0:
+        raise FedrecError(
+            f"no user of {data.name} has {minimum} interactions; lower it with "
+            f"--protocol {protocol.name},min_interactions=N"
+        )
+    return prepare_split(_split(kept, protocol), protocol, silos, centralised, source=kept)
+
+
+def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
+                  source: Interactions | None = None) -> Prepared:  # fmt: skip
+    """Somebody's split, taken as it is."""
+    source = source or split.train
+    train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
+    if len(split.valid):
+        ranked_valid, ranked_test = candidate_targets(
+            train, valid, test, source.n_items, protocol, seed=source.tie_seed
+        )
+    else:
+        ranked_valid, ranked_test = None, Targets.build(test, [train], source.n_items)
+    largest = int(np.min([t.n_candidates.min() for t in (ranked_valid, ranked_test) if t is not None]))
+    if max(protocol.ks) > largest:
+        raise FedrecError(
+            f"k = {max(protocol.ks)} is larger than the {largest} candidates of some user; "
+            f"use --protocol {protocol.name},ks={max(1, largest // 2)}"
+        )
+    partition = _partition(split.train, source.n_users, protocol, silos, centralised)
+    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes)
+
+
+def _split(data: Interactions, protocol: Protocol) -> Split:
+    makers = {
+        "leave-one-out": lambda: rooms.leave_one_out(
+            data,
+            time=cast(Any, protocol.time_rule(data.timestamp is not None)),
+            ties=cast(Any, protocol.split_ties),
+        ),
+        "ratio": lambda: rooms.ratio(data, protocol.test_share, protocol.valid_share, data.tie_seed),
+        "cold-items": lambda: rooms.cold_items(data, protocol.test_share, protocol.valid_share, data.tie_seed),
+        "global-time": lambda: rooms.global_time(data, protocol.test_share, protocol.valid_share),
+    }
+    return makers[protocol.split]()
+
+
+def _partition(
+    train: Interactions, n_users: int, protocol: Protocol, silos: str | None, centralised: bool
+) -> Partition:
+    """One silo for a centralised reference, else what was asked for, else what the protocol says."""
+    text = silos or (None if protocol.partition == "user" else protocol.partition)
+    if centralised:
+        return Partition(np.arange(n_users), np.array([0, n_users]))
+    if text is None:
+        return rooms.one_user_per_client(n_users)
+    count, _, how = text.partition(":")
+    if not count.isdigit():
+        raise FedrecError(f"--silos {text}: write K, K:contiguous, K:random or K:taste")
+    return rooms.silos(train, int(count), cast(Any, how or "contiguous"), train.tie_seed)
+
+
+def _pairs(part: Interactions) -> tuple[np.ndarray, np.ndarray]:
+    return part.user, part.item

@@ -1,0 +1,371 @@
+"""One run from config to run folder: the driver behind `fedrec run` and `fedrec.run`."""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec import data as rooms
+from fedrec.data import Interactions
+from fedrec.errors import FedrecError
+from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, protocol
+from fedrec.experiment import checkpoint
+from fedrec.experiment.config import RunConfig, parse_memory
+from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.params import build_method
+from fedrec.experiment.prepare import Prepared, prepare, prepare_split
+from fedrec.federation.contract import Method, World
+from fedrec.federation.loop import Progress, Rules, Score, run_rounds
+from fedrec.federation.simulator import RoundLog, Simulator
+from fedrec.federation.wire import Stage, parse_stages
+from fedrec.privacy.accountant import guarantee, with_budget
+from fedrec.version import __version__
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class Listener:
+    """What a run reports while it goes on; the command line draws progress from it."""
+
+    def started(self, run: Run) -> None: ...
+
+    def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: `summary` is what summary.json holds, `test` its means, `per_user` one value per user."""
+
+    summary: dict[str, Any]
+    evaluation: Evaluation = field(repr=False)
+    folder: Path | None = None
+
+    @property
+    def test(self) -> dict[str, float]:
+        return dict(self.summary["test"])
+
+    @property
+    def valid(self) -> dict[str, float]:
+        return dict(self.summary["valid"])
+
+
+class Run:
+    """A configured run. Building it checks everything that can be checked before any work is done."""
+
+    def __init__(self, config: RunConfig, data: Interactions | None = None) -> None:
+        self.config = config
+        self.memory = parse_memory(config.memory)
+        self.method: Method = build_method(
+            config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
+        )
+        self.protocol: Protocol = protocol(config.protocol)
+        self.rules = Rules(
+            self.method.rounds,
+            config.eval_every,
+            config.patience if config.patience is not None else self.protocol.patience,
+            self.protocol.select_last,
+        )
+        self.stages = self._stages()
+        device = _device(config.device)
+        self.prepared = self._prepare(data)
+        self.world = World(
+            items=self.prepared.n_items,
+            clients=self.prepared.partition.n_clients,
+            seed=config.seed,
+            participation=config.participation,
+            device=device,
+        )
+        self.simulator = Simulator(self.method, self.prepared.clients(self.world), self.stages, self.memory)
+        self.progress = Progress()
+        self._best: dict[str, Tensor] | None = None
+
+    def _stages(self) -> tuple[Stage, ...]:
+        stages = parse_stages(self.config.privacy)
+        if self.config.epsilon is None:
+            return stages
+        return with_budget(stages, self.method.rounds, self.config.epsilon, self.config.delta)
+
+    def _prepare(self, data: Interactions | None) -> Prepared:
+        config, central = self.config, self.method.centralised
+        if config.train is not None and config.test is not None:
+            return prepare_split(
+                rooms.read(config.train, config.valid, config.test), self.protocol, config.silos, central
+            )
+        return prepare(data if data is not None else rooms.load(config.data), self.protocol, config.silos, central)
+
+    # -- the work --
+
+    def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
+        """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
+        listener = listener or Listener()
+        listener.started(self)
+        saved = time.monotonic()
+
+        def after_round(log: RoundLog, score: Score | None) -> None:
+            nonlocal saved
+            if folder is not None:
+                folder.log(_record(log, score))
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    self.save(folder)
+                    saved = time.monotonic()
+            listener.round(log, score, self.progress)
+
+        try:
+            run_rounds(
+                self.simulator, self.progress, self.rules, self._select, lambda: self._keep_best(folder), after_round
+            )
+        except KeyboardInterrupt:
+            if folder is not None:
+                self.save(folder)
+            raise
+        self._load_best(folder)
+        result = self._finish(folder)
+        if folder is not None:
+            self.save(folder)
+        return result
+
+    def resume(self, folder: RunFolder) -> None:
+        """Take over where a run with the same config left off."""
+        if not folder.last.exists():
+            folder.forget_after(0)
+            return  # killed before its first checkpoint: start over
+        self.progress = checkpoint.load_resume(folder.last, self.simulator)
+        self.progress.stopped_early = False
+        folder.forget_after(self.progress.next_round)
+        if self.progress.best_round >= 0 and folder.best.exists():
+            self._best = checkpoint.load(folder.best)[0]
+
+    def save(self, folder: RunFolder) -> None:
+        """Best first: a kill in between leaves a best that the resumed run will reach again."""
+        if self._best is not None:
+            checkpoint.save(folder.best, self._best, self._about(self.progress.best_round))
+        checkpoint.save_resume(folder.last, self.simulator, self.progress, self.config.to_dict())
+
+    def _about(self, round: int) -> dict[str, Any]:
+        return {"round": round, "config": self.config.to_dict()}
+
+    # -- evaluation --
+
+    def _targets(self) -> Targets | None:
+        return self.prepared.test if self.protocol.select_on == "test" else self.prepared.valid
+
+    def _select(self, round: int) -> Score | None:
+        targets = self._targets()
+        if targets is None:
+            return None
+        started = time.perf_counter()
+        needed = {name.split("@")[0] for name in self.protocol.select_metric.split("+")} | {"recall", "ndcg"}
+        means = self.evaluate(targets, round, tuple(sorted(needed))).mean()
+        return Score(self.protocol.selection_value(means), means, time.perf_counter() - started)
+
+    def evaluate(self, targets: Targets, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
+        """Rank every user's held-out items with the simulator's present state."""
+        evaluator = Evaluator(
+            targets,
+            ks=self.protocol.ks,
+            ties=self.protocol.ties,
+            metrics=metrics or self.protocol.metrics,
+            item_counts=self.prepared.item_counts(),
+        )
+        for users, scores in self.simulator.scores(round):
+            evaluator.update(users, scores)
+        return evaluator.result()
+
+    def _keep_best(self, folder: RunFolder | None) -> None:
+        tensors = checkpoint.tensors_of(self.simulator)
+        size = sum(value.numel() * value.element_size() for value in tensors.values())
+        if folder is None or size < self.memory // 4:
+            self._best = {name: value.clone() for name, value in tensors.items()}
+        else:  # too large to hold twice
+            self._best = None
+            checkpoint.save(folder.best, tensors, self._about(self.progress.best_round))
+
+    def _load_best(self, folder: RunFolder | None) -> None:
+        """Make the chosen round the present state: the best by selection, or the last where there is no selection."""
+        if self.progress.best_round < 0:
+            self.progress.best_round = self.progress.next_round - 1
+            self._best = {name: value.clone() for name, value in checkpoint.tensors_of(self.simulator).items()}
+            return
+        if folder is not None:
+            self.save(folder)  # the last state, before the best takes its place
+        best = self._best if self._best is not None or folder is None else checkpoint.load(folder.best)[0]
+        if best is None:
+            raise FedrecError("the state of the chosen round is gone; run again with --out")
+        checkpoint.restore(self.simulator, best)
+
+    # -- the end --
+
+    def _finish(self, folder: RunFolder | None) -> Result:
+        chosen = self.progress.best_round
+        started = time.perf_counter()
+        test = self.evaluate(self.prepared.test, chosen)
+        valid = self.evaluate(self.prepared.valid, chosen).mean() if self.prepared.valid is not None else {}
+        self.progress.seconds_evaluate += time.perf_counter() - started
+        summary = self._summary(test, valid)
+        if folder is not None:
+            folder.write_per_user(self.prepared, test)
+            folder.write_ids(self.prepared)
+            folder.write_summary(summary)
+        return Result(summary, test, None if folder is None else folder.path)
+
+    def _summary(self, test: Evaluation, valid: dict[str, float]) -> dict[str, Any]:
+        method, progress, source = self.method, self.progress, self.prepared.source
+        uploads = sum(1 for entry in self.simulator.wire.ledger.rounds.values() if entry["up"])
+        summary: dict[str, Any] = {
+            "method": method.name,
+            "backbone": getattr(method, "backbone", None),
+            "preset": self.config.preset,
+            "dataset": {
+                "name": source.name,
+                "version": source.version,
+                "users": source.n_users,
+                "items": source.n_items,
+                "interactions": len(source),
+            },
+            "protocol": self.protocol.label,
+            "leaks": list(self.protocol.leaks),
+            "notes": list(self.prepared.notes),
+            "clients": self.world.clients,
+            "seed": self.config.seed,
+            "rounds_run": progress.next_round,
+            "best_round": progress.best_round,
+            "stopped_early": progress.stopped_early,
+            "test": test.mean(),
+            "valid": valid,
+            "chance": chance(self.prepared.test, self.protocol.ks),
+            "bytes": self.simulator.wire.ledger.per_client_round(),
+            "seconds": {
+                "train": progress.seconds_train,
+                "evaluate": progress.seconds_evaluate,
+                "total": progress.seconds_train + progress.seconds_evaluate,
+            },
+            "peak_memory_mb": peak_memory_mb(),
+            "versions": versions(),
+        }
+        if self.stages:
+            summary["privacy"] = self._privacy(uploads)
+        return summary
+
+    def _privacy(self, uploads: int) -> dict[str, Any]:
+        found = guarantee(self.stages, uploads, self.config.delta or 1e-5)
+        return {
+            "stages": [str(stage) for stage in self.stages],
+            "epsilon": found.epsilon,
+            "delta": found.delta,
+            "uploads": found.uploads,
+            "meaning": found.reason,
+        }
+
+
+def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
+            data: Interactions | None = None) -> Result:  # fmt: skip
+    """Run `config` into the folder `out` (None: nothing is written)."""
+    if out is None:
+        return Run(config, data).execute(None, listener)
+    if resume and RunFolder(out).config.exists():
+        folder = RunFolder.open(out)
+        _same_config(folder, config)
+        run = Run(config, data)
+        run.resume(folder)
+    else:
+        if RunFolder(out).config.exists():
+            raise FedrecError(f"{out} already holds a run; continue it with --resume or choose another --out")
+        run = Run(config, data)
+        folder = RunFolder.create(out, config.to_dict())
+    return run.execute(folder, listener)
+
+
+def run(
+    method: str,
+    data: str | Interactions = "ml-100k",
+    *,
+    protocol: str = "honest",
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: dict[str, Any] | None = None,
+    **params: Any,
+) -> Result:
+    """Train and evaluate one method; the Python face of `fedrec run`.
+
+    `params` are fields of the run (seed, rounds, silos, participation, ...) or parameters of the method (dim, lr, ...).
+    """
+    fields = set(RunConfig.__dataclass_fields__)
+    values: dict[str, Any] = dict(config or {})
+    values |= {name: value for name, value in params.items() if name in fields}
+    own = {name: value for name, value in params.items() if name not in fields}
+    table = data if isinstance(data, Interactions) else None
+    name = f"{data.name}@{data.version}" if isinstance(data, Interactions) else data
+    values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
+    return execute(RunConfig(**values), None if out is None else Path(out), resume, data=table)
+
+
+def _same_config(folder: RunFolder, config: RunConfig) -> None:
+    import tomllib
+
+    old = tomllib.loads(folder.config.read_text(encoding="utf-8"))
+    new = config.to_dict()
+    changed = sorted(
+        key for key in {*old, *new} if old.get(key) != new.get(key) and key not in ("rounds", "memory", "patience")
+    )
+    if changed:
+        raise FedrecError(
+            f"{folder.path} was started with other settings ({', '.join(changed)}); resume with the same, or use "
+            "another --out"
+        )
+
+
+def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "round": log.round,
+        "clients": log.clients,
+        "seconds": round(log.seconds, 6),
+        "bytes_up": log.bytes_up,
+        "bytes_down": log.bytes_down,
+        **log.observed,
+    }
+    if score is not None:
+        record["valid"] = score.metrics
+    return record
+
+
+def _device(name: str) -> torch.device:
+    if name not in ("cpu", "cuda"):
+        raise FedrecError(f"--device {name}: use cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise FedrecError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
+    return torch.device(name)
+
+
+def peak_memory_mb() -> float:
+    """The most memory this process ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
+
+
+def versions() -> dict[str, str]:
+    return {
+        "fedrec": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The summary of a finished run."""
+    folder = RunFolder.open(path)
+    if not folder.summary.exists():
+        raise FedrecError(f"{path} has no summary.json: the run is not finished; continue it with --resume")
+    return dict(json.loads(folder.summary.read_text(encoding="utf-8")))

@@ -1,0 +1,79 @@
+"""The round loop: train, evaluate every so often, keep the best, stop when it no longer improves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fedrec.federation.simulator import RoundLog, Simulator
+
+
+@dataclass
+class Progress:
+    """Where a run stands; with the simulator's tensors it is all that a resume needs."""
+
+    next_round: int = 0
+    best_round: int = -1
+    best_value: float = -math.inf
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    stale: int = 0  # evaluations since the best
+    seconds_train: float = 0.0
+    seconds_evaluate: float = 0.0
+    stopped_early: bool = False
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When to evaluate, what counts as better, when to stop."""
+
+    rounds: int
+    eval_every: int = 1
+    patience: int | None = None
+    last_among_equals: bool = False
+
+    def due(self, round: int) -> bool:
+        return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
+
+    def better(self, value: float, best: float) -> bool:
+        return value > best or (self.last_among_equals and value == best)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One evaluation: the value that selection maximises, and the figures to report."""
+
+    value: float
+    metrics: dict[str, float]
+    seconds: float
+
+
+def run_rounds(
+    simulator: Simulator,
+    progress: Progress,
+    rules: Rules,
+    evaluate: Callable[[int], Score | None],
+    on_best: Callable[[], None],
+    on_round: Callable[[RoundLog, Score | None], None],
+) -> None:
+    """Advance `progress` to the end. `evaluate` returns None where there is nothing to select on: the last one counts.
+
+    Every callback happens at a round's end, when simulator and progress agree; an interrupt in between loses at most
+    the work since the last checkpoint.
+    """
+    while progress.next_round < rules.rounds and not progress.stopped_early:
+        number = progress.next_round
+        log = simulator.round(number)
+        progress.seconds_train += log.seconds
+        score = evaluate(number) if rules.due(number) else None
+        if score is not None:
+            progress.seconds_evaluate += score.seconds
+            if rules.better(score.value, progress.best_value):
+                progress.best_round, progress.best_value, progress.best_metrics = number, score.value, score.metrics
+                progress.stale = 0
+                on_best()
+            else:
+                progress.stale += 1
+                progress.stopped_early = rules.patience is not None and progress.stale >= rules.patience
+        progress.next_round = number + 1
+        on_round(log, score)
