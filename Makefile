@@ -1,0 +1,38 @@
+# On a fresh machine each target does all its own set-up: a .venv with everything pip can install.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench clean help
+
+help:
+	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
+	@echo "make test   set up, lint, type-check, run all tests"
+	@echo "make check  lint and types only"
+	@echo "make bench  speed against one-client-at-a-time code, and growth to 100,000 clients"
+
+# torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist
