@@ -69,6 +69,7 @@ class ClientData:
         forbidden: Forbidden | None = None,
     ) -> ClientData:
         """From training pairs in time order. `users` and `client_ptr` are the partition."""
+        user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
         place = np.full(int(max(users.max(), user.max(initial=0))) + 1, -1, dtype=np.int64)
         place[users] = np.arange(len(users))
         where = place[user]
@@ -109,7 +110,7 @@ class ClientData:
         return len(self.users) == self.world.clients and bool((np.diff(self.client_ptr) == 1).all())
 
     def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False) -> Chunk:
-        return Chunk(self, np.asarray(clients, dtype=np.int64), cohort, foldable)
+        return Chunk(self, _int64(clients), cohort, foldable)
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,11 @@ class Chunk:
 
     def tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.world.device)
+
+
+def _int64(array: np.ndarray) -> np.ndarray:
+    """One type and layout for all indices: a kernel is compiled for each that it meets."""
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ def fit_compiled(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, 
     total = np.zeros((len(blocks) - 1, world.items, method.dim) if shared else (1, 1, 1), dtype=tables.numpy().dtype)
     loss = np.zeros(count)
     rates = method.rates()
-    hyper = (rates["user"], rates["item"], method.batch, method.epochs, method.optimiser == "adam",
+    hyper = (float(rates["user"]), float(rates["item"]), method.batch, method.epochs, method.optimiser == "adam",
              method.reduction == "mean")  # fmt: skip
     keys = np.array(
         [stream(world.seed, Purpose.NEGATIVES, round), stream(world.seed, Purpose.ORDER, round)], dtype=np.uint64

@@ -188,6 +188,7 @@ class Method:
     backbones: ClassVar[tuple[str, ...]] = ()  # the first is the default; empty: no choice
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
+    fold_in_rounds: ClassVar[int | None] = None  # local rounds that a new user needs; None: new users are not possible
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients
 
     rounds: int = 100

@@ -38,6 +38,8 @@ class _Home:
 
     def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of `clients` live here, and where."""
+        if len(self.cohort.clients) == 0:
+            return clients[:0], clients[:0]
         at = np.searchsorted(self.cohort.clients, clients)
         at = np.minimum(at, len(self.cohort.clients) - 1)
         here = self.cohort.clients[at] == clients
@@ -122,7 +124,7 @@ class Simulator:
             per_sample = self.method.sample_bytes(self.world) * (1 + self.data.negatives)
             cost = self.data.positives * per_sample + self.method.client_bytes(self.world)
         for home in self.homes:
-            here, where = home.positions(clients)
+            here, where = home.positions(np.sort(clients))  # `_index` counts on ascending places
             for part in _pieces(cost[here], self.memory // 2):
                 chunk = self.data.chunk(here[part], home.cohort.name, self.wire.foldable)
                 yield home, chunk, where[part]

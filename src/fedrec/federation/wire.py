@@ -55,7 +55,7 @@ class Stage(Protocol):
 class Clip:
     """Scale a client's whole upload so that its distance to what was broadcast has L2 norm at most `norm`.
 
-    A tensor that was not broadcast under the same name is measured from zero.
+    A tensor that was not broadcast under the same name is measured from zero. Integers pass as they are.
     """
 
     norm: float
@@ -68,7 +68,7 @@ class Clip:
             if isinstance(value, Rows):
                 change = (value.value - value.base[value.item]).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
-            else:
+            elif value.is_floating_point():
                 square += (value - _reference(place, name)).double().flatten(1).square().sum(1)
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
         return {name: self._shrink(value, factor, name, place) for name, value in values.items()}
@@ -78,6 +78,8 @@ class Clip:
             start = value.base[value.item]
             by = factor[value.owner, None].to(start.dtype)
             return Rows(value.base, value.owner, value.item, start + by * (value.value - start), value.clients)
+        if not value.is_floating_point():
+            return value
         reference = _reference(place, name)
         by = factor.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1))
         return reference + by * (value - reference)
@@ -138,10 +140,11 @@ class Quantise:
     def _rounded(self, value: Tensor) -> Tensor:
         if not value.is_floating_point():
             return value
-        low, high = value.amin(-1, keepdim=True), value.amax(-1, keepdim=True)
+        rows = value.reshape(len(value), -1) if value.dim() < 3 else value  # never across clients
+        low, high = rows.amin(-1, keepdim=True), rows.amax(-1, keepdim=True)
         step = (high - low) / (2**self.bits - 1)
-        level = torch.round((value - low) / torch.where(step > 0, step, torch.ones_like(step)))
-        return low + level * step
+        level = torch.round((rows - low) / torch.where(step > 0, step, torch.ones_like(step)))
+        return (low + level * step).reshape(value.shape)
 
     def bytes(self, entries: int, rows: int, plain: int) -> int:
         return (entries * self.bits + 7) // 8 + 8 * rows

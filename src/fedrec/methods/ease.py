@@ -22,6 +22,7 @@ class Ease(Method):
     summary: ClassVar[str] = "closed-form item-item model on all data in one place"
     paper: ClassVar[str] = "Steck, WWW 2019"
     centralised: ClassVar[bool] = True
+    fold_in_rounds: ClassVar[int | None] = 0
 
     rounds: int = 1
     l2: float = 250.0  # lambda

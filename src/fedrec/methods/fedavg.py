@@ -25,6 +25,7 @@ class FedAvg(LocalTraining):
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
     private: ClassVar[tuple[str, ...]] = ("user",)
+    fold_in_rounds: ClassVar[int | None] = 30
 
     score_with: Literal["received", "local"] = "received"  # local: the client's own model after training
 

@@ -19,7 +19,8 @@ class Local(LocalTraining):
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"IM": {}}
     summary: ClassVar[str] = "no exchange: each client alone"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
-    private: ClassVar[tuple[str, ...]] = ("user", "item", "dense")
+    private: ClassVar[tuple[str, ...]] = ("user", "item")
+    fold_in_rounds: ClassVar[int | None] = 150
 
     rounds: int = 150
 

@@ -20,6 +20,7 @@ class CentralMF(Local):
     paper: ClassVar[str] = "Koren et al., Computer 2009"
     centralised: ClassVar[bool] = True
     backbones: ClassVar[tuple[str, ...]] = ("mf",)
+    fold_in_rounds: ClassVar[int | None] = None
 
     rounds: int = 30
     lr: float = 0.001

@@ -19,7 +19,7 @@ class Popularity(Method):
     name: ClassVar[str] = "popularity"
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"pop": {}}
     summary: ClassVar[str] = "items by number of interactions"
-    private: ClassVar[tuple[str, ...]] = ()
+    fold_in_rounds: ClassVar[int | None] = 0
 
     rounds: int = 1
 
@@ -30,12 +30,13 @@ class Popularity(Method):
         return Down(shared=server)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        item = chunk.tensor(chunk.items)
+        n_items = chunk.world.items
         owner = torch.repeat_interleave(chunk.owner, chunk.tensor(chunk.user_ptr).diff())
-        ones = torch.ones(len(item), 1, dtype=chunk.world.dtype, device=item.device)
-        return state, {
-            "count": Sum(Rows(torch.zeros_like(down.shared["count"]), owner, item, ones, len(chunk.clients)))
-        }
+        # A row per client and item: two users of a silo may share one.
+        pairs, times = torch.unique(owner * n_items + chunk.tensor(chunk.items), return_counts=True)
+        value = times[:, None].to(chunk.world.dtype)
+        none = torch.zeros_like(down.shared["count"])
+        return state, {"count": Sum(Rows(none, pairs // n_items, pairs % n_items, value, len(chunk.clients)))}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         return {"count": ups["count"]}

@@ -1,0 +1,175 @@
+"""Recommendations out of a finished run: for one user, for everybody, for somebody new."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.data import read_table
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.evaluation import top_k
+from fedrec.experiment import checkpoint
+from fedrec.experiment.config import make_config
+from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.run import Run
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import State
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One line of a list, in original ids."""
+
+    user: Any
+    item: Any
+    rank: int
+    score: float
+    title: str | None = None
+
+
+class Recommender:
+    """The model of a run's chosen round.
+
+    A known user is never offered items of the training or validation part: the lists are those that the run's test
+    figures judge.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        files = RunFolder.open(Path(folder))
+        values = tomllib.loads(files.config.read_text(encoding="utf-8"))
+        self.run = Run(make_config(values))
+        tensors, about = checkpoint.load(files.best)
+        checkpoint.restore(self.run.simulator, tensors)
+        self.round = int(about["round"])
+        source = self.run.prepared.source
+        self.user_ids, self.item_ids = source.user_ids, source.item_ids
+        self.titles = None if source.info is None else source.info.titles
+
+    def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
+        index = self._find(self.user_ids, user, "user")
+        for users, scores in self.run.simulator.scores(self.round):
+            here = np.flatnonzero(users == index)
+            if len(here):
+                return self._lists(users[here], scores[torch.from_numpy(here)], k)
+        raise FedrecError(f"user {user} has no client in this run")
+
+    def for_all(self, k: int = 10) -> Iterator[Recommendation]:
+        """Everybody, chunk by chunk as the simulator scores them."""
+        for users, scores in self.run.simulator.scores(self.round):
+            yield from self._lists(users, scores, k)
+
+    def for_history(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> list[Recommendation]:
+        """A user who was not in training, known only by a list of items (oldest first)."""
+        method, simulator = self.run.method, self.run.simulator
+        if method.fold_in_rounds is None:
+            raise FedrecError(f"{method.name} has no way to serve a user who was not in training; use fedmf or ease")
+        history = np.array([self._find(self.item_ids, item, "item") for item in dict.fromkeys(items)], dtype=np.int64)
+        if not len(history):
+            raise FedrecError("the history is empty; give at least one item")
+        state, chunk = self._newcomer(history)
+        down = method.broadcast(simulator.server, chunk.clients, self.round)
+        for number in range(method.fold_in_rounds):
+            state, _ = method.local(state, down, chunk, number)
+        with torch.no_grad():
+            scores = method.score(state, down, chunk, torch.arange(simulator.world.items))
+        return self._listed([user], scores, np.array([0, len(history)]), np.sort(history), k)
+
+    def _newcomer(self, history: np.ndarray) -> tuple[State, Any]:
+        """A client of one user; in a centralised method, one more row beside the trained model."""
+        method, simulator = self.run.method, self.run.simulator
+        world = replace(simulator.world, clients=1, compiled=False)
+        newcomer = np.array([len(self.user_ids)])
+        data = ClientData.build(
+            world,
+            np.repeat(newcomer, len(history)),
+            history,
+            users=newcomer,
+            client_ptr=np.array([0, 1]),
+            negatives=simulator.data.negatives,
+        )
+        chunk = data.chunk(np.array([0]))
+        state = method.init_clients(world, chunk)
+        if method.centralised:
+            state.per_client = simulator.homes[0].state.per_client
+        return state, chunk
+
+    def _lists(self, users: np.ndarray, scores: Tensor, k: int) -> list[Recommendation]:
+        seen = self._seen()
+        rows = [seen[user] for user in users.tolist()]
+        indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        known = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        return self._listed(self.user_ids[users].tolist(), scores, indptr, known, k)
+
+    def _listed(
+        self, users: list[Any], scores: Tensor, indptr: np.ndarray, seen: np.ndarray, k: int
+    ) -> list[Recommendation]:
+        if not 1 <= k <= len(self.item_ids):
+            raise FedrecError(f"k = {k} must lie between 1 and the {len(self.item_ids)} items of the catalogue")
+        best = top_k(scores, indptr, seen, k)
+        values = scores.gather(1, torch.from_numpy(np.maximum(best, 0)).to(scores.device)).tolist()
+        return [
+            Recommendation(user, self.item_ids[item].item(), rank, values[row][rank - 1], self._title(item))
+            for row, user in enumerate(users)
+            for rank, item in enumerate(best[row].tolist(), 1)
+            if item >= 0
+        ]
+
+    def _seen(self) -> list[np.ndarray]:
+        if not hasattr(self, "_seen_items"):
+            split = self.run.prepared.split
+            user = np.concatenate([split.train.user, split.valid.user])
+            item = np.concatenate([split.train.item, split.valid.item])
+            order = np.lexsort((item, user))
+            ends = np.searchsorted(user[order], np.arange(len(self.user_ids) + 1))
+            self._seen_items = [item[order[ends[u] : ends[u + 1]]] for u in range(len(self.user_ids))]
+        return self._seen_items
+
+    def _title(self, item: int) -> str | None:
+        return None if self.titles is None else str(self.titles[item])
+
+    def _find(self, ids: np.ndarray, wanted: Any, kind: str) -> int:
+        found = np.flatnonzero(ids.astype(str) == str(wanted).strip())
+        if not len(found):
+            examples = ", ".join(str(name) for name in ids[:3])
+            raise FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
+        return int(found[0])
+
+
+def read_history(path: Path | str) -> dict[str, list[str]]:
+    """Users and their items from a CSV: columns user,item (as any interactions file), or a single column of items."""
+    path = Path(path)
+    try:
+        first = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedrecError(f"cannot read the history {path}: {error}") from None
+    lines = [line.strip() for line in first if line.strip()]
+    if lines and not any(mark in lines[0] for mark in ",\t;|"):
+        return {"new": lines[1:] if lines[0].lower() in ("item", "item_id", "movieid", "iid") else lines}
+    table, _ = read_table(path)
+    order = np.arange(len(table)) if table.timestamp is None else np.argsort(table.timestamp, kind="stable")
+    histories: dict[str, list[str]] = {}
+    for row in order:
+        user = str(table.user_ids[table.user[row]])
+        histories.setdefault(user, []).append(str(table.item_ids[table.item[row]]))
+    return histories
+
+
+def write_recommendations(path: Path, recommendations: Iterator[Recommendation]) -> int:
+    """recs.csv: user,item,rank,score in original ids. Returns the number of lines."""
+    count = 0
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "item", "rank", "score"])
+        for rec in recommendations:
+            writer.writerow([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"])
+            count += 1
+    return count

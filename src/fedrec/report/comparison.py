@@ -1,0 +1,142 @@
+"""Runs side by side: seeds of the same configuration are one row, protocols and data versions are never mixed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fedrec.errors import FedrecError
+from fedrec.experiment.folder import RunFolder
+
+SHOWN = ("recall@10", "ndcg@10")
+IDENTITY = ("backbone", "preset", "params", "silos", "participation", "privacy", "epsilon", "delta", "rounds")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run folder read back."""
+
+    folder: Path
+    summary: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def data(self) -> str:
+        return f"{self.summary['dataset']['name']}@{self.summary['dataset']['version']}"
+
+    @property
+    def protocol(self) -> str:
+        return str(self.summary["protocol"])
+
+    @property
+    def label(self) -> str:
+        """Method and what was set beside the defaults; the seed is not part of it."""
+        parts = []
+        for key in IDENTITY:
+            value = self.config.get(key)
+            if key == "backbone" and value is None and self.summary["backbone"] not in (None, "mf"):
+                value = self.summary["backbone"]
+            if isinstance(value, dict):
+                parts += [f"{name}={inner}" for name, inner in sorted(value.items())]
+            elif value not in (None, "") and not (key == "participation" and value == 1.0):
+                parts.append(str(value) if key in ("backbone", "preset") else f"{key}={value}")
+        return " ".join([self.summary["method"], *parts])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration: its runs, and mean and deviation of every test metric over seeds."""
+
+    label: str
+    runs: tuple[FinishedRun, ...] = field(repr=False)
+
+    @property
+    def method(self) -> str:
+        return str(self.runs[0].summary["method"])
+
+    @property
+    def seeds(self) -> int:
+        return len(self.runs)
+
+    def mean(self, metric: str) -> float | None:
+        values = self.values(metric)
+        return mean(values) if values else None
+
+    def std(self, metric: str) -> float | None:
+        values = self.values(metric)
+        return stdev(values) if len(values) > 1 else None
+
+    def values(self, metric: str) -> list[float]:
+        return [run.summary["test"][metric] for run in self.runs if metric in run.summary["test"]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    data: str
+    protocol: str
+    leaks: tuple[str, ...]
+    rows: tuple[Row, ...]
+    chance: dict[str, float]
+
+    def metrics(self) -> list[str]:
+        """Metrics that every row has, the usual ones first."""
+        common = set.intersection(*(set(row.runs[0].summary["test"]) for row in self.rows))
+        rest = [name for name in self.rows[0].runs[0].summary["test"] if name in common and not name.startswith("hr@")]
+        return [name for name in SHOWN if name in common] + [name for name in rest if name not in SHOWN]
+
+
+def read_run(folder: Path) -> FinishedRun:
+    files = RunFolder.open(folder)
+    try:
+        summary = json.loads(files.summary.read_text(encoding="utf-8"))
+        config = tomllib.loads(files.config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedrecError(
+            f"{folder} is not finished: continue it with fedrec run ... --resume --out {folder}"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise FedrecError(f"{folder} is damaged ({error}); remove it and run again") from None
+    return FinishedRun(folder, summary, config)
+
+
+def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
+    """Run folders among the paths and right below them (as --seeds writes them)."""
+    found = []
+    for path in paths:
+        if (path / "config.toml").exists():
+            found.append(read_run(path))
+            continue
+        below = sorted(child.parent for child in path.glob("*/config.toml")) if path.is_dir() else []
+        if not below:
+            raise FedrecError(f"{path} holds no run: give folders that fedrec run has written")
+        found += [read_run(folder) for folder in below]
+    return found
+
+
+def compare(runs: Sequence[FinishedRun]) -> Comparison:
+    """One table from runs of one data version under one protocol."""
+    if not runs:
+        raise FedrecError("nothing to compare: give at least one run folder")
+    for kind, values in (
+        ("protocols", {run.protocol for run in runs}),
+        ("data versions", {run.data for run in runs}),
+    ):
+        if len(values) > 1:
+            raise FedrecError(
+                f"these runs have different {kind} ({'; '.join(sorted(values))}) and cannot share a table"
+            )
+    groups: dict[str, list[FinishedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.label, []).append(run)
+    for label, members in groups.items():
+        seeds = [run.summary["seed"] for run in members]
+        if len(set(seeds)) < len(seeds):
+            raise FedrecError(f"'{label}' is given twice with the same seed; leave one of the folders out")
+    first = runs[0].summary
+    rows = tuple(Row(label, tuple(members)) for label, members in groups.items())
+    return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, first["chance"])
