@@ -97,6 +97,70 @@ def _seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
         raise FedrecError(f"--seeds {seeds}: write whole numbers with commas, e.g. 0,1,2") from None
 
 
+@app.command("recommend")
+def recommend_command(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    user: Annotated[str | None, typer.Option(help="One user, by original id.")] = None,
+    everybody: Annotated[bool, typer.Option("--all", help="All users.")] = False,
+    history: Annotated[Path | None, typer.Option(help="A new user: CSV of items, or of user,item.")] = None,
+    k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,
+) -> None:
+    """Recommendations from a finished run."""
+    from fedrec import console
+    from fedrec.recommend import Recommender, read_history, write_recommendations
+
+    if (user is not None) + everybody + (history is not None) != 1:
+        raise FedrecError("say for whom: --user ID, --all or --history FILE (one of them)")
+    if everybody and out is None:
+        raise FedrecError("--all needs a file to write to: add --out recs.csv")
+    known = read_history(history) if history is not None else {}
+    recommender = Recommender(run)
+    if user is not None:
+        found = iter(recommender.for_user(user, k))
+    elif everybody:
+        found = recommender.for_all(k)
+    else:
+        found = (rec for name, items in known.items() for rec in recommender.for_history(items, k, name))
+    if out is not None:
+        console.out.print(f"{out}: {write_recommendations(out, found):,} recommendations")
+        return
+    rows = [[rec.user, rec.rank, rec.item, rec.title or "-", rec.score] for rec in found]
+    console.table(["user", "rank", "item", "title", "score"], rows)
+
+
+@app.command("compare")
+def compare_command(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated, e.g. recall@10,ndcg@10.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="markdown, csv, latex or json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table (format by ending: .md .csv .tex .json).")] = None,
+    references: Annotated[bool, typer.Option(help="Add popularity and local where they are missing.")] = True,
+) -> None:
+    """Runs side by side: mean and deviation over seeds, beside popularity, local and chance."""
+    from fedrec import console
+    from fedrec.data.atomic import atomic_file
+    from fedrec.report.comparison import choose_metrics, compare, find_runs
+    from fedrec.report.references import with_references
+    from fedrec.report.tables import caption, cells, render
+
+    found = find_runs(runs)
+    compare(found)  # refuses to mix before any work is done
+    comparison = compare(with_references(found) if references else found)
+    chosen = choose_metrics(comparison, metrics)
+    if out is None and format_ is None:
+        header, *lines = cells(comparison, chosen)
+        console.table(header, lines, title=caption(comparison))
+        return
+    text = render(comparison, chosen, format_ or (out.suffix.lstrip(".") if out else "markdown"))
+    if out is None:
+        print(text, end="")
+        return
+    with atomic_file(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    console.out.print(f"{out} written")
+
+
 @app.command("methods")
 def methods_command(
     name: Annotated[str | None, typer.Argument(help="Show the parameters of one method.")] = None,

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.folder import RunFolder
 
 SHOWN = ("recall@10", "ndcg@10")
@@ -88,6 +88,18 @@ class Comparison:
         common = set.intersection(*(set(row.runs[0].summary["test"]) for row in self.rows))
         rest = [name for name in self.rows[0].runs[0].summary["test"] if name in common and not name.startswith("hr@")]
         return [name for name in SHOWN if name in common] + [name for name in rest if name not in SHOWN]
+
+
+def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
+    """The metrics asked for, or the usual two."""
+    known = comparison.metrics()
+    if wanted is None:
+        return [name for name in known if name in SHOWN] or known[:2]
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise unknown("metric", name, known)
+    return names
 
 
 def read_run(folder: Path) -> FinishedRun:
