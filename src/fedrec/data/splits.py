@@ -23,7 +23,10 @@ _TRAIN, _VALID, _TEST = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three parts with the same ``user_ids`` and ``item_ids``; ``notes`` go into every result made from them."""
+    """Three parts with the same ``user_ids`` and ``item_ids``; ``notes`` go into every result made from them.
+
+    Each user's rows stand from the earliest to the latest, as far as there is time.
+    """
 
     train: Interactions
     valid: Interactions
@@ -61,7 +64,7 @@ def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random"
     part[order] = np.where(large & (from_end == 0), _TEST, np.where(large & (from_end == 1), _VALID, _TRAIN))
     if small := int(((counts > 0) & (counts < _FEWEST_TO_SPLIT)).sum()):
         notes.append(f"{small} users with fewer than {_FEWEST_TO_SPLIT} interactions are in training only")
-    return _cut(data, part, f"leave_one_out(time={time},ties={ties})", notes)
+    return _cut(data, part, f"leave_one_out(time={time},ties={ties})", notes, order)
 
 
 def ratio(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int = 0, per: Per = "dataset") -> Split:
@@ -144,6 +147,7 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split
         )
         for name, part in parts.items()
     }
+    shared = {name: part if part.timestamp is None else part.select(_in_time(part)) for name, part in shared.items()}
     held = shared.get("valid", shared["train"].select(np.arange(0)))
     notes = [note for part in parts.values() for note in part.notes]
     if valid is None:
@@ -159,6 +163,10 @@ def _moments(data: Interactions, time: Time) -> Array:
         first = first_rows(data.item, data.n_items) if data.first_line is None else data.first_line
         return np.asarray(first[data.item])
     return np.arange(len(data)) if time == "line_order" else np.zeros(len(data), dtype=np.int64)
+
+
+def _in_time(data: Interactions) -> Array:
+    return _chronological(data, "real", "random")
 
 
 def _chronological(data: Interactions, time: Time, ties: Ties) -> Array:
@@ -215,8 +223,10 @@ def _shares(sizes: Array, test: float, valid: float) -> Array:
     return np.where(in_test, _TEST, np.where(in_valid, _VALID, _TRAIN)).astype(np.int8)
 
 
-def _cut(data: Interactions, part: Array, kind: str, notes: list[str]) -> Split:
-    train, valid, test = (data.select(part == label) for label in (_TRAIN, _VALID, _TEST))
+def _cut(data: Interactions, part: Array, kind: str, notes: list[str], order: Array | None = None) -> Split:
+    """Rows leave user by user from the earliest to the latest: a history is a sequence with its ties decided."""
+    order = _in_time(data) if order is None else order
+    train, valid, test = (data.select(order[part[order] == label]) for label in (_TRAIN, _VALID, _TEST))
     return Split(train, valid, test, kind, (*data.notes, *notes, *overlaps(train, valid, test)))
 
 

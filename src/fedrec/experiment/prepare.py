@@ -38,14 +38,13 @@ class Prepared:
     def clients(self, world: World) -> ClientData:
         """What the clients may see. Held-out items are handed over only under a leaked protocol, typed as such."""
         train, pairs = self.split.train, _pairs
-        order = np.arange(len(train)) if train.timestamp is None else np.argsort(train.timestamp, kind="stable")
         forbidden = None
         if self.protocol.neg_pool == "leaked":
             forbidden = Forbidden(*forbidden_negatives(pairs(self.split.valid), pairs(self.split.test), self.protocol))
         return ClientData.build(
             world,
-            train.user[order],
-            train.item[order],
+            train.user,
+            train.item,
             users=self.partition.users,
             client_ptr=self.partition.offsets,
             negatives=self.protocol.negatives,
