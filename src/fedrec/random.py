@@ -59,7 +59,7 @@ def stream(seed: int, purpose: Purpose, *where: int) -> int:
 
 def fold_array(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
     k = np.asarray(key & BITS if isinstance(key, int) else key, dtype=np.uint64)
-    v = np.asarray(value, dtype=np.uint64)
+    v = np.asarray(value & BITS if isinstance(value, int) else value, dtype=np.uint64)
     with np.errstate(over="ignore"):
         z = k + np.uint64(GOLDEN) * (v + np.uint64(1))
         z = (z ^ (z >> np.uint64(30))) * np.uint64(MUL_1)

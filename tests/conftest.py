@@ -1,0 +1,47 @@
+"""What tests of every room share: a small world, and the command line in this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SMALL = "synthetic@users=60+items=100+interactions=1200+seed=1"
+"""About 45 users after the filter, each with room for twenty candidates."""
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Outcome]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`cli("run", "fedmf", ...)` in an empty folder, with an empty cache, no data folder and no network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDREC_DATA", raising=False)
+    monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+    def call(*words: object) -> Outcome:
+        from fedrec.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["fedrec", *(os.fspath(w) if isinstance(w, Path) else str(w) for w in words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, printed.out, printed.err)
+
+    return call

@@ -1,0 +1,185 @@
+"""The hash and everything drawn from it: the same integers everywhere, and honest distributions."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+from scipy import stats
+
+from fedrec.federation import kernels
+from fedrec.random import (
+    BITS,
+    Purpose,
+    below,
+    below_array,
+    fold,
+    fold_array,
+    fold_tensor,
+    laplace,
+    normal,
+    permute,
+    signed,
+    stream,
+    uniform,
+)
+
+words = st.integers(min_value=0, max_value=BITS)
+
+
+@njit
+def fold_compiled(key, value):
+    return kernels.fold(key, value)
+
+
+def unsigned(tensor: torch.Tensor) -> list[int]:
+    return [int(x) & BITS for x in tensor.flatten()]
+
+
+class TestFold:
+    @settings(deadline=None)
+    @given(key=words, value=words)
+    def test_same_in_python_numpy_torch_and_compiled(self, key, value):
+        expected = fold(key, value)
+        assert int(fold_array(key, value)) == expected
+        assert int(fold_array(np.array([key], np.uint64), np.array([value], np.uint64))[0]) == expected
+        tensor = torch.tensor([signed(value)])
+        assert unsigned(fold_tensor(key, tensor)) == [expected]
+        assert unsigned(fold_tensor(torch.tensor([signed(key)]), signed(value))) == [expected]
+        assert unsigned(fold_tensor(torch.tensor([signed(key)]), tensor)) == [expected]
+        assert int(fold_compiled(np.uint64(key), np.uint64(value))) == expected
+
+    def test_is_the_published_splitmix64(self):
+        """From state 0 the generator gives these first outputs."""
+        assert [fold(0, k) for k in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+    def test_negative_values_are_their_64_bits(self):
+        assert fold(5, -3) == int(fold_array(5, -3)) == unsigned(fold_tensor(5, torch.tensor([-3])))[0]
+
+    @given(key=words, value=words)
+    def test_stays_in_64_bits(self, key, value):
+        assert 0 <= fold(key, value) <= BITS
+        assert signed(fold(key, value)) & BITS == fold(key, value)
+
+
+class TestStream:
+    def test_differs_by_seed_purpose_and_place(self):
+        keys = [stream(seed, purpose, round, client) for seed in range(4) for purpose in Purpose
+                for round in range(4) for client in range(4)]  # fmt: skip
+        assert len(set(keys)) == len(keys)
+        assert stream(1, Purpose.INIT, 2, 3) != stream(1, Purpose.INIT, 3, 2)
+
+    def test_purposes_are_independent(self):
+        draws = {p: uniform(fold_tensor(stream(0, p), torch.arange(20000))).numpy() for p in Purpose}
+        for left, right in pairwise(draws.values()):
+            assert abs(np.corrcoef(left, right)[0, 1]) < 0.03
+
+
+class TestBelow:
+    @pytest.mark.parametrize("bound", [1, 2, 7, 100, 1000])
+    def test_uniform(self, bound):
+        draws = below(fold_tensor(11, torch.arange(200 * bound)), bound).numpy()
+        assert draws.min() == 0
+        assert draws.max() == bound - 1
+        if bound > 1:
+            assert stats.chisquare(np.bincount(draws, minlength=bound)).pvalue > 0.001
+
+    @settings(deadline=None)
+    @given(draw=words, bound=st.integers(1, 2**31 - 1))
+    def test_same_everywhere_and_in_range(self, draw, bound):
+        expected = ((draw >> 32) * bound) >> 32
+        assert int(below(torch.tensor(signed(draw)), bound)) == expected
+        assert int(below_array(np.array(draw, np.uint64), bound)) == expected
+        assert 0 <= expected < bound
+
+
+@njit
+def permutation_compiled(key, size, out):
+    kernels.permutation(key, size, out)
+
+
+def permutation(key: int, size: int) -> torch.Tensor:
+    return permute(torch.tensor(signed(key)), torch.tensor(size), torch.arange(size))
+
+
+class TestPermute:
+    @pytest.mark.parametrize("size", [*range(1, 71), 127, 128, 129, 1000, 4096, 4097, 65537])
+    def test_bijection_and_same_as_compiled(self, size):
+        key = stream(3, Purpose.ORDER, size)
+        found = permutation(key, size)
+        assert torch.equal(found.sort().values, torch.arange(size))
+        out = np.empty(size, np.int64)
+        permutation_compiled(np.uint64(key), size, out)
+        assert found.tolist() == out.tolist()
+
+    def test_many_sizes_at_once(self):
+        sizes = torch.tensor([3, 17, 64])
+        keys = torch.tensor([signed(stream(0, Purpose.ORDER, c)) for c in range(3)])
+        position = torch.minimum(torch.arange(64)[None], sizes[:, None] - 1)
+        together = permute(keys[:, None], sizes[:, None], position)
+        for k, size in enumerate(sizes.tolist()):
+            alone = permute(keys[k], sizes[k], torch.arange(size))
+            assert torch.equal(together[k, :size], alone)
+
+    def test_keys_give_different_orders(self):
+        orders = {tuple(permutation(stream(0, Purpose.ORDER, k), 40).tolist()) for k in range(300)}
+        assert len(orders) == 300
+
+    @pytest.mark.parametrize(("size", "batch"), [(75, 16), (30, 8), (200, 64)])
+    def test_every_sample_falls_into_every_batch(self, size, batch):
+        """Each sample is as often in the first batch as the next, and so is each pair of neighbours."""
+        repeats = 4000
+        keys = fold_tensor(stream(1, Purpose.ORDER), torch.arange(repeats))
+        order = permute(keys[:, None], torch.tensor(size), torch.arange(batch)[None])  # the first batch of each key
+        inside = torch.zeros(repeats, size, dtype=torch.float64)
+        inside.scatter_(1, order, 1.0)
+        rate = inside.mean(0).numpy()
+        share = batch / size
+        error = np.sqrt(share * (1 - share) / repeats)
+        assert np.abs(rate - share).max() < 5 * error
+        together = (inside.T @ inside / repeats).numpy()
+        pairs = share * (batch - 1) / (size - 1)
+        gap = np.abs(together - pairs)[~np.eye(size, dtype=bool)]
+        deviation = np.sqrt(pairs * (1 - pairs) / repeats)
+        # Four cheap rounds are no perfect shuffle: pairs may be off by a tenth, single samples may not.
+        assert gap.mean() < 2 * deviation
+        assert gap.max() < max(6 * deviation, 0.25 * pairs)
+
+
+class TestReals:
+    where = torch.arange(200_000)
+
+    def test_uniform(self):
+        draws = uniform(fold_tensor(2, self.where)).numpy()
+        assert draws.min() > 0
+        assert draws.max() < 1
+        assert stats.kstest(draws[:20000], "uniform").pvalue > 0.001
+
+    def test_uniform_ends_are_open(self):
+        ends = uniform(torch.tensor([0, -1]))
+        assert 0 < float(ends[0]) < float(ends[1]) < 1
+        assert bool(torch.log(ends).isfinite().all())
+
+    def test_normal(self):
+        draws = normal(3, self.where).numpy()
+        assert stats.kstest(draws[:20000], "norm").pvalue > 0.001
+        assert abs(draws.mean()) < 0.01
+        assert abs(draws.std() - 1) < 0.01
+        assert abs(stats.kurtosis(draws)) < 0.05
+
+    def test_laplace(self):
+        draws = laplace(4, self.where).numpy()
+        assert stats.kstest(draws[:20000], "laplace").pvalue > 0.001
+        assert abs(draws.mean()) < 0.02
+        assert abs(draws.std() - 2**0.5) < 0.02
+
+    @pytest.mark.parametrize("draw", [normal, laplace])
+    def test_a_draw_depends_on_its_place_only(self, draw):
+        whole = draw(9, torch.arange(100))
+        assert torch.equal(draw(9, torch.arange(40, 50)), whole[40:50])
+        assert draw(9, torch.arange(3), torch.float32).dtype == torch.float32
