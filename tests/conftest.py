@@ -1,4 +1,4 @@
-"""What tests of every room share: a small world, and the command line in this process."""
+"""What tests of every room share: the command line in this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-SMALL = "synthetic@users=60+items=100+interactions=1200+seed=1"
-"""About 45 users after the filter, each with room for twenty candidates."""
 
 
 class Outcome(NamedTuple):

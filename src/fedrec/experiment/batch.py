@@ -32,7 +32,7 @@ def _run_one(config: RunConfig, folder: Path, resume: bool, quiet: bool, as_json
         result = execute(config, folder, resume, listener)
     except KeyboardInterrupt:
         listener.stop()
-        console.err.print(f"interrupted; nothing is lost: repeat the command with --resume --out {folder}")
+        console.err.print(f"interrupted; to go on, repeat the command with --resume --out {folder}")
         raise
     finally:
         listener.stop()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
+from fedrec.experiment.config import require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
 from fedrec.version import __version__
@@ -43,8 +44,10 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     from safetensors.torch import save_file
 
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    about = {"version": __version__, **about}
+    text = json.dumps({**about, "crc32": _checksum(plain, about)})  # one entry: several would come in random order
     with atomic_file(path) as temporary:
-        save_file(plain, temporary, metadata={"fedrec": json.dumps({"version": __version__, **about})})
+        save_file(plain, temporary, metadata={"fedrec": text})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,13 +56,27 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedrec"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about.pop("crc32") != _checksum(tensors, about):
+            raise ValueError("its bytes do not fit their checksum")
+        return tensors, about
     except FileNotFoundError:
         raise FedrecError(f"there is no checkpoint {path}") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise FedrecError(
-            f"{path} is not a checkpoint of fedrec or is damaged ({error}); remove it and start over"
-        ) from None
+        raise _damaged(path, error) from None
+
+
+def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
+    """safetensors itself notices a file cut short, but not a byte changed on the disk."""
+    crc = zlib.crc32(json.dumps(about).encode())
+    for name in sorted(tensors):
+        content: Any = tensors[name].reshape(-1).view(torch.uint8).numpy()
+        crc = zlib.crc32(content, zlib.crc32(name.encode(), crc))
+    return crc
+
+
+def _damaged(path: Path, error: Exception) -> FedrecError:
+    return FedrecError(f"{path} is not a checkpoint of fedrec or is damaged ({error}); remove it and start over")
 
 
 def save_resume(path: Path, simulator: Simulator, progress: Progress, config: dict[str, Any]) -> None:
@@ -72,11 +89,17 @@ def save_resume(path: Path, simulator: Simulator, progress: Progress, config: di
     save(path, tensors, {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "config": config})
 
 
-def load_resume(path: Path, simulator: Simulator) -> Progress:
+def load_resume(path: Path, simulator: Simulator, config: dict[str, Any]) -> Progress:
+    """Put the simulator where the checkpoint stands; it must come from a run with this config."""
     tensors, about = load(path)
     ledger = simulator.wire.ledger
-    ledger.up = np.array(tensors.pop("ledger.up"))
-    ledger.down = np.array(tensors.pop("ledger.down"))
-    ledger.rounds = {int(number): entry for number, entry in about["ledger"].items()}
+    try:
+        up, down = (tensors.pop(f"ledger.{way}").numpy().copy() for way in ("up", "down"))
+        rounds = {int(number): entry for number, entry in about["ledger"].items()}
+        progress, made_with = Progress(**about["progress"]), about["config"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path, error) from None
+    require_same(made_with, config, path)
     restore(simulator, tensors)
-    return Progress(**about["progress"])
+    ledger.up, ledger.down, ledger.rounds = up, down, rounds
+    return progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,19 @@ def read_config(path: Path | str) -> dict[str, Any]:
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
     return values
+
+
+def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) -> None:
+    """A resumed run may go on for longer and in less memory; anything else would make it another run."""
+    free = (
+        {"memory", "patience"} if "epsilon" in old else {"memory", "patience", "rounds"}
+    )  # a budget is for all rounds
+    changed = sorted(key for key in {*old, *new} - free if old.get(key) != new.get(key))
+    if changed:
+        raise FedrecError(
+            f"{where} was started with other settings ({', '.join(changed)}); resume with the same, or use "
+            "another --out"
+        )
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:

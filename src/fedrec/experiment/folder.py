@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,15 +34,12 @@ class RunFolder:
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunFolder:
-        import tomli_w
-
         folder = RunFolder(path)
         if folder.config.exists():
             raise FedrecError(f"{path} already holds a run; continue it with --resume or choose another --out")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            with atomic_file(folder.config) as temporary:
-                temporary.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
+            folder._write_config(config)
         except OSError as error:
             raise FedrecError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
         return folder
@@ -52,6 +50,23 @@ class RunFolder:
         if not folder.config.exists():
             raise FedrecError(f"{path} is not a run folder: it has no config.toml")
         return folder
+
+    def reopen(self, config: Mapping[str, Any]) -> None:
+        """The run goes on, perhaps for more rounds than it was made for: its result is open again."""
+        self._write_config(config)
+        self.summary.unlink(missing_ok=True)
+
+    def _write_config(self, config: Mapping[str, Any]) -> None:
+        import tomli_w
+
+        with atomic_file(self.config) as temporary:
+            temporary.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
+
+    def sweep(self) -> None:
+        """Remove what a kill in the midst of writing left behind."""
+        for path in self.path.glob(".*"):
+            if re.fullmatch(r"\..+\.[0-9a-f]{32}", path.name):
+                path.unlink(missing_ok=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
         with self.metrics.open("a", encoding="utf-8") as file:

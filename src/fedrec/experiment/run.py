@@ -20,7 +20,7 @@ from fedrec.data import Interactions
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, protocol
 from fedrec.experiment import checkpoint
-from fedrec.experiment.config import RunConfig, parse_memory
+from fedrec.experiment.config import RunConfig, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
@@ -127,25 +127,36 @@ class Run:
                 self.simulator, self.progress, self.rules, self._select, lambda: self._keep_best(folder), after_round
             )
         except KeyboardInterrupt:
-            if folder is not None:
+            if folder is not None and self._between_rounds():
                 self.save(folder)
             raise
-        self._load_best(folder)
-        result = self._finish(folder)
         if folder is not None:
-            self.save(folder)
-        return result
+            self.save(
+                folder
+            )  # the last state, from which more rounds can follow, before the chosen one takes its place
+        return self._finish(folder, self._load_chosen(folder))
+
+    def _between_rounds(self) -> bool:
+        """Whether simulator and progress agree; in the midst of a round some clients have already moved on."""
+        return max(self.simulator.wire.ledger.rounds, default=-1) < self.progress.next_round
 
     def resume(self, folder: RunFolder) -> None:
         """Take over where a run with the same config left off."""
+        folder.sweep()
         if not folder.last.exists():
             folder.forget_after(0)
             return  # killed before its first checkpoint: start over
-        self.progress = checkpoint.load_resume(folder.last, self.simulator)
-        self.progress.stopped_early = False
+        self.progress = checkpoint.load_resume(folder.last, self.simulator, self.config.to_dict())
+        patience, stale = self.rules.patience, self.progress.stale
+        self.progress.stopped_early = patience is not None and stale >= patience  # a longer patience goes on
         folder.forget_after(self.progress.next_round)
         if self.progress.best_round >= 0 and folder.best.exists():
-            self._best = checkpoint.load(folder.best)[0]
+            self._best = self._stored_best(folder)
+
+    def _stored_best(self, folder: RunFolder) -> dict[str, Tensor] | None:
+        """The chosen round on disk; None where a kill left that of a later round, which will come again."""
+        tensors, about = checkpoint.load(folder.best)
+        return tensors if about.get("round") == self.progress.best_round else None
 
     def save(self, folder: RunFolder) -> None:
         """Best first: a kill in between leaves a best that the resumed run will reach again."""
@@ -192,35 +203,35 @@ class Run:
             self._best = None
             checkpoint.save(folder.best, tensors, self._about(self.progress.best_round))
 
-    def _load_best(self, folder: RunFolder | None) -> None:
+    def _load_chosen(self, folder: RunFolder | None) -> int:
         """Make the chosen round the present state: the best by selection, or the last where there is no selection."""
-        if self.progress.best_round < 0:
-            self.progress.best_round = self.progress.next_round - 1
-            self._best = {name: value.clone() for name, value in checkpoint.tensors_of(self.simulator).items()}
-            return
-        if folder is not None:
-            self.save(folder)  # the last state, before the best takes its place
-        best = self._best if self._best is not None or folder is None else checkpoint.load(folder.best)[0]
+        chosen = self.progress.best_round
+        if chosen < 0:
+            chosen = self.progress.next_round - 1
+            if folder is not None:
+                checkpoint.save(folder.best, checkpoint.tensors_of(self.simulator), self._about(chosen))
+            return chosen
+        best = self._best if self._best is not None or folder is None else self._stored_best(folder)
         if best is None:
-            raise FedrecError("the state of the chosen round is gone; run again with --out")
+            raise FedrecError(f"the state of the chosen round {chosen} is gone; start over in another --out folder")
         checkpoint.restore(self.simulator, best)
+        return chosen
 
     # -- the end --
 
-    def _finish(self, folder: RunFolder | None) -> Result:
-        chosen = self.progress.best_round
+    def _finish(self, folder: RunFolder | None, chosen: int) -> Result:
         started = time.perf_counter()
         test = self.evaluate(self.prepared.test, chosen)
         valid = self.evaluate(self.prepared.valid, chosen).mean() if self.prepared.valid is not None else {}
         self.progress.seconds_evaluate += time.perf_counter() - started
-        summary = self._summary(test, valid)
+        summary = self._summary(chosen, test, valid)
         if folder is not None:
             folder.write_per_user(self.prepared, test)
             folder.write_ids(self.prepared)
             folder.write_summary(summary)
         return Result(summary, test, None if folder is None else folder.path)
 
-    def _summary(self, test: Evaluation, valid: dict[str, float]) -> dict[str, Any]:
+    def _summary(self, chosen: int, test: Evaluation, valid: dict[str, float]) -> dict[str, Any]:
         method, progress, source = self.method, self.progress, self.prepared.source
         uploads = sum(1 for entry in self.simulator.wire.ledger.rounds.values() if entry["up"])
         summary: dict[str, Any] = {
@@ -240,7 +251,7 @@ class Run:
             "clients": self.world.clients,
             "seed": self.config.seed,
             "rounds_run": progress.next_round,
-            "best_round": progress.best_round,
+            "best_round": chosen,
             "stopped_early": progress.stopped_early,
             "test": test.mean(),
             "valid": valid,
@@ -276,9 +287,10 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
         return Run(config, data).execute(None, listener)
     if resume and RunFolder(out).config.exists():
         folder = RunFolder.open(out)
-        _same_config(folder, config)
+        require_same(read_config(folder.config), config.to_dict(), folder.path)
         run = Run(config, data)
         run.resume(folder)
+        folder.reopen(config.to_dict())
     else:
         if RunFolder(out).config.exists():
             raise FedrecError(f"{out} already holds a run; continue it with --resume or choose another --out")
@@ -309,21 +321,6 @@ def run(
     name = f"{data.name}@{data.version}" if isinstance(data, Interactions) else data
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
     return execute(RunConfig(**values), None if out is None else Path(out), resume, data=table)
-
-
-def _same_config(folder: RunFolder, config: RunConfig) -> None:
-    import tomllib
-
-    old = tomllib.loads(folder.config.read_text(encoding="utf-8"))
-    new = config.to_dict()
-    changed = sorted(
-        key for key in {*old, *new} if old.get(key) != new.get(key) and key not in ("rounds", "memory", "patience")
-    )
-    if changed:
-        raise FedrecError(
-            f"{folder.path} was started with other settings ({', '.join(changed)}); resume with the same, or use "
-            "another --out"
-        )
 
 
 def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:

@@ -1,0 +1,307 @@
+"""Resume = never stopped: however a run ends early, going on gives the numbers and bytes of the undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import save_file
+
+from fedrec.data import leave_one_out, load, write
+from fedrec.errors import FedrecError
+from fedrec.experiment import checkpoint
+from fedrec.experiment import run as runs
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.run import Listener, Result, execute
+from fedrec.federation.loop import Progress, Score
+from fedrec.federation.simulator import RoundLog, Simulator
+
+from . import SMALL
+
+ROUNDS = 6
+PLAIN = RunConfig("fedmf", data=SMALL, rounds=ROUNDS, params={"dim": 8})
+EARLY_BEST = {"dim": 8, "lr": 0.04, "optimiser": "adam"}
+"""Parameters that overfit at once, so that the best round is not the last."""
+CONFIGS = {
+    "fedmf": PLAIN,
+    "local": RunConfig("local", data=SMALL, rounds=ROUNDS, params={"dim": 4}),
+    "ncf, half of the clients": RunConfig(
+        "fedavg", data=SMALL, rounds=ROUNDS, backbone="ncf", participation=0.5, params={"dim": 4, "lr": 1.0}
+    ),
+    "private": RunConfig(
+        "fedmf", data=SMALL, rounds=ROUNDS, participation=0.5, privacy="clip=1,gaussian=0.01", params={"dim": 8}
+    ),
+    "silos": RunConfig("fedavg", data=SMALL, rounds=ROUNDS, silos="4:taste", params={"dim": 4}),
+    "seldom evaluated": RunConfig("fedmf", data=SMALL, rounds=ROUNDS, eval_every=3, params={"dim": 8}),
+}
+
+
+class StopAfter(Listener):
+    """Ctrl-C at the end of a round."""
+
+    def __init__(self, round: int) -> None:
+        self.last = round
+
+    def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
+        if log.round == self.last:
+            raise KeyboardInterrupt
+
+
+def facts(result: Result) -> dict[str, Any]:
+    """What must not depend on interruptions; seconds and memory may."""
+    return {k: v for k, v in result.summary.items() if k not in ("seconds", "peak_memory_mb")}
+
+
+def rounds_logged(folder: Path) -> list[int]:
+    return [json.loads(line)["round"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def same(folder: Path, whole: Path) -> None:
+    """Two run folders hold the same run."""
+    results = [json.loads((path / "summary.json").read_text()) for path in (folder, whole)]
+    for result in results:
+        del result["seconds"], result["peak_memory_mb"]
+    assert results[0] == results[1]
+    assert rounds_logged(folder) == rounds_logged(whole) == list(range(len(rounds_logged(whole))))
+    for name in ("checkpoint.safetensors", "per_user.csv", "items.csv", "users.csv", "config.toml"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    ends = [checkpoint.load(path / "last.safetensors") for path in (folder, whole)]
+    assert ends[0][1]["ledger"] == ends[1][1]["ledger"]
+    assert all(bool((ends[0][0][name] == value).all()) for name, value in ends[1][0].items())
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.iterdir())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_interrupted_between_rounds(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    execute(config, tmp_path / "whole")
+    for stops in ([0], [ROUNDS - 1], [1, 2, 4]):
+        folder = tmp_path / "-".join(map(str, stops))
+        for stop in stops:
+            with pytest.raises(KeyboardInterrupt):
+                execute(config, folder, resume=True, listener=StopAfter(stop))
+            assert not (folder / "summary.json").exists()
+        execute(config, folder, resume=True)
+        same(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["fedmf", "local"])
+@pytest.mark.parametrize("where", ["training", "evaluating", "after training"])
+def test_interrupted_in_the_midst_of_a_round(
+    name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some clients have already trained when Ctrl-C arrives: that half of a round must not be saved."""
+    config = CONFIGS[name]
+    execute(config, tmp_path / "whole")
+    folder = tmp_path / "run"
+    target = {"training": "_train", "evaluating": "scores", "after training": "_answer"}[where]
+    original, calls = getattr(Simulator, target), []
+
+    def interrupted(self: Simulator, *args: Any, **more: Any) -> Any:
+        calls.append(None)
+        result = original(self, *args, **more)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Simulator, target, interrupted)
+        patched.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            execute(config, folder)
+    assert 2 <= checkpoint.load(folder / "last.safetensors")[1]["progress"]["next_round"] <= 4
+    execute(config, folder, resume=True)
+    same(folder, tmp_path / "whole")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from fedrec.experiment import run as runs
+from fedrec.experiment.config import RunConfig
+runs.CHECKPOINT_SECONDS = 0.0
+runs.execute(RunConfig(**eval(sys.argv[1])), Path(sys.argv[2]), resume=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["local", "private"])
+def test_killed_at_a_random_moment(name: str, tmp_path: Path) -> None:
+    """A real process and a real SIGKILL, several times over, while checkpoints are written after every round."""
+    config = replace(CONFIGS[name], rounds=25)
+    execute(config, tmp_path / "whole")
+    folder, draw = tmp_path / "run", random.Random(name)
+    killed = 0
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", KILLED, repr(config.to_dict()), str(folder)])
+        wait_for(folder, process)
+        time.sleep(draw.uniform(0, 0.15))
+        if process.poll() is None:
+            killed += 1
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert killed or (folder / "summary.json").exists()
+    execute(config, folder, resume=True)
+    same(folder, tmp_path / "whole")
+
+
+def wait_for(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until the process has logged a round beyond those it found."""
+    path = folder / "metrics.jsonl"
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        if path.exists() and path.stat().st_mtime_ns != before:
+            return
+        time.sleep(0.002)
+
+
+def test_killed_before_the_first_checkpoint(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    execute(PLAIN, whole)
+    with pytest.raises(KeyboardInterrupt):
+        execute(PLAIN, folder, listener=StopAfter(2))
+    (folder / "last.safetensors").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "cli')  # cut short
+    (folder / f".last.safetensors.{'0' * 32}").write_bytes(b"half a checkpoint")
+    execute(PLAIN, folder, resume=True)
+    same(folder, whole)
+
+
+def test_killed_between_the_two_checkpoint_files(tmp_path: Path) -> None:
+    """`checkpoint.safetensors` is then of a later round than `last.safetensors`."""
+    whole, early, late = (tmp_path / name for name in ("whole", "early", "late"))
+    execute(PLAIN, whole)
+    for folder, stop in ((early, 1), (late, 5)):
+        with pytest.raises(KeyboardInterrupt):
+            execute(PLAIN, folder, listener=StopAfter(stop))
+    (early / "checkpoint.safetensors").write_bytes((late / "checkpoint.safetensors").read_bytes())
+    execute(PLAIN, early, resume=True)
+    same(early, whole)
+
+
+def test_killed_after_early_stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision to stop is part of what a resume takes over: not a round more is trained."""
+    config = RunConfig("fedmf", data=SMALL, rounds=60, patience=2, params=EARLY_BEST)
+    whole = execute(config, tmp_path / "whole")
+    assert whole.summary["stopped_early"]
+    with monkeypatch.context() as patched:
+        patched.setattr(runs.Run, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            execute(config, tmp_path / "run")
+    execute(config, tmp_path / "run", resume=True)
+    same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("data", ["validated", "no validation part"])
+def test_a_finished_run_goes_on_for_more_rounds(data: str, tmp_path: Path) -> None:
+    long = replace(PLAIN, rounds=12, params=EARLY_BEST)
+    if data == "no validation part":
+        write(leave_one_out(load(SMALL)), tmp_path)
+        long = replace(long, train=str(tmp_path / "train.csv"), test=str(tmp_path / "test.csv"))
+    whole = execute(long, tmp_path / "whole")
+    short = execute(replace(long, rounds=6), tmp_path / "run")
+    assert data != "validated" or short.summary["best_round"] < 5, "the world makes the test empty"
+    assert execute(long, tmp_path / "run", resume=True).summary["rounds_run"] == 12
+    assert whole.summary["best_round"] == (11 if data == "no validation part" else whole.summary["best_round"])
+    same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    once = execute(PLAIN, tmp_path / "run")
+    again = execute(PLAIN, tmp_path / "run", resume=True)
+    assert facts(once) == facts(again)
+    assert rounds_logged(tmp_path / "run") == list(range(ROUNDS))
+
+
+def test_state_too_large_to_hold_twice_is_kept_on_disk(tmp_path: Path) -> None:
+    small = replace(PLAIN, memory="16K", params=EARLY_BEST)
+    execute(small, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        execute(small, tmp_path / "run", listener=StopAfter(4))
+    execute(small, tmp_path / "run", resume=True)
+    same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        execute(PLAIN, tmp_path / "run", listener=StopAfter(3))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("seed", 1), ("participation", 0.5), ("params", {"dim": 4}), ("protocol", "honest,negatives=1"), ("silos", "3")],
+)
+def test_other_settings_are_refused(stopped: Path, field: str, value: Any) -> None:
+    before = {path.name: path.read_bytes() for path in stopped.iterdir()}
+    with pytest.raises(FedrecError, match=rf"other settings \({field}\)"):
+        execute(replace(PLAIN, **{field: value}), stopped, resume=True)
+    assert {path.name: path.read_bytes() for path in stopped.iterdir()} == before
+
+
+def test_a_privacy_budget_cannot_be_stretched(tmp_path: Path) -> None:
+    config = replace(PLAIN, rounds=3, privacy="clip=1", epsilon=2.0, delta=1e-5)
+    execute(config, tmp_path / "run")
+    with pytest.raises(FedrecError, match=r"other settings \(rounds\)"):
+        execute(replace(config, rounds=6), tmp_path / "run", resume=True)
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    elif how == "empty":
+        content = bytearray()
+    elif how == "text":
+        content = bytearray(b"this is not a checkpoint\n")
+    elif how == "one bit":
+        content[-100] ^= 1
+    elif how == "header":
+        content[20] ^= 0xFF
+    else:
+        content[-40:] = bytes(40)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "text", "one bit", "header", "overwritten"])
+@pytest.mark.parametrize("name", ["last.safetensors", "checkpoint.safetensors"])
+def test_a_damaged_checkpoint_is_noticed(stopped: Path, name: str, how: str) -> None:
+    damage(stopped / name, how)
+    with pytest.raises(FedrecError, match=rf"{name} is not a checkpoint of fedrec or is damaged"):
+        execute(PLAIN, stopped, resume=True)
+
+
+def test_a_foreign_checkpoint_is_refused(stopped: Path, tmp_path: Path) -> None:
+    foreign = stopped / "last.safetensors"
+    own = foreign.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        execute(replace(PLAIN, seed=9), tmp_path / "other", listener=StopAfter(3))
+    foreign.write_bytes((tmp_path / "other" / "last.safetensors").read_bytes())  # same shapes, another seed
+    with pytest.raises(FedrecError, match=r"other settings \(seed\)"):
+        execute(PLAIN, stopped, resume=True)
+    foreign.write_bytes((stopped / "checkpoint.safetensors").read_bytes())  # a model, not a place to resume
+    with pytest.raises(FedrecError, match="not a checkpoint of fedrec"):
+        execute(PLAIN, stopped, resume=True)
+    tensors, _ = checkpoint.load(stopped / "checkpoint.safetensors")
+    save_file(tensors, foreign)  # written by something else
+    with pytest.raises(FedrecError, match="not a checkpoint of fedrec"):
+        execute(PLAIN, stopped, resume=True)
+    foreign.write_bytes(own)
+    execute(PLAIN, stopped, resume=True)
+
+
+def test_a_damaged_config_is_one_line(stopped: Path) -> None:
+    (stopped / "config.toml").write_bytes(b"method = \xff\xfe")
+    with pytest.raises(FedrecError, match="not valid TOML"):
+        execute(PLAIN, stopped, resume=True)
