@@ -205,6 +205,10 @@ def _down_bytes(down: Down, clients: int) -> int:
     )
 
 
+def _inhabited(simulator: Simulator) -> list[_Home]:
+    return [home for home in simulator.homes if len(home.cohort.clients)]
+
+
 def state_of(simulator: Simulator, home: _Home, clients: np.ndarray) -> State:
     """A copy of what some clients hold, in any order."""
     _, where = home.positions(clients)
@@ -304,7 +308,7 @@ class MethodTests:
         for data in self.worlds():
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for home in simulator.homes:
+            for home in _inhabited(simulator):
                 everyone = home.cohort.clients
                 expected = self._alone(simulator, home, everyone)
                 shuffled = np.random.default_rng(1).permutation(everyone)
@@ -330,7 +334,7 @@ class MethodTests:
         for data in self.worlds(participation=1.0):
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for home in simulator.homes:
+            for home in _inhabited(simulator):
                 results = []
                 for foldable in (True, False):
                     clients = home.cohort.clients
@@ -377,7 +381,7 @@ class MethodTests:
             simulator = Simulator(self.method, data)
             simulator.round(0)
             for foldable in (True, False):
-                for home in simulator.homes:
+                for home in _inhabited(simulator):
                     self._check_boundary(simulator, home, foldable)
 
     def _check_boundary(self, simulator: Simulator, home: _Home, foldable: bool) -> None:

@@ -164,7 +164,8 @@ def plain_epoch(data: ClientData, client: int, loss: str, epoch: int) -> list[tu
         samples += [(user, n, 0.0) for (user, _), row in zip(positives, drawn, strict=True) for n in row]
     key = fold(stream(data.world.seed, Purpose.ORDER, ROUND, client), epoch)
     size = len(samples)
-    order = permute(torch.tensor(signed(key)), torch.tensor(size), torch.arange(size)) if size else []
+    owner = torch.zeros(size, dtype=torch.int64)
+    order = permute(torch.tensor([signed(key)]), torch.tensor([size]), torch.arange(size), owner)
     return [samples[int(k)] for k in order]
 
 
@@ -172,8 +173,7 @@ def batched_epoch(samples: Samples, epoch: int) -> dict[int, list[list[tuple]]]:
     """The same from `Samples`: client -> batches -> samples."""
     chunk = samples.chunk
     found: dict[int, list[list[tuple]]] = {int(c): [] for c in chunk.clients}
-    for step in range(int(samples.steps.max())):
-        batch = samples.batch(epoch, step)
+    for batch in samples.epoch(epoch):
         for k in range(batch.clients):
             client = int(chunk.clients[samples.order[k]])
             real = batch.valid[k]

@@ -73,8 +73,7 @@ def train(method: LocalTraining, client: Client, data: ClientData, number: int, 
     samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
     steps = optimiser(method, client)
     for epoch in range(method.epochs):
-        for step in range(int(samples.steps[0])):
-            batch = samples.batch(epoch, step)
+        for batch in samples.epoch(epoch):
             real = batch.valid[0]
             user, pos = batch.user[0][real], samples.item[batch.pos[0][real]]
             if batch.neg is None:

@@ -1,0 +1,171 @@
+"""Local training: initial values, the kernel against torch, what is touched, and what the log shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedrec.federation.clients import Chunk, ClientData
+from fedrec.federation.contract import Folded, Rows, World
+from fedrec.federation.samples import Samples
+from fedrec.federation.simulator import Simulator
+from fedrec.federation.training import Fitted, LocalTraining
+from fedrec.methods import FedMF, Local
+from fedrec.testing import tiny_world
+
+MF = LocalTraining(dim=4, init_std=0.3, batch=16, lr=0.5)
+
+
+def fit(method: LocalTraining, chunk: Chunk, table: torch.Tensor | None = None, **options) -> Fitted:
+    user = method.init_users(chunk.world, chunk.users)
+    table = method.init_items(chunk.world) if table is None else table
+    return method.fit(chunk, 0, user, table, **options)
+
+
+def everyone(data: ClientData, foldable: bool = True) -> Chunk:
+    return data.chunk(np.arange(data.world.clients), foldable=foldable)
+
+
+class TestInitialValues:
+    def test_item_table_is_normal_and_common(self):
+        method, world = LocalTraining(dim=50), World(items=2000, clients=3)
+        table = method.init_items(world)
+        assert table.dtype == torch.float32
+        assert abs(float(table.mean())) < 1e-4
+        assert float(table.std()) == pytest.approx(0.01, rel=0.01)
+        assert not torch.equal(table, method.init_items(replace(world, seed=1)))
+
+    def test_user_vectors_belong_to_the_user(self):
+        world = World(items=5, clients=3, dtype=torch.float64)
+        together = MF.init_users(world, np.arange(1000))
+        assert torch.equal(MF.init_users(world, np.array([700, 3])), together[[700, 3]])
+        assert float(together.std()) == pytest.approx(0.3, rel=0.05)
+        assert len(together.unique(dim=0)) == 1000
+
+    def test_users_and_items_differ(self):
+        world = World(items=5, clients=3, dtype=torch.float64)
+        assert not torch.isin(MF.init_users(world, np.arange(5)), MF.init_items(world)).any()
+
+    def test_network_is_within_one_over_the_root_of_fan_in(self):
+        dense = LocalTraining(backbone="ncf", dim=32).init_dense(World(items=5, clients=3))
+        fan_in = {"0": 64, "1": 32, "2": 16}
+        for name, value in dense.items():
+            bound = fan_in[name[-1]] ** -0.5
+            assert float(value.abs().max()) <= bound
+            if value.numel() > 100:
+                assert float(value.std()) == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("loss", ["bce", "bpr"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_the_kernel_is_the_torch_program(optimiser, loss, reduction, slots):
+    method = replace(MF, optimiser=optimiser, loss=loss, reduction=reduction, epochs=2, lr=0.05, lr_item=0.03)
+    data = tiny_world(empty=True, negatives=slots)
+    compiled, plain = (fit(method, everyone(replace(data, world=replace(data.world, compiled=c)))) for c in (1, 0))
+    assert isinstance(compiled.table, Folded), "the kernel was not used"
+    assert isinstance(plain.table, Rows)
+    assert torch.allclose(compiled.user, plain.user, atol=1e-12)
+    assert torch.allclose(compiled.table.total, (plain.table.dense() - plain.table.base).sum(0), atol=1e-12)
+    assert float(compiled.table.total.abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_the_kernel_on_own_tables(optimiser):
+    method = replace(MF, optimiser=optimiser, lr=0.05)
+    data = tiny_world(empty=True)
+    results = []
+    for compiled in (True, False):
+        chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
+        table = method.init_items(data.world).repeat(12, 1, 1)
+        table += torch.arange(12)[:, None, None] / 10  # each its own
+        results.append(fit(method, chunk, table))
+    assert torch.allclose(results[0].table, results[1].table, atol=1e-12)
+    assert torch.allclose(results[0].user, results[1].user, atol=1e-12)
+
+
+def test_the_log_shows_the_same_mean_loss():
+    method = FedMF(dim=4, batch=16, epochs=2, lr=0.1)
+    logs = [Simulator(method, tiny_world(compiled=c)).round(0) for c in (True, False)]
+    assert logs[0].observed["loss"] == pytest.approx(logs[1].observed["loss"], abs=1e-12)
+    assert logs[0].observed["loss"] == pytest.approx(np.log(2), abs=1e-3)  # from small initial values
+
+
+def test_loss_falls_with_training():
+    simulator = Simulator(FedMF(dim=8, lr=5.0, init_std=0.1), tiny_world())
+    losses = [simulator.round(number).observed["loss"] for number in range(30)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_folding_is_not_used_where_single_uploads_are_needed():
+    data = tiny_world()
+    assert isinstance(fit(MF, everyone(data, foldable=False)).table, Rows)
+    assert isinstance(fit(MF, everyone(data), fold=False).table, Rows)
+    assert isinstance(fit(MF, everyone(tiny_world(silos=(5, 4, 3)))).table, Rows)
+
+
+def test_integer_rates_do_not_compile_the_kernel_again():
+    from fedrec.federation.kernels import train_clients
+
+    data = tiny_world()
+    fit(MF, everyone(data))
+    known = len(train_clients.signatures)
+    fit(replace(MF, lr=1, lr_item=2), everyone(data))
+    fit(MF, data.chunk(np.arange(12)[::2].astype(np.int32), foldable=True))
+    assert len(train_clients.signatures) == known
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("silos", [None, (11, 1)])
+def test_nothing_to_train_on(compiled, silos):
+    """A chunk whose only client has no items: nothing moves, nothing breaks."""
+    data = tiny_world(empty=True, silos=silos, compiled=compiled)
+    chunk = data.chunk(np.array([data.world.clients - 1]), foldable=True)
+    fitted = fit(MF, chunk)
+    assert torch.equal(fitted.user, MF.init_users(data.world, chunk.users))
+    changed = fitted.table.total if isinstance(fitted.table, Folded) else fitted.table.value
+    assert not changed.any()
+
+
+def wide(compiled: bool) -> ClientData:
+    """2,000 clients of 3 items each among 5,000: ten million pairs, of which a round touches at most 30,000."""
+    rng = np.random.default_rng(0)
+    item = np.concatenate([rng.choice(5000, 3, replace=False) for _ in range(2000)])
+    world = World(items=5000, clients=2000, compiled=compiled, dtype=torch.float64)
+    return ClientData.build(world, np.repeat(np.arange(2000), 3), item, users=np.arange(2000),
+                            client_ptr=np.arange(2001))  # fmt: skip
+
+
+def test_work_follows_the_data():
+    """An upload holds the rows that its client's samples touched, not the table."""
+    data = wide(compiled=False)
+    chunk = everyone(data)
+    fitted = fit(MF, chunk)
+    assert isinstance(fitted.table, Rows)
+    distinct = len(Samples(chunk, 0, "bce", 16).item)
+    assert len(fitted.table.value) == distinct <= 2000 * 3 * 5
+    held = sum(t.numel() for t in (fitted.table.owner, fitted.table.item, fitted.table.value, fitted.user))
+    assert held < 2000 * 5000 * MF.dim / 100
+
+
+def test_a_wide_round_is_one_chunk_and_quick():
+    """Under a budget in which 2,000 dense tables (0.3 GiB) would not fit."""
+    simulator = Simulator(FedMF(dim=4, batch=16, lr=1.0), wide(compiled=False), memory=200 << 20)
+    chunks = list(simulator._chunks(np.arange(2000)))
+    assert len(chunks) == 1
+    assert simulator.round(0).seconds < 10
+
+
+def test_memory_budget_sets_the_chunks():
+    data = tiny_world()
+    whole = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data)._chunks(np.arange(12))]
+    assert whole == [12]
+    single = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data, memory=2)._chunks(np.arange(12))]
+    assert single == [1] * 12
+    some = [chunk.clients for _, chunk, _ in Simulator(Local(dim=4), data, memory=1 << 16)._chunks(np.arange(12))]
+    assert 1 < len(some) < 12
+    assert np.concatenate(some).tolist() == list(range(12))
