@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import inspect
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,9 @@ from fedrec.errors import FedrecError
 from fedrec.version import __version__
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
+
+DISK_PROBLEMS = {getattr(errno, name) for name in
+                 ("ENOSPC", "EROFS", "EACCES", "EPERM", "EDQUOT", "ENAMETOOLONG", "ENOTDIR", "EISDIR")}  # fmt: skip
 
 app = typer.Typer(
     help="Federated recommendation: train, evaluate honestly, compare.",
@@ -72,6 +76,10 @@ def run_command(
     from fedrec.experiment.config import make_config, read_config
     from fedrec.experiment.params import parse_settings
 
+    if resume and out is None:
+        raise FedrecError("--resume needs the run folder: add --out DIR")
+    if resume and config is None and out is not None and (out / "config.toml").is_file():
+        config = out / "config.toml"  # what is not said again stays as it was
     values: dict[str, Any] = read_config(config) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
@@ -81,8 +89,6 @@ def run_command(
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
-    if resume and out is None:
-        raise FedrecError("--resume needs the run folder: add --out DIR")
     run_seeds(make_config(values), _seed_list(seeds, seed), out, resume, quiet, json_)
 
 
@@ -161,6 +167,22 @@ def compare_command(
     console.out.print(f"{out} written")
 
 
+@app.command("report")
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    out: Annotated[Path | None, typer.Option(help="The file; default report.html in the first folder.")] = None,
+    references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
+    users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
+) -> None:
+    """One self-contained HTML page about a run, its seeds, or several runs side by side."""
+    from fedrec import console
+    from fedrec.report.comparison import find_runs
+    from fedrec.report.html import write_report
+
+    path = write_report(find_runs(runs), out or runs[0] / "report.html", references, users)
+    console.out.print(f"{path} written")
+
+
 @app.command("methods")
 def methods_command(
     name: Annotated[str | None, typer.Argument(help="Show the parameters of one method.")] = None,
@@ -179,7 +201,7 @@ def methods_command(
         console.table(["method", "kind", "backbones", "also called", "what"], rows)
         return
     cls, _ = method_class(name)
-    console.out.print(f"[bold]{cls.name}[/bold]: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""))
+    console.out.print(f"{cls.name}: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""), style="bold")
     module = inspect.getmodule(cls)
     if module is not None and module.__doc__:
         console.out.print(module.__doc__.strip() + "\n")
@@ -213,21 +235,23 @@ def data_list() -> None:
 
 
 @data_app.command("show")
-def data_show(spec: Annotated[str, typer.Argument(help="Dataset name or file.")]) -> None:
-    """Counts, sparsity, licence and origin of a dataset."""
+def data_show(
+    spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
+    out: Annotated[Path | None, typer.Option(help="Write an HTML page with pictures of its shape.")] = None,
+) -> None:
+    """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds pictures."""
     from fedrec import console
-    from fedrec.data import datasets, load
+    from fedrec.data import load
+    from fedrec.report.data_page import facts, write_data_page
+    from fedrec.report.origin import in_words, place
 
+    fresh = place(spec) is None
     data = load(spec, progress=console.download)
-    about = data.describe()
-    rows = [[field.name.replace("_", " "), getattr(about, field.name)] for field in dataclasses.fields(about)]
-    known = next((entry for entry in datasets() if entry.name == data.name), None)
-    if known is not None:
-        rows += [["title", known.title], ["licence", known.licence], ["cite", known.citation], ["home", known.home]]
+    rows = facts(data, in_words(spec, downloaded=fresh))
     for name, value in rows:
-        console.out.print(f"{name:>16}  {value:.6f}" if isinstance(value, float) else f"{name:>16}  {value}")
-    for note in data.notes:
-        console.out.print(f"{'note':>16}  {note}")
+        console.out.print(f"{name:>16}  {value}", markup=False)
+    if out is not None:
+        console.out.print(f"{write_data_page(data, rows, out)} written")
 
 
 @data_app.command("get")
@@ -282,15 +306,22 @@ def main() -> None:
     """Entry point: every mistake of the user is one line on stderr and exit code 2."""
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except FedrecError as error:
         _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except UsageProblem as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            sys.exit(0)
         _fail(error.format_message())
+    except BrokenPipeError:  # whoever reads our output has seen enough, as in `fedrec methods | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT):
+        if error.errno not in DISK_PROBLEMS:
             raise
         _fail(f"{error.filename or 'writing'}: {error.strerror}; free some space or choose another folder")
 

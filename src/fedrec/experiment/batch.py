@@ -10,17 +10,21 @@ from statistics import mean, stdev
 from fedrec import console
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import Result, execute
 
 
 def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resume: bool, quiet: bool,
               as_json: bool) -> list[Result]:  # fmt: skip
     """Run every seed and print what came out. Without `out` a free folder below runs/ is taken."""
-    results = []
+    planned = {}
     for seed in seeds or [config.seed]:
         one = dataclasses.replace(config, seed=seed)
         folder = (out if seeds is None else out / f"seed{seed}") if out is not None else free_folder(one)
-        results.append(_run_one(one, folder, resume, quiet, as_json))
+        if not resume:
+            RunFolder(folder).require_free()
+        planned[folder] = one
+    results = [_run_one(one, folder, resume, quiet, as_json) for folder, one in planned.items()]
     if len(results) > 1 and not as_json:
         _show_spread(results)
     return results
@@ -36,12 +40,23 @@ def _run_one(config: RunConfig, folder: Path, resume: bool, quiet: bool, as_json
         raise
     finally:
         listener.stop()
+    _write_report(folder)
     if as_json:
         print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
     else:
         console.show_summary(result.summary)
         console.out.print(f"run folder: {folder}")
     return result
+
+
+def _write_report(folder: Path) -> None:
+    """The run is safe by now: a page that cannot be written is worth a note, not an error."""
+    from fedrec.report.html import write_own_report  # which reads runs, and so cannot be imported above
+
+    try:
+        write_own_report(folder)
+    except (FedrecError, OSError) as error:
+        console.err.print(f"note: report.html was not written: {error}", markup=False)
 
 
 def free_folder(config: RunConfig) -> Path:

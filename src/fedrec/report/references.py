@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec import console
 from fedrec.data import cache_folder
+from fedrec.data.atomic import scratch_folder
+from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import execute
 from fedrec.report.comparison import FinishedRun, read_run
+from fedrec.report.origin import at_hand
 
 REFERENCES = ("popularity", "local")
 PLACE = ("data", "protocol", "silos", "train", "valid", "test")  # what a reference must share with the runs
@@ -19,20 +22,51 @@ PLACE = ("data", "protocol", "silos", "train", "valid", "test")  # what a refere
 
 def with_references(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """The runs, and those references that are not among them."""
+    return [*runs, *(_reference(name, runs[0]) for name in _missing(runs))]
+
+
+def cheap_references(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """What can stand beside the runs without training: popularity if the data is here, local if it was run before."""
+    found = []
+    for name in _missing(runs):
+        try:
+            if (_place(name, runs[0])[1] / "summary.json").exists():
+                found.append(read_run(_place(name, runs[0])[1]))
+            elif name == "popularity" and at_hand(runs[0].config):
+                found.append(_reference(name, runs[0], quiet=True))
+        except (FedrecError, OSError):
+            continue  # the data or the cache cannot be used: the report does without
+    return [run for run in found if (run.data, run.protocol) == (runs[0].data, runs[0].protocol)]
+
+
+def _missing(runs: Sequence[FinishedRun]) -> list[str]:
     there = {run.summary["method"] for run in runs}
-    return [*runs, *(_reference(name, runs[0]) for name in REFERENCES if name not in there)]
+    return [name for name in REFERENCES if name not in there]
 
 
-def _reference(method: str, beside: FinishedRun) -> FinishedRun:
+def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     same = {key: beside.config[key] for key in PLACE if key in beside.config}
     config = RunConfig(method=method, eval_every=5, **same)
     text = f"{beside.data} {beside.summary['dataset']} {sorted(config.to_dict().items())} {beside.summary['versions']}"
-    folder = cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _reference(method: str, beside: FinishedRun, quiet: bool = False) -> FinishedRun:
+    config, folder = _place(method, beside)
     if not (folder / "summary.json").exists():
-        shutil.rmtree(folder, ignore_errors=True)  # one that was interrupted
-        bar = console.listener(f"reference {method}", quiet=False, as_json=False)
+        bar = console.listener(f"reference {method}", quiet=quiet, as_json=False)
         try:
-            execute(config, Path(folder), listener=bar)
+            with scratch_folder(folder.parent) as scratch:  # several runs may come here at the same time
+                execute(config, scratch / "run", listener=bar)
+                _move(scratch / "run", folder)
         finally:
             bar.stop()
     return read_run(folder)
+
+
+def _move(finished: Path, folder: Path) -> None:
+    try:
+        os.replace(finished, folder)
+    except OSError:
+        if not (folder / "summary.json").exists():  # else somebody else was first with the same
+            raise

@@ -1,0 +1,184 @@
+"""The report page: one self-contained HTML file about one configuration or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.report import figures
+from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
+from fedrec.report.price import price_table
+from fedrec.report.records import per_user
+from fedrec.report.references import cheap_references, with_references
+from fedrec.report.samples import sample_users
+from fedrec.report.views import View, command, cutoff, headline, selection, settings, views
+from fedrec.version import __version__
+
+HIGHER_IS_BETTER = ("recall", "ndcg", "mrr", "precision", "f1", "map", "hr")
+LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report reads the data again
+
+
+def write_page(path: Path, template: str, **content: Any) -> Path:
+    """Fill a template and put it in place in one step."""
+    environment = Environment(
+        loader=PackageLoader("fedrec.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    style = Markup(environment.get_template("style.css").render())
+    text = environment.get_template(template).render(style=style, fedrec_version=__version__, **content)
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except (IsADirectoryError, NotADirectoryError, FileExistsError):
+        raise FedrecError(f"cannot write {path}: give the name of a file with --out") from None
+    return path
+
+
+def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True) -> Path:
+    """A report on runs that may share a table. `references` trains those that are missing; without it only cheap ones
+    are shown. `users` includes a few users with their items."""
+    compare(runs)  # refuses to mix before any work is done
+    comparison = compare(with_references(runs) if references else [*runs, *cheap_references(runs)])
+    return write_page(path, "report.html", **_content(comparison, users))
+
+
+def write_own_report(folder: Path) -> Path:
+    """report.html of a run that has just finished; large data is not read again for it."""
+    run = read_run(folder)
+    path = folder / "report.html"
+    if run.summary["dataset"]["interactions"] <= LARGEST_AUTOMATIC:
+        return write_report([run], path)
+    return write_page(path, "report.html", **_content(compare([run]), users=False))
+
+
+def _content(comparison: Comparison, users: bool) -> dict[str, Any]:
+    shown = views(comparison)
+    asked = [view for view in shown if not view.reference]
+    first = asked[0].row.runs[0]
+    table = per_user(first)
+    names = [name for name in comparison.rows[0].runs[0].summary["test"] if not name.startswith("hr@")]
+    k = cutoff(names)
+    single = "above" in table
+    evaluated = len(table["user"]) if "user" in table else first.summary["dataset"]["users"]
+    best = max(asked, key=lambda view: view.row.mean(f"recall@{k}") or 0.0)
+    metric, on = selection(comparison.protocol, k)
+    samples, no_samples = sample_users(best.row.runs[0]) if users else ([], "")
+    return {
+        "title": f"{_names(asked)} on {first.summary['dataset']['name']}",
+        "facts": _facts(comparison, asked, first),
+        "lead": headline(shown, comparison.chance, k, single, evaluated),
+        "leaks": comparison.leaks,
+        "key_figures": [(f"{name}@{k}", figures.key_figure(shown, comparison.chance, f"{name}@{k}"))
+                        for name in ("recall", "ndcg") if f"{name}@{k}" in names],
+        "curves": figures.curves(shown, metric, on),
+        "per_round_note": _round_note(asked, on, metric),
+        "users_charts": figures.user_charts(shown, comparison.chance, k),
+        "tables": _tables(comparison, shown, names),
+        "price": price_table(shown),
+        "samples": samples,
+        "no_samples": no_samples,
+        "sample_method": best.name,
+        "configurations": [_configuration(view) for view in asked],
+        "notes": sorted({note for view in asked for run in view.row.runs for note in run.summary["notes"]}),
+        "versions": _versions(asked),
+        "seeds": max(view.row.seeds for view in asked),
+        "several": len(asked) > 1,
+    }  # fmt: skip
+
+
+def _names(asked: Sequence[View]) -> str:
+    names = list(dict.fromkeys(view.row.method for view in asked))
+    if len(names) <= 3:
+        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) -> list[tuple[str, str]]:
+    data = first.summary["dataset"]
+    size = f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions"
+    seeds = sorted({run.summary["seed"] for view in asked for run in view.row.runs})
+    facts = [("data", comparison.data), ("size", size), ("protocol", comparison.protocol),
+             ("clients", _clients(asked)),
+             ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)))]  # fmt: skip
+    return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
+
+
+def _clients(asked: Sequence[View]) -> str:
+    counts = [view.row.runs[0].summary["clients"] for view in asked]
+    if len(set(counts)) == 1:
+        return f"{counts[0]:,}"
+    return ", ".join(f"{view.name} {count:,}" for view, count in zip(asked, counts, strict=True))
+
+
+def _round_note(asked: Sequence[View], on: str, metric: str) -> str:
+    parts = []
+    for view in asked:
+        chosen = [run.summary["best_round"] for run in view.row.runs]
+        ran = [run.summary["rounds_run"] for run in view.row.runs]
+        if max(ran) > 1:
+            parts.append(f"{view.name}: round {_and(chosen)} of {_and(ran)}")
+    return f"Chosen by {metric} on {on}: {'; '.join(parts)}." if parts else ""
+
+
+def _and(values: Sequence[int]) -> str:
+    return ", ".join(str(value) for value in (values if len(set(values)) > 1 else values[:1]))
+
+
+def _tables(comparison: Comparison, shown: Sequence[View], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Test beside validation for one configuration; a table each for several."""
+    asked = [view for view in shown if not view.reference]
+    chance = [f"{comparison.chance[name]:.4f}" if name in comparison.chance else "–" for name in names]
+    if len(asked) == 1:
+        heads = ["test", "validation", *(f"{view.name}, test" for view in shown if view.reference), "chance"]
+        columns = [_column(asked[0].row, "test", names), _column(asked[0].row, "valid", names),
+                   *(_column(view.row, "test", names) for view in shown if view.reference), chance]  # fmt: skip
+        return [_table("All metrics", heads, columns, names)]
+    heads = [view.name for view in shown]
+    tables = []
+    for part, caption in (("test", "Test"), ("valid", "Validation")):
+        columns = [_column(view.row, part, names) for view in shown]
+        if any(cell != "–" for column in columns for cell in column):
+            extra = part == "test"
+            made = _table(caption, [*heads, "chance"] if extra else heads, [*columns, chance] if extra else columns,
+                          names)  # fmt: skip
+            tables.append(made | {"best": [_best(shown, part, name) for name in names]})
+    return tables
+
+
+def _table(caption: str, heads: list[str], columns: list[list[str]], names: Sequence[str]) -> dict[str, Any]:
+    rows = [(name, [column[i] for column in columns]) for i, name in enumerate(names)]
+    return {"caption": caption, "heads": heads, "rows": rows, "best": [None] * len(names)}
+
+
+def _column(row: Row, part: str, names: Sequence[str]) -> list[str]:
+    return [figures.value_text(figures.values_of(row, part, name)) for name in names]
+
+
+def _best(shown: Sequence[View], part: str, name: str) -> int | None:
+    """The column to set in bold, where more is better."""
+    if name.split("@")[0] not in HIGHER_IS_BETTER:
+        return None
+    means = [mean(values) if (values := figures.values_of(view.row, part, name)) else -1.0 for view in shown]
+    return means.index(max(means))
+
+
+def _configuration(view: View) -> dict[str, Any]:
+    return {
+        "name": view.name if view.name == view.row.label else f"{view.name} ({view.row.label})",
+        "settings": settings(view.row),
+        "command": command(view.row),
+        "folders": ", ".join(run.folder.name for run in view.row.runs),
+    }
+
+
+def _versions(asked: Sequence[View]) -> str:
+    found = {f"{key} {value}" for view in asked for run in view.row.runs
+             for key, value in run.summary["versions"].items()}  # fmt: skip
+    return ", ".join(sorted(found))

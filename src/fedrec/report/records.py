@@ -1,0 +1,109 @@
+"""What run folders hold beside the summary: curves over rounds and figures per user, brought together over seeds."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedrec.report.comparison import FinishedRun
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean over seeds and their range, per round."""
+
+    rounds: Array
+    mean: Array
+    low: Array
+    high: Array
+
+
+def rounds(run: FinishedRun) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a line cut short by a kill is passed over."""
+    records = []
+    try:
+        text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "round" in record:
+            records.append(record)
+    return records
+
+
+def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Curve:
+    """`loss`, or a sum of metrics such as `recall@20+recall@50` out of `part`."""
+    values: dict[int, list[float]] = {}
+    for run in runs:
+        for record in rounds(run):
+            inside = record.get(part, {}) if part else record
+            if all(isinstance(inside.get(key), int | float) for key in name.split("+")):
+                values.setdefault(int(record["round"]), []).append(sum(inside[key] for key in name.split("+")))
+    order = sorted(values)
+    columns = [[f(values[number]) for number in order] for f in (np.mean, np.min, np.max)]
+    return Curve(np.array(order, float), *(np.array(column, float) for column in columns))
+
+
+def total_bytes(run: FinishedRun) -> tuple[float, float]:
+    """All that went up and down in the run."""
+    records = rounds(run)
+    up, down = (float(sum(record.get(key, 0) for record in records)) for key in ("bytes_up", "bytes_down"))
+    return up, down
+
+
+def per_user(run: FinishedRun) -> dict[str, list[str]]:
+    """The columns of per_user.csv, as text; empty if the file is gone."""
+    try:
+        with (run.folder / "per_user.csv").open(newline="", encoding="utf-8") as file:
+            names, *lines = csv.reader(file)
+    except (OSError, ValueError, csv.Error):
+        return {}
+    return dict(zip(names, map(list, zip(*lines, strict=False)), strict=False))
+
+
+def ranks(table: dict[str, list[str]]) -> Array | None:
+    """The expected rank of each user's held-out item, where every user has exactly one."""
+    if "above" not in table:
+        return None
+    above, equal = (np.array(table[name], float) for name in ("above", "equal"))
+    return np.asarray(above + (equal + 1) / 2)
+
+
+def pooled(runs: Sequence[FinishedRun], metric: str) -> tuple[Array | None, Array]:
+    """Ranks and one metric of all users of all seeds."""
+    tables = [table for table in map(per_user, runs) if table]
+    found = [ranks(table) for table in tables]
+    known = [r for r in found if r is not None]
+    values = [np.array(table[metric], float) for table in tables if metric in table]
+    return (
+        np.concatenate(known) if known and len(known) == len(tables) else None,
+        np.concatenate(values) if values else np.zeros(0),
+    )
+
+
+RANK_EDGES = (1, 2, 4, 6, 11, 21, 51, 101, 201, 501, 1001, 2001, 5001, 10001, 20001, 50001, 100001, 1 << 40)
+
+
+def rank_shares(values: Array, largest: float) -> tuple[list[float], list[float]]:
+    """Edges up to the largest rank, and the share of users between them."""
+    top = next(index for index, edge in enumerate(RANK_EDGES) if edge > largest)
+    edges = [float(edge) for edge in RANK_EDGES[: max(top, 4) + 1]]
+    counts, _ = np.histogram(values, bins=np.array(edges))
+    return edges, [float(c) for c in counts / max(len(values), 1)]
+
+
+def within(values: Array, largest: float) -> tuple[Array, Array]:
+    """Share of users whose item stands within the first n, for n from 1 to the largest rank."""
+    n = np.unique(np.round(np.geomspace(1, max(largest, 2), 120)))
+    return n, np.searchsorted(np.sort(values), n, side="right") / max(len(values), 1)
