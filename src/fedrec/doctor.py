@@ -13,7 +13,7 @@ from fedrec.data import cache_folder, datasets
 from fedrec.version import __version__
 
 NEEDED = ("torch", "numpy", "scipy", "numba", "polars", "safetensors", "typer", "rich")
-EXTRAS = {"flwr": "flower", "dp-accounting": "privacy", "optuna": "tune", "tensorboard": "tracking"}
+EXTRAS = {"flwr": "flower", "optuna": "tune", "tensorboard": "tracking"}
 
 
 def report() -> bool:
@@ -45,12 +45,12 @@ def _version(name: str) -> str | None:
 
 
 def _training() -> bool:
-    """Train a few rounds on a small synthetic world, with and without the compiled kernel."""
+    """Train a few rounds on a small synthetic world."""
     from fedrec.experiment.run import run
 
     started = time.perf_counter()
     try:
-        result = run("fedmf", "synthetic@users=50+items=60", rounds=2)
+        result = run("fedmf", "synthetic@users=50+items=200", rounds=2)
     except Exception as error:  # a diagnosis must not die of what it diagnoses
         _line(False, "training", f"{type(error).__name__}: {error}")
         return False
