@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedrec.errors import FedrecError, unknown
 
 
@@ -46,12 +48,19 @@ class RunConfig:
         _require(self.seed >= 0, f"seed {self.seed} must not be negative")
         _require((self.train is None) == (self.test is None), "give --train and --test together (--valid is optional)")
         _require(self.valid is None or self.train is not None, "--valid needs --train and --test beside it")
+        _require(self.delta is None or 0 < self.delta < 1, f"delta {self.delta} is not between 0 and 1; 1e-5 is usual")
         parse_memory(self.memory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for TOML and JSON; what is None is left out."""
+        """Plain values for TOML and JSON; what is None is left out, or the word `none` as a method's parameter."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["params"] = {name: _plain(value) for name, value in self.params.items()}
         return {name: value for name, value in values.items() if value is not None and value != {}}
+
+
+def _plain(value: Any) -> Any:
+    """TOML has no None, and knows nothing of numpy's numbers."""
+    return "none" if value is None else value.item() if isinstance(value, np.generic) else value
 
 
 def _require(condition: bool, message: str) -> None:
@@ -79,6 +88,7 @@ def read_config(path: Path | str) -> dict[str, Any]:
     for name in values:
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
+    _check_types(values)
     return values
 
 
@@ -97,19 +107,24 @@ def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) ->
 
 def make_config(values: dict[str, Any]) -> RunConfig:
     """A config from plain values, with one clear line when a value has the wrong type."""
-    for item in dataclasses.fields(RunConfig):
-        if item.name in values and not _fits(values[item.name], str(item.type)):
-            raise FedrecError(f"{item.name} = {values[item.name]!r} has the wrong type; it should be {item.type}")
+    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    known = {f.name for f in dataclasses.fields(RunConfig)}
+    for name in values:
+        if name not in known:
+            raise unknown("setting", name, known)
+    _check_types(values)
     if "method" not in values:
         raise FedrecError("no method given; `fedrec methods` lists them")
     return RunConfig(**values)
 
 
+def _check_types(values: Mapping[str, Any]) -> None:
+    for item in dataclasses.fields(RunConfig):
+        if item.name in values and not _fits(values[item.name], str(item.type)):
+            raise FedrecError(f"{item.name} = {values[item.name]!r} has the wrong type; it should be {item.type}")
+
+
 def _fits(value: Any, kind: str) -> bool:
-    if value is None:
-        return "None" in kind
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int):
-        return "int" in kind or "float" in kind
-    return type(value).__name__ in kind
+    legal = {part.split("[")[0].strip() for part in kind.split("|")}
+    given = "None" if value is None else type(value).__name__
+    return given in legal or (given == "int" and "float" in legal)

@@ -35,14 +35,17 @@ class RunFolder:
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunFolder:
         folder = RunFolder(path)
-        if folder.config.exists():
-            raise FedrecError(f"{path} already holds a run; continue it with --resume or choose another --out")
+        folder.require_free()
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder._write_config(config)
         except OSError as error:
             raise FedrecError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
         return folder
+
+    def require_free(self) -> None:
+        if self.config.exists():
+            raise FedrecError(f"{self.path} already holds a run; continue it with --resume or choose another --out")
 
     @staticmethod
     def open(path: Path) -> RunFolder:

@@ -12,6 +12,8 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
 from fedrec.methods import method_class
 
+_COUNTS = {"rounds", "dim", "batch", "epochs"}  # the same in every method, and nothing works with none of them
+
 
 def build_method(
     name: str,
@@ -37,6 +39,9 @@ def build_method(
     chosen = values.get("backbone")
     if chosen is not None and chosen not in cls.backbones:
         raise unknown(f"backbone of {cls.name}", str(chosen), cls.backbones or ["(none: it has a model of its own)"])
+    for key in _COUNTS & values.keys():
+        if values[key] < 1:
+            raise FedrecError(f"{key}={values[key]} does not fit {cls.name}: it must be at least 1")
     return cls(**values)
 
 

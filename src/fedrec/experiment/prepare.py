@@ -35,6 +35,16 @@ class Prepared:
         """Training interactions per item."""
         return np.bincount(self.split.train.item, minlength=self.n_items)
 
+    def require_candidates(self) -> None:
+        """Metrics at k ask for at least k candidates of everybody."""
+        fewest = int(min(targets.n_candidates.min() for targets in (self.valid, self.test) if targets is not None))
+        if max(self.protocol.ks) > fewest:
+            k = max(1, fewest // 2)
+            raise FedrecError(
+                f"k = {max(self.protocol.ks)} is larger than the {fewest} candidates of some user; "
+                f"use --protocol {self.protocol.name},ks={k},select_metric=ndcg@{k}"
+            )
+
     def clients(self, world: World) -> ClientData:
         """What the clients may see. Held-out items are handed over only under a leaked protocol, typed as such."""
         train, pairs = self.split.train, _pairs
@@ -75,12 +85,6 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
         )
     else:
         ranked_valid, ranked_test = None, Targets.build(test, [train], source.n_items)
-    largest = int(np.min([t.n_candidates.min() for t in (ranked_valid, ranked_test) if t is not None]))
-    if max(protocol.ks) > largest:
-        raise FedrecError(
-            f"k = {max(protocol.ks)} is larger than the {largest} candidates of some user; "
-            f"use --protocol {protocol.name},ks={max(1, largest // 2)}"
-        )
     partition = _partition(split.train, source.n_users, protocol, silos, centralised)
     return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes)
 
@@ -89,7 +93,7 @@ def _split(data: Interactions, protocol: Protocol) -> Split:
     makers = {
         "leave-one-out": lambda: rooms.leave_one_out(
             data,
-            time=cast(Any, protocol.time_rule(data.timestamp is not None)),
+            time=cast(Any, _time_rule(data, protocol)),
             ties=cast(Any, protocol.split_ties),
         ),
         "ratio": lambda: rooms.ratio(data, protocol.test_share, protocol.valid_share, data.tie_seed),
@@ -97,6 +101,12 @@ def _split(data: Interactions, protocol: Protocol) -> Split:
         "global-time": lambda: rooms.global_time(data, protocol.test_share, protocol.valid_share),
     }
     return makers[protocol.split]()
+
+
+def _time_rule(data: Interactions, protocol: Protocol) -> str:
+    """Where times are missing, `real` falls back to `random` in the split itself, which then says so in its notes."""
+    rule = protocol.time_rule(data.timestamp is not None)
+    return protocol.time if rule == "random" else rule
 
 
 def _partition(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 import sys
 import time
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from fedrec.data import Interactions
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, protocol
 from fedrec.experiment import checkpoint
-from fedrec.experiment.config import RunConfig, parse_memory, read_config, require_same
+from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
@@ -71,6 +70,7 @@ class Run:
             config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
         )
         self.protocol: Protocol = protocol(config.protocol)
+        _require_selectable(self.protocol)
         self.rules = Rules(
             self.method.rounds,
             config.eval_every,
@@ -80,6 +80,7 @@ class Run:
         self.stages = self._stages()
         device = _device(config.device)
         self.prepared = self._prepare(data)
+        self.prepared.require_candidates()
         self.world = World(
             items=self.prepared.n_items,
             clients=self.prepared.partition.n_clients,
@@ -292,8 +293,7 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
         run.resume(folder)
         folder.reopen(config.to_dict())
     else:
-        if RunFolder(out).config.exists():
-            raise FedrecError(f"{out} already holds a run; continue it with --resume or choose another --out")
+        RunFolder(out).require_free()
         run = Run(config, data)
         folder = RunFolder.create(out, config.to_dict())
     return run.execute(folder, listener)
@@ -320,7 +320,18 @@ def run(
     table = data if isinstance(data, Interactions) else None
     name = f"{data.name}@{data.version}" if isinstance(data, Interactions) else data
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
-    return execute(RunConfig(**values), None if out is None else Path(out), resume, data=table)
+    return execute(make_config(values), None if out is None else Path(out), resume, data=table)
+
+
+def _require_selectable(protocol: Protocol) -> None:
+    """What selection needs must be measured; better to say so now than after the first round."""
+    for name in protocol.select_metric.split("+"):
+        if int(name.split("@")[1]) not in protocol.ks:
+            ks = "+".join(map(str, protocol.ks))
+            raise FedrecError(
+                f"the round is selected by {name}, but ks = {ks}; add select_metric=ndcg@{max(protocol.ks)} to "
+                "--protocol, or that k to ks"
+            )
 
 
 def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:
@@ -346,7 +357,11 @@ def _device(name: str) -> torch.device:
 
 
 def peak_memory_mb() -> float:
-    """The most memory this process ever held."""
+    """The most memory this process ever held; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
