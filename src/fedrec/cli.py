@@ -305,7 +305,7 @@ def data_split(
 def main() -> None:
     """Entry point: every mistake of the user is one line on stderr and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="fedrec", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except FedrecError as error:

@@ -17,8 +17,8 @@ from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
 from fedrec.federation.simulator import RoundLog
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)  # names of files may hold [brackets]
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 class Bar(Listener):
@@ -42,10 +42,7 @@ class Bar(Listener):
         self.metric = run.protocol.select_metric
         total, done = run.rules.rounds, run.progress.next_round
         self.task = self.bar.add_task(self.label, total=total, completed=done, note="")
-        for note in run.prepared.notes:
-            err.print(f"note: {note}", style="dim")
-        for leak in run.protocol.leaks:
-            err.print(f"not honest: {leak}", style="yellow")
+        _show_notes(run)
         self.bar.start()
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
@@ -76,6 +73,7 @@ class Plain(Listener):
 
     def started(self, run: Run) -> None:
         self.rounds = run.rules.rounds
+        _show_notes(run)
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         if time.monotonic() - self.spoken > 10:
@@ -83,6 +81,11 @@ class Plain(Listener):
             print(
                 f"{self.label}: round {log.round + 1} of {self.rounds}, best {progress.best_value:.4f}", file=sys.stderr
             )
+
+
+def _show_notes(run: Run) -> None:
+    for note in run.prepared.notes:
+        err.print(f"note: {note}", style="dim")
 
 
 def download(done: int, total: int | None) -> None:
@@ -121,9 +124,12 @@ def show_summary(summary: Mapping[str, Any]) -> None:
     """The result of one run: what was measured, on what, by which protocol, at which price."""
     data = summary["dataset"]
     out.print(
-        f"[bold]{summary['method']}[/bold]  {data['name']}@{data['version']}  protocol {summary['protocol']}  "
-        f"seed {summary['seed']}"
+        f"{summary['method']}  {data['name']}@{data['version']}  protocol {summary['protocol']}  "
+        f"seed {summary['seed']}",
+        style="bold",
     )
+    for leak in summary["leaks"]:
+        out.print(f"not honest: {leak}", style="yellow")
     out.print(
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
         f"{summary['clients']:,} clients; round {summary['best_round']} of {summary['rounds_run']} chosen"

@@ -136,11 +136,11 @@ runs.execute(RunConfig(**eval(sys.argv[1])), Path(sys.argv[2]), resume=True)
 @pytest.mark.parametrize("name", ["local", "private"])
 def test_killed_at_a_random_moment(name: str, tmp_path: Path) -> None:
     """A real process and a real SIGKILL, several times over, while checkpoints are written after every round."""
-    config = replace(CONFIGS[name], rounds=25)
+    config = replace(CONFIGS[name], rounds=15)
     execute(config, tmp_path / "whole")
     folder, draw = tmp_path / "run", random.Random(name)
     killed = 0
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", KILLED, repr(config.to_dict()), str(folder)])
         wait_for(folder, process)
         time.sleep(draw.uniform(0, 0.15))
