@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Browser:
         )  # fmt: skip
         os.close(commands)
         os.close(answers)
-        self.deadline, self.buffer, self.number = time.monotonic() + timeout, b"", 0
+        self.timeout, self.buffer, self.number = timeout, b"", 0
         self.events: list[dict[str, Any]] = []
         self.session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -75,7 +75,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self.buffer:
-            assert time.monotonic() < self.deadline, "the browser does not answer"
+            ready, _, _ = select.select([self._read], [], [], self.timeout)
+            assert ready, f"the browser has said nothing for {self.timeout:g} s"
             block = os.read(self._read, 1 << 20)
             assert block, "the browser has gone"
             self.buffer += block

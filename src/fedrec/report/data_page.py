@@ -70,10 +70,10 @@ def _activity(users: Array) -> dict[str, Any]:
     share = 100 * ordered[:busiest].sum() / max(ordered.sum(), 1)
     svg = charts.line_chart(
         [Line("", 100 * (at + 1) / max(len(ordered), 1), ordered[at])], y_log=True,
-        title=f"Interactions per user, most active first; the busiest tenth makes {share:.0f} % of them",
+        title=f"Interactions per user, most active first; the busiest tenth has {share:.0f} % of them",
         x_label="users, most active first, %", y_label="interactions",
     )  # fmt: skip
-    return {"svg": Markup(svg), "name": "Activity", "caption": f"the busiest tenth of users makes {share:.0f} % of all"}
+    return {"svg": Markup(svg), "name": "Activity", "caption": f"the busiest tenth of users has {share:.0f} %"}
 
 
 def _lorenz(items: Array) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _lorenz(items: Array) -> dict[str, Any]:
         lines, title=f"Lorenz curve of item popularity, Gini {value:.3f}", x_label="items, least popular first, %",
         y_label="% of interactions", y_zero=True, y_top=100,
     )  # fmt: skip
-    caption = f"Gini {value:.3f}; the top tenth of items has {share:.0f} % of all interactions"
+    caption = f"Gini {value:.3f}; the top tenth of items has {share:.0f} %"
     return {"svg": Markup(svg), "name": "Popularity", "caption": caption}
 
 

@@ -1,0 +1,217 @@
+"""The page: says what came out, escapes what it shows, and needs nothing but itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from conftest import Cli
+from fedrec.report import references
+from fedrec.report.comparison import find_runs, read_run
+from fedrec.report.html import write_own_report, write_report
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, the text, and whether tags are closed in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+        self.text = re.sub(r"\s+", " ", "".join(self.words))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+def test_the_headline_names_the_run_and_its_rivals(page: Path, runs: Path) -> None:
+    text = Reader(page).text
+    run = read_run(runs / "runs" / "fedmf" / "seed0")
+    for words in (
+        "fedmf",
+        run.data,
+        "honest",
+        "mean over 2 seeds",
+        "of 40 users",
+        "Popularity reaches",
+        "chance gives",
+    ):
+        assert words in text
+    for words in ("chance gives", "recall@10", "ndcg@10"):
+        assert words in text
+    assert "Not an honest measurement" not in text
+
+
+def test_the_table_holds_mean_and_deviation_of_every_metric(page: Path, runs: Path) -> None:
+    text = Reader(page).text
+    tests = [read_run(runs / "runs" / "fedmf" / f"seed{seed}").summary["test"] for seed in (0, 1)]
+    for name in (name for name in tests[0] if not name.startswith("hr@")):
+        middle = (tests[0][name] + tests[1][name]) / 2
+        assert f"{middle:.4f} ± " in text, name
+
+
+@pytest.mark.parametrize("which", ["page", "comparison_page"])
+def test_the_page_is_self_contained_and_small(which: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(which)
+    assert path.stat().st_size < 500_000
+    reader = Reader(path)
+    for tag, attributes in reader.tags:
+        assert tag not in ("script", "iframe", "object", "embed", "img", "base", "form")
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href", "srcset", "action", "xlink:href"):
+            assert attributes.get(name) in (None, "data:,"), attributes
+    style = path.read_text(encoding="utf-8").split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_pictures_are_well_formed_and_have_names(page: Path, comparison_page: Path) -> None:
+    for path in (page, comparison_page):
+        pictures = re.findall(r"<svg.*?</svg>", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert len(pictures) >= 5
+        for picture in pictures:
+            root = ElementTree.fromstring(picture)
+            assert root.get("role") == "img"
+            assert root.findtext("title")
+
+
+def test_ids_that_are_markup_stay_text(page: Path) -> None:
+    reader = Reader(page)
+    assert "User <b>" in reader.text
+    assert "<script>alert('x')</script>" in reader.text  # as text: the reader has unescaped it
+    assert not any(tag in ("script", "img", "b") and attributes for tag, attributes in reader.tags)
+
+
+def test_tables_have_headers(comparison_page: Path) -> None:
+    scopes = [attributes.get("scope") for tag, attributes in Reader(comparison_page).tags if tag == "th"]
+    assert scopes
+    assert set(scopes) == {"row", "col"}
+
+
+def test_a_comparison_shows_every_configuration_and_how_to_repeat_it(comparison_page: Path) -> None:
+    text = Reader(comparison_page).text
+    assert "Highest of 2" in text
+    command = re.search(r"fedrec run fedmf [^\n]*?--seeds 0,1", text)
+    assert command is not None
+    assert "dim=4" in shlex.split(command[0])
+    assert "Validation, mean" in text
+
+
+def test_a_leaking_protocol_is_called_out_in_words(runs: Path) -> None:
+    text = Reader(write_report(find_runs([runs / "leaky"]), runs / "leaky.html")).text
+    assert "Not an honest measurement" in text
+    assert "training negatives avoid the held-out items" in text
+
+
+def test_users_are_shown_with_their_held_out_item_or_not_at_all(page: Path, runs: Path) -> None:
+    assert "held out" in Reader(page).text
+    without = Reader(write_report(find_runs([runs / "runs" / "fedmf"]), runs / "discreet.html", users=False)).text
+    assert "held out" not in without
+    assert "User <b>" not in without
+
+
+def test_data_that_has_gone_costs_only_what_needs_it(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "empty"))
+    shutil.copytree(runs / "leaky", tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(re.sub(r'data = ".*"', 'data = "gone.csv"', config.read_text()))
+    text = Reader(write_own_report(tmp_path / "run")).text
+    assert "the data is not here any more" in text
+    assert "Chance gives" in text
+    assert "Popularity reaches" not in text
+
+
+def test_missing_round_and_user_files_leave_a_shorter_page(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "leaky", tmp_path / "run")
+    for name in ("metrics.jsonl", "per_user.csv"):
+        (tmp_path / "run" / name).unlink()
+    assert "All metrics" in Reader(write_own_report(tmp_path / "run")).text
+
+
+def test_a_report_never_trains_local_unless_asked(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDREC_CACHE", str(tmp_path))
+    trained = []
+    real = references.execute
+
+    def counting(config, *rest, **named):  # type: ignore[no-untyped-def]
+        trained.append(config.method)
+        return real(config, *rest, **named)
+
+    monkeypatch.setattr(references, "execute", counting)
+    for _ in range(2):
+        write_own_report(runs / "leaky")
+    assert trained == ["popularity"]
+
+
+def test_the_same_run_gives_the_same_page(page: Path, runs: Path) -> None:
+    again = write_report(find_runs([runs / "runs" / "fedmf"]), runs / "again.html")
+    assert again.read_bytes() == page.read_bytes()
+
+
+# -- the command line --
+
+SMALL = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1", "--rounds", "2", "--set", "dim=4")
+
+
+def test_every_run_leaves_a_report_and_the_command_makes_others(cli: Cli, tmp_path: Path) -> None:
+    assert cli("run", "fedmf", *SMALL, "--out", "a", "-q").code == 0
+    assert "fedmf on synthetic" in Reader(tmp_path / "a" / "report.html").text
+    outcome = cli("report", "a", "--out", "b/page.html")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == "b/page.html written\n"
+    assert "Run report" in Reader(tmp_path / "b" / "page.html").text
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("report", "nowhere"), "nowhere holds no run"),
+    (("report", "a", "a"), "given twice"),
+    (("report", "a", "--out", "folder"), "--out|directory"),
+])  # fmt: skip
+def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    cli("run", "popularity", *SMALL[:2], "--out", "a", "-q")
+    (tmp_path / "folder").mkdir()
+    outcome = cli(*words)
+    assert outcome.code == 2
+    assert re.fullmatch(rf"error: .*({says}).*\n", outcome.err)
+
+
+def test_data_show_prints_facts_and_draws_on_request(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("data", "show", SMALL[1], "--out", "data.html")
+    assert outcome.code == 0
+    for word in ("sparsity", "Gini", "licence", "generated", "data.html written"):
+        assert word in outcome.out
+    text = (tmp_path / "data.html").read_text(encoding="utf-8")
+    assert len(re.findall("<svg", text)) == 3
+    assert "Lorenz curve" in text
+
+
+def test_data_show_says_where_a_file_is_from(cli: Cli, runs: Path) -> None:
+    outcome = cli("data", "show", runs / "table.csv")
+    assert "your own file" in outcome.out
+    assert "not known to fedrec" in outcome.out
