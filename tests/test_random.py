@@ -104,7 +104,8 @@ def permutation_compiled(key, size, out):
 
 
 def permutation(key: int, size: int) -> torch.Tensor:
-    return permute(torch.tensor(signed(key)), torch.tensor(size), torch.arange(size))
+    owner = torch.zeros(size, dtype=torch.int64)
+    return permute(torch.tensor([signed(key)]), torch.tensor([size]), torch.arange(size), owner)
 
 
 class TestPermute:
@@ -120,11 +121,11 @@ class TestPermute:
     def test_many_sizes_at_once(self):
         sizes = torch.tensor([3, 17, 64])
         keys = torch.tensor([signed(stream(0, Purpose.ORDER, c)) for c in range(3)])
-        position = torch.minimum(torch.arange(64)[None], sizes[:, None] - 1)
-        together = permute(keys[:, None], sizes[:, None], position)
+        owner = torch.repeat_interleave(torch.arange(3), sizes)
+        position = torch.cat([torch.arange(size) for size in sizes.tolist()])
+        together = permute(keys, sizes, position, owner)
         for k, size in enumerate(sizes.tolist()):
-            alone = permute(keys[k], sizes[k], torch.arange(size))
-            assert torch.equal(together[k, :size], alone)
+            assert torch.equal(together[owner == k], permutation(int(keys[k]), size))
 
     def test_keys_give_different_orders(self):
         orders = {tuple(permutation(stream(0, Purpose.ORDER, k), 40).tolist()) for k in range(300)}
@@ -132,10 +133,12 @@ class TestPermute:
 
     @pytest.mark.parametrize(("size", "batch"), [(75, 16), (30, 8), (200, 64)])
     def test_every_sample_falls_into_every_batch(self, size, batch):
-        """Each sample is as often in the first batch as the next, and so is each pair of neighbours."""
+        """Each sample is as often in the first batch as any other, and so is each pair of samples."""
         repeats = 4000
         keys = fold_tensor(stream(1, Purpose.ORDER), torch.arange(repeats))
-        order = permute(keys[:, None], torch.tensor(size), torch.arange(batch)[None])  # the first batch of each key
+        owner = torch.repeat_interleave(torch.arange(repeats), batch)
+        position = torch.arange(batch).repeat(repeats)  # the first batch of each key
+        order = permute(keys, torch.full((repeats,), size), position, owner).reshape(repeats, batch)
         inside = torch.zeros(repeats, size, dtype=torch.float64)
         inside.scatter_(1, order, 1.0)
         rate = inside.mean(0).numpy()
@@ -146,9 +149,8 @@ class TestPermute:
         pairs = share * (batch - 1) / (size - 1)
         gap = np.abs(together - pairs)[~np.eye(size, dtype=bool)]
         deviation = np.sqrt(pairs * (1 - pairs) / repeats)
-        # Four cheap rounds are no perfect shuffle: pairs may be off by a tenth, single samples may not.
-        assert gap.mean() < 2 * deviation
-        assert gap.max() < max(6 * deviation, 0.25 * pairs)
+        assert gap.mean() < 1.3 * deviation
+        assert gap.max() < 6 * deviation
 
 
 class TestReals:

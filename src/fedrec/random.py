@@ -111,24 +111,25 @@ def laplace(key: Tensor | int, position: Tensor, dtype: torch.dtype = torch.floa
     return (-torch.sign(centred) * torch.log1p(-2.0 * centred.abs())).to(dtype)
 
 
-def permute(key: Tensor, size: Tensor, position: Tensor) -> Tensor:
-    """Where `position` goes in a keyed random permutation of 0..size-1, elementwise and without sorting.
+def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
+    """Where each position goes in its owner's keyed random permutation of 0..size-1, elementwise and without sorting.
 
-    Rounds of multiply-by-odd and xor-shift are bijections of the next power of two; values that land outside
-    0..size-1 are sent round again (cycle walking), which keeps the map a bijection of 0..size-1.
+    `key` and `size` have one entry per owner. Rounds of multiply-by-odd and xor-shift are bijections of the next power
+    of two; values that land outside 0..size-1 are sent round again (cycle walking), which keeps the map a bijection.
     """
-    key, size, x = torch.broadcast_tensors(key, size, position)
     bits = torch.ceil(torch.log2(size.to(torch.float64).clamp(min=2))).to(torch.int64)
-    mask = (1 << bits) - 1
-    half = (bits + 1) >> 1
-    constants = [(fold_tensor(key, 2 * r), fold_tensor(key, 2 * r + 1)) for r in range(PERMUTE_ROUNDS)]
-    x = x.clone()
-    outside = torch.ones_like(x, dtype=torch.bool)
-    while bool(outside.any()):
-        y = x
-        for multiply, add in constants:
-            y = (y * (multiply | 1) + add) & mask
-            y = y ^ (y >> half)
-        x = torch.where(outside, y, x)
-        outside = outside & (x >= size)
-    return x
+    mask, half, limit = ((1 << bits) - 1)[owner], ((bits + 1) >> 1)[owner], size[owner]
+    multiply = [(fold_tensor(key, 2 * r) | 1)[owner] for r in range(PERMUTE_ROUNDS)]
+    add = [fold_tensor(key, 2 * r + 1)[owner] for r in range(PERMUTE_ROUNDS)]
+    result = position.clone()
+    rest = torch.arange(len(position), device=position.device)
+    x = position
+    while len(rest):
+        for r in range(PERMUTE_ROUNDS):
+            x = (x * multiply[r] + add[r]) & mask
+            x = x ^ (x >> half)
+        result[rest] = x
+        outside = x >= limit
+        rest, x, mask, half, limit = rest[outside], x[outside], mask[outside], half[outside], limit[outside]
+        multiply, add = [m[outside] for m in multiply], [a[outside] for a in add]
+    return result

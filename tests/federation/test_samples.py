@@ -12,9 +12,9 @@ from scipy import stats
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk, ClientData, Forbidden, Pool
 from fedrec.federation.contract import World
-from fedrec.federation.kernels import draw_negatives
+from fedrec.federation.kernels import draw_negatives, permutation
 from fedrec.federation.samples import Samples, negatives
-from fedrec.random import Purpose, fold, permute, signed, stream
+from fedrec.random import Purpose, fold, stream
 from fedrec.testing import tiny_world
 
 ROUND = 3
@@ -162,11 +162,9 @@ def plain_epoch(data: ClientData, client: int, loss: str, epoch: int) -> list[tu
     else:
         samples = [(user, item, 1.0) for user, item in positives]
         samples += [(user, n, 0.0) for (user, _), row in zip(positives, drawn, strict=True) for n in row]
-    key = fold(stream(data.world.seed, Purpose.ORDER, ROUND, client), epoch)
-    size = len(samples)
-    owner = torch.zeros(size, dtype=torch.int64)
-    order = permute(torch.tensor([signed(key)]), torch.tensor([size]), torch.arange(size), owner)
-    return [samples[int(k)] for k in order]
+    order = np.empty(len(samples), np.int64)
+    permutation(np.uint64(fold(stream(data.world.seed, Purpose.ORDER, ROUND, client), epoch)), len(samples), order)
+    return [samples[k] for k in order]
 
 
 def batched_epoch(samples: Samples, epoch: int) -> dict[int, list[list[tuple]]]:

@@ -5,8 +5,8 @@ The compiled kernels draw the same integers (`kernels.py`); a test holds the two
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -111,31 +111,36 @@ class Samples:
         self._pos, self._neg = inverse[: len(item)], inverse[len(item) :]
         self.steps = (self.count + batch_size - 1) // batch_size  # per epoch
 
-    @cached_property
-    def _first(self) -> Tensor:
-        """Where the positives of the ordered clients start in the chunk's arrays."""
-        start = self.chunk.tensor(self.chunk.user_ptr[self.chunk.client_ptr[:-1]])
-        return start[self.order]
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch, every sample once, in an order of each client's own."""
+        device, size = self.count.device, self.batch_size
+        start = self.count.cumsum(0) - self.count
+        user, pos, neg, label = self._shuffled(number, start)
+        offset = torch.arange(size, device=device)[None]
+        # ascending, so that the clients with more than `step` batches are found by bisection
+        done = self.steps.flip(0).cpu()
+        for step in range(int(done[-1]) if len(done) else 0):
+            active = len(done) - int(torch.searchsorted(done, step, right=True))
+            count = self.count[:active, None]
+            valid = step * size + offset < count
+            at = start[:active, None] + torch.minimum(step * size + offset, count - 1)
+            yield Batch(active, user[at], pos[at], None if neg is None else neg[at], label[at], valid, valid.sum(1))
 
-    def batch(self, epoch: int, step: int) -> Batch:
-        active = int((self.steps > step).sum())
-        count, device = self.count[:active, None], self.count.device
-        position = step * self.batch_size + torch.arange(self.batch_size, device=device)[None]
-        valid = position < count
-        position = torch.minimum(position, count - 1)
-        clients = self.chunk.tensor(self.chunk.clients)[self.order[:active]]
-        key = fold_tensor(fold_tensor(stream(self.chunk.world.seed, Purpose.ORDER, self.round), clients), epoch)
-        sample = permute(key[:, None], count, position)
-        slots, n = self.chunk.data.negatives, self.positives[:active, None]
-        first = self._first[:active, None]
-        size = valid.sum(1)
+    def _shuffled(self, epoch: int, start: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Users, rows, paired rows and labels of all samples, client after client, each client's in its own order."""
+        chunk, device, slots = self.chunk, self.count.device, self.chunk.data.negatives
+        owner = torch.repeat_interleave(torch.arange(len(self.count), device=device), self.count)
+        clients = chunk.tensor(chunk.clients)[self.order]
+        key = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.ORDER, self.round), clients), epoch)
+        sample = permute(key, self.count, torch.arange(len(owner), device=device) - start[owner], owner)
+        first = chunk.tensor(chunk.user_ptr[chunk.client_ptr[:-1]])[self.order][owner]
         if self.loss == "bpr":
-            pair = sample
-            pos, neg = first + pair // slots, first * slots + pair
-            return Batch(active, self._user[pos], self._pos[pos], self._neg[neg], valid.float(), valid, size)
-        label = sample < n
-        negative = (sample - n).clamp(min=0)
-        anchor = first + torch.where(label, sample, negative // max(slots, 1))
-        drawn = self._neg[first * slots + negative] if slots else self._pos[anchor]
-        row = torch.where(label, self._pos[anchor], drawn)
-        return Batch(active, self._user[anchor], row, None, label.to(self.chunk.world.dtype), valid, size)
+            anchor = first + sample // slots
+            label = torch.ones(len(owner), dtype=chunk.world.dtype, device=device)
+            return self._user[anchor], self._pos[anchor], self._neg[first * slots + sample], label
+        n = self.positives[owner]
+        positive, drawn = sample < n, (sample - n).clamp(min=0)
+        anchor = first + torch.where(positive, sample, drawn // max(slots, 1))
+        rows = torch.cat([self._pos, self._neg])
+        at = torch.where(positive, anchor, len(self._pos) + first * slots + drawn)
+        return self._user[anchor], rows[at], None, positive.to(chunk.world.dtype)

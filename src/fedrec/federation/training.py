@@ -6,7 +6,8 @@ a round's samples touch are gathered, trained and sent on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -23,6 +24,7 @@ from fedrec.models import BACKBONES, Backbone
 from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
 
 USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
+SMALL = 2_000_000  # parameters in a step
 
 
 @dataclass
@@ -180,9 +182,10 @@ class _Descent:
     def run(self) -> Fitted:
         s = self.samples
         total = torch.zeros((), dtype=torch.float64, device=s.count.device)
-        for epoch in range(self.method.epochs):
-            for step in range(int(s.steps.max()) if len(s.steps) else 0):
-                total += self._step(s.batch(epoch, step))
+        with _threads_for(sum(group.value.numel() for group in self.groups.values())):
+            for epoch in range(self.method.epochs):
+                for batch in s.epoch(epoch):
+                    total += self._step(batch)
         self.chunk.observe("loss", float(total), int(s.count.sum()) * self.method.epochs)
         return self._result()
 
@@ -242,6 +245,18 @@ class _Descent:
             return Fitted(user, self.table, dense)
         rows = Rows(self.table, self.clients, s.item, groups["item"].value, len(self.chunk.clients))
         return Fitted(user, rows, dense)
+
+
+@contextmanager
+def _threads_for(parameters: int) -> Iterator[None]:
+    """One thread for small steps: there, handing work to a second one costs more than it saves."""
+    before = torch.get_num_threads()
+    if parameters < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _ends(owner: Tensor, clients: int) -> list[int]:
