@@ -224,7 +224,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_state_too_large_to_hold_twice_is_kept_on_disk(tmp_path: Path) -> None:
-    small = replace(PLAIN, memory="16K", params=EARLY_BEST)
+    small = replace(PLAIN, memory="64K", params=EARLY_BEST)
     execute(small, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         execute(small, tmp_path / "run", listener=StopAfter(4))

@@ -1,0 +1,120 @@
+"""The package itself: what it needs, what it says about itself, and that it can be used from Python."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedrec
+
+WORLD = "synthetic@users=40+items=80+interactions=700+seed=1"
+LEAN = """
+import sys
+
+BLOCKED = {"numba", "polars", "typer", "rich", "safetensors", "tomli_w", "flwr", "optuna", "dp_accounting"}
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not installed on this machine")
+        return None
+
+sys.meta_path.insert(0, Absent())
+"""
+CORE = """
+import fedrec
+import fedrec.evaluation, fedrec.methods, fedrec.models, fedrec.privacy.accountant
+import fedrec.federation.loop, fedrec.federation.simulator, fedrec.federation.training, fedrec.federation.wire
+import numpy as np
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import World
+from fedrec.federation.simulator import Simulator
+from fedrec.methods import method_class
+
+rng = np.random.default_rng(0)
+pairs = np.unique(np.stack([np.repeat(np.arange(20), 6), rng.integers(0, 50, 120)]), axis=1)
+for name in ("fedmf", "fedncf", "local", "popularity", "ease", "mf"):
+    cls, implied = method_class(name)
+    clients = 1 if cls.centralised else 20
+    world = World(items=50, clients=clients)
+    data = ClientData.build(world, *pairs, users=np.arange(20), client_ptr=np.linspace(0, 20, clients + 1).astype(int))
+    simulator = Simulator(cls(**implied), data)
+    logs = [simulator.round(number) for number in range(2)]
+    scores = np.concatenate([part.numpy() for _, part in simulator.scores(1)])
+    assert scores.shape == (20, 50) and np.isfinite(scores).all(), name
+    assert all(np.isfinite(value) for log in logs for value in log.observed.values())
+assert not BLOCKED & {name.split(".")[0] for name in sys.modules}
+print("fine")
+"""
+WHOLE = f"""
+import fedrec
+
+result = fedrec.run("fedmf", "{WORLD}", rounds=2, dim=4, privacy="clip=1,gaussian=1")
+assert result.test and result.summary["privacy"]["epsilon"] > 0
+assert not BLOCKED & {{name.split(".")[0] for name in sys.modules}}
+print("fine")
+"""
+
+
+def python(code: str, *flags: str) -> str:
+    done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("code", [CORE, WHOLE], ids=["engine", "fedrec.run"])
+def test_torch_numpy_and_scipy_are_enough(code: str) -> None:
+    """The machine with the accelerator has nothing else."""
+    assert python(LEAN + code) == "fine\n"
+
+
+def test_the_lean_path_gives_the_same_numbers() -> None:
+    code = f'import fedrec\nprint(fedrec.run("fedmf", "{WORLD}", rounds=2, dim=4).test["ndcg@10"])'
+    lean, full = float(python(LEAN + code)), fedrec.run("fedmf", WORLD, rounds=2, dim=4).test["ndcg@10"]
+    assert lean == pytest.approx(full, abs=1e-6)
+
+
+def test_version_takes_no_heavy_imports() -> None:
+    assert python("import fedrec, sys; print('torch' in sys.modules, 'numba' in sys.modules)") == "False False\n"
+
+
+def test_one_version_everywhere() -> None:
+    assert fedrec.__version__ == importlib.metadata.version("fedrec")
+    assert re.fullmatch(r"\d+\.\d+\.\d+([a-z0-9.]+)?", fedrec.__version__)
+
+
+def test_types_are_shipped() -> None:
+    assert (importlib.resources.files("fedrec") / "py.typed").is_file()
+
+
+def test_all_is_what_it_says() -> None:
+    for name in fedrec.__all__:
+        assert getattr(fedrec, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fedrec.nothing
+
+
+def test_run_from_python(tmp_path: Path) -> None:
+    table = fedrec.load(WORLD)
+    result = fedrec.run("fedmf", table, rounds=2, seed=3, dim=4, out=tmp_path / "run", participation=0.5)
+    named = fedrec.run("fedmf", WORLD, rounds=2, seed=3, dim=4, participation=0.5)
+    assert result.test == named.test
+    assert result.folder == tmp_path / "run"
+    assert named.folder is None
+    assert 0 <= result.test["ndcg@10"] <= 1
+    assert result.valid.keys() == result.test.keys()
+    assert len(result.evaluation.users) == result.summary["dataset"]["users"]
+    assert result.evaluation.per_user["ndcg@10"].mean() == pytest.approx(result.test["ndcg@10"])
+    with pytest.raises(fedrec.FedrecError, match="already holds a run"):
+        fedrec.run("fedmf", table, rounds=2, out=tmp_path / "run")
+
+
+def test_runs_with_equal_seeds_are_equal_and_others_are_not() -> None:
+    first, again, other = (fedrec.run("fedmf", WORLD, rounds=2, dim=4, seed=seed).test for seed in (1, 1, 2))
+    assert first == again != other
