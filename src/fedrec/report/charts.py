@@ -74,6 +74,7 @@ def line_chart(
 def histogram(
     edges: Values, shares: Values, *, title: str, x_label: str, y_label: str, labels: Sequence[str],
     outline: Values | None = None, names: tuple[str, str] = ("", ""), rule: tuple[int, str] | None = None,
+    style: str = "s0",
 ) -> str:  # fmt: skip
     """Bars of equal width, one per bin; `outline` is a second distribution as a stepped line; `rule` stands before a
     bin. `labels` are written under the edges."""
@@ -85,14 +86,14 @@ def histogram(
         left, width, up = x(index) + 1, x(index + 1) - x(index) - 2, y(float(share))
         words = f"<title>{escape(_bin_name(edges, index))}: {float(share):.1f} %</title>"
         box = f'x="{left:.1f}" y="{up:.1f}" width="{width:.1f}" height="{max(y(0) - up, 0):.1f}"'
-        parts.append(f'<rect class="bar s0" {box}>{words}</rect>')
+        parts.append(f'<rect class="bar hist {style}" {box}>{words}</rect>')
     if outline is not None:
         points = " ".join(f"{x(i + d):.1f},{y(float(v)):.1f}" for i, v in enumerate(outline) for d in (0, 1))
-        parts.append(f'<polyline class="line ref" points="{points}"/>')
+        parts.append(f'<polyline class="line ref over" points="{points}"/>')
     if rule is not None:
         parts.append(_rule(x, *rule))
     if outline is not None:
-        parts.append(_names(names))
+        parts.append(_names(names, style))
     return _svg(title, "".join(parts))
 
 
@@ -246,17 +247,17 @@ def _bin_name(edges: Values, index: int) -> str:
     return f"{number(float(edges[index]))} to below {number(float(edges[index + 1]))}"
 
 
-def _names(names: tuple[str, str]) -> str:
+def _names(names: tuple[str, str], own: str) -> str:
     """The two distributions by name, above the plot on the right, each with a piece of itself."""
     parts, right = [], WIDTH - 14
-    for name, style in zip(reversed(names), ("ref", "s0"), strict=True):
+    for name, style in zip(reversed(names), ("ref", own), strict=True):
         if name:
             parts.append(
                 f'<text class="end {style}" x="{right}" y="12" text-anchor="end">{escape(_short(name))}</text>'
             )
             left = right - 7.2 * len(_short(name)) - 20
             piece = f'<path class="line ref" d="M{left:.1f} 8h14"/>' if style == "ref" else ""
-            parts.append(piece or f'<rect class="bar s0" x="{left + 4:.1f}" y="3" width="10" height="10"/>')
+            parts.append(piece or f'<rect class="bar hist {own}" x="{left + 4:.1f}" y="3" width="10" height="10"/>')
             right = left - 14
     return "".join(parts)
 

@@ -80,16 +80,14 @@ def user_charts(shown: Sequence[View], chance: Mapping[str, float], k: int) -> l
     if not ranked:
         return _metric_histogram(shown, [(view, values) for view, _, values in found], metric)
     largest = max(float(ranks.max()) for _, ranks in ranked)
-    charts_made = []
-    if sum(not view.reference for view, _ in ranked) == 1:
-        charts_made.append(_rank_histogram(ranked, largest, k))
-    return [*charts_made, _within_chart(ranked, min(largest, 10.0 * k), k, chance.get(metric))]
+    return [_rank_histogram(ranked, largest, k), _within_chart(ranked, min(largest, 10.0 * k), k, chance.get(metric))]
 
 
 def _rank_histogram(ranked: Sequence[tuple[View, Any]], largest: float, k: int) -> Figure:
-    view, ranks = ranked[0]
+    asked = [(view, ranks) for view, ranks in ranked if not view.reference] or list(ranked)
+    view, ranks = max(asked, key=lambda pair: float((pair[1] <= k).mean()))
     edges, shares = rank_shares(ranks, largest)
-    beside = next(((other, values) for other, values in ranked[1:] if other.row.method == "popularity"), None)
+    beside = next(((other, values) for other, values in ranked if other.reference and other.name == "popularity"), None)
     outline = None if beside is None else [100 * share for share in rank_shares(beside[1], largest)[1]]
     labels = [f"{edge:,.0f}" if edge < 1000 else f"{(edge - 1) / 1000:g}k" for edge in edges[:-1]]
     first = next((i for i, edge in enumerate(edges) if edge == k + 1), None)
@@ -97,10 +95,10 @@ def _rank_histogram(ranked: Sequence[tuple[View, Any]], largest: float, k: int) 
         edges, [100 * share for share in shares], labels=labels, outline=outline,
         title=f"Rank of the held-out item under {view.name}, share of users per range of ranks",
         x_label="rank of the held-out item (steps widen)", y_label="% of users", names=(view.name, "popularity"),
-        rule=None if first is None else (first, f"first {k}"),
+        rule=None if first is None else (first, f"first {k}"), style=view.style,
     )  # fmt: skip
-    hits = f"{100 * float((ranks <= k).mean()):.1f} % within the first {k}"
-    return {"svg": Markup(svg), "caption": f"Where the held-out item stands: {hits}"}
+    hits = f"{100 * (view.row.mean(f'recall@{k}') or 0.0):.1f} % within the first {k}"  # ties counted as in the table
+    return {"svg": Markup(svg), "caption": f"Where the held-out item stands with {view.name}: {hits}"}
 
 
 def _within_chart(ranked: Sequence[tuple[View, Any]], largest: float, k: int, chance: float | None) -> Figure:

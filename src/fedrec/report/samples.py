@@ -75,7 +75,8 @@ def _choose(table: dict[str, list[str]]) -> list[int]:
     """Rows at the places, from best to worst served."""
     badness = ranks(table)
     if badness is None:
-        metric = next((name for name in table if name.startswith("ndcg@")), None)
+        known = [name for name in table if name.startswith("ndcg@")]
+        metric = f"ndcg@{LISTED}" if f"ndcg@{LISTED}" in known else next(iter(known), None)
         if metric is None:
             return []
         badness = -np.array(table[metric], float)

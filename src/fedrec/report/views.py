@@ -64,7 +64,7 @@ def headline(shown: Sequence[View], chance: Mapping[str, float], k: int, single:
     what = (
         f"of {users:,} users find their held-out item among the first {k}"
         if single
-        else f"of a user's held-out items are among the first {k}, on average over {users:,} users,"
+        else f"of a user's held-out items, on average over {users:,} users, are among the first {k}"
     )
     lead = f"With {best.name}, " if len(asked) == 1 else f"Highest of {len(asked)}: with {best.name}, "
     text = f"{lead}{percent(value)} {what} recommended."
