@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -427,3 +428,14 @@ def test_the_installed_command_and_a_closed_pipe(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert process.wait() in (0, 1)
+
+
+def test_ids_are_printed_as_they_are(cli: Cli, tmp_path: Path) -> None:
+    """An id is a name, not a quantity: no comma for thousands."""
+    rng = random.Random(0)
+    rows = {(user, item) for user in range(5001, 5031) for item in rng.sample(range(1000, 1080), 15)}
+    (tmp_path / "d.csv").write_text("user,item\n" + "".join(f"{user},{item}\n" for user, item in sorted(rows)))
+    assert cli("run", "popularity", "--data", "d.csv", "--quiet", "--out", "run").code == 0
+    outcome = cli("recommend", "run", "--user", "5001", "-k", 3)
+    assert outcome.code == 0, outcome
+    assert all(re.match(r"5001 +\d +10\d\d ", line) for line in outcome.out.splitlines()[1:4]), outcome.out

@@ -131,7 +131,7 @@ def recommend_command(
     if out is not None:
         console.out.print(f"{out}: {write_recommendations(out, found):,} recommendations")
         return
-    rows = [[rec.user, rec.rank, rec.item, rec.title or "-", rec.score] for rec in found]
+    rows = [[str(rec.user), rec.rank, str(rec.item), rec.title or "-", rec.score] for rec in found]
     console.table(["user", "rank", "item", "title", "score"], rows)
 
 
