@@ -200,6 +200,15 @@ class TestNoise:
         left, right = (staged([Clip(1.0), stage(1.0)], payload, Down(), memory=memory) for memory in (1, 1 << 30))
         assert_close(left, right, 0, "one client at a time")
 
+    def test_weights_follow_their_clients_through_blocks(self, stage, law, spread):
+        payload: dict[str, Reduction] = {"x": Mean(generated(3, 4), torch.tensor([1.0, 5.0, 2.0]).double())}
+        means = []
+        for memory in (1, 1 << 30):
+            basket = Basket()
+            Wire(world(), [stage(1.0)], memory).send_up(payload, Down(), np.arange(3), "all", 0, basket)
+            means.append(basket.ups(torch.float64).reduced)
+        assert_close(means[0], means[1], 1e-12, "one client at a time")
+
     def test_a_noisy_run_does_not_depend_on_chunks(self, stage, law, spread):
         stages = [Clip(0.5), stage(0.01)]
         left, right = (run(FedAvg(**MF), tiny_world(), 2, stages=stages, memory=memory) for memory in (WHOLE, SINGLE))
