@@ -16,7 +16,8 @@ from fedrec.random import Purpose, stream
 if TYPE_CHECKING:
     from fedrec.federation.training import Fitted, LocalTraining
 
-BLOCKS = 16  # parallel parts of a chunk; fixed, so that sums do not depend on the number of cores
+BLOCKS = 16  # parallel parts of a chunk, at most
+SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
 
 
 def fit_compiled(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
@@ -27,8 +28,8 @@ def fit_compiled(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, 
     shared = table.dim() == 2
     tables = table.unsqueeze(0) if shared else table
     trained = user.clone(memory_format=torch.contiguous_format)
-    blocks = _blocks(chunk.positives)
-    total = np.zeros((len(blocks) - 1, world.items, method.dim) if shared else (1, 1, 1), dtype=tables.numpy().dtype)
+    blocks = _blocks(chunk.positives * (1 + data.negatives), world.items if shared else 0)
+    total = np.empty((world.items, method.dim) if shared else (0, 0))
     loss = np.zeros(count)
     rates = method.rates()
     hyper = (float(rates["user"]), float(rates["item"]), method.batch, method.epochs, method.optimiser == "adam",
@@ -44,12 +45,16 @@ def fit_compiled(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, 
     chunk.observe("loss", float(loss.sum()), int(chunk.positives.sum()) * per_positive * method.epochs)
     if not shared:
         return Fitted(trained, table)
-    return Fitted(trained, Folded(table, torch.from_numpy(total.sum(0, dtype=np.float64)), count))
+    return Fitted(trained, Folded(table, torch.from_numpy(total), count))
 
 
-def _blocks(work: np.ndarray) -> np.ndarray:
-    """Boundaries of at most BLOCKS runs of clients with about equal work."""
-    done = np.cumsum(work)
-    targets = np.arange(1, BLOCKS) * (done[-1] / BLOCKS)
-    inner = np.searchsorted(done, targets)
-    return np.unique(np.concatenate([[0], inner, [len(work)]]))
+def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:
+    """Boundaries of runs of clients with about equal work, for tables of `rows` rows that every block has to copy.
+
+    Depends on the data alone, so that sums do not depend on the number of cores.
+    """
+    done = np.cumsum(samples)
+    worth = int(done[-1]) // (SAMPLES_PER_ROW * rows) if rows else BLOCKS
+    count = min(BLOCKS, max(2, 1 << max(0, worth.bit_length() - 1)))  # powers of two spread evenly over cores
+    inner = np.searchsorted(done, np.arange(1, count) * (done[-1] / count))
+    return np.unique(np.concatenate([[0], inner, [len(samples)]]))

@@ -1,8 +1,12 @@
 """Compiled training of matrix factorisation, one client after another on every core.
 
-With p fixed during a step, all samples of a row share one direction: the gradient of row i is (a scalar) * p. A
-client's rows live in a scratch table that stays in cache; only the sum over clients, or the client's own table,
-is written. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
+With p fixed during a step, all samples of a row share one direction: the gradient of row i is (a scalar) * p. The
+rows that a client has changed live in a scratch that stays in cache; only the sum over clients, or the client's own
+table, is written. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
+
+Written for the machine in three ways: loops over the factors are plain, so that they become vector instructions;
+nothing branches on a random number, which a processor would guess wrong every other time; indices are unsigned,
+which spares a test for negative ones.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
 _30, _27, _31, _32, _1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32), np.uint64(1)
-FAST = {"reassoc", "contract", "nsz", "arcp"}  # not nnan or ninf: a diverged run must show
+# not nnan or ninf: a diverged run must show
+EXACT = {"error_model": "numpy"}
+FAST = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
-@njit(inline="always")
+@njit(**EXACT)
 def fold(key, value):
     z = key + _GOLDEN * (value + _1)
     z = (z ^ (z >> _30)) * _MUL_1
@@ -27,210 +33,301 @@ def fold(key, value):
     return z ^ (z >> _31)
 
 
-@njit(inline="always")
-def below(draw, bound):
-    return np.int64(((draw >> _32) * np.uint64(bound)) >> _32)
-
-
-@njit
+@njit(**EXACT)
 def draw_negatives(key, slots, n_items, positives, gap, out):
     """The negatives of one user into out[: positives * slots]; `gap` as in `clients.Pool`."""
-    pool = n_items - len(gap)
-    replace = pool < slots
-    taken = np.empty(slots, dtype=np.int64)
-    for p in range(positives):
-        for s in range(slots):
-            rank = below(fold(key, np.uint64(p * slots + s)), pool if replace else pool - s)
-            if not replace:
-                at = 0
-                while at < s and taken[at] <= rank:  # `taken` is ascending
-                    rank += 1
-                    at += 1
-                for t in range(s, at, -1):
-                    taken[t] = taken[t - 1]
-                taken[at] = rank
-            lo, hi = 0, len(gap)
-            while lo < hi:
-                mid = (lo + hi) >> 1
-                if gap[mid] <= rank:
-                    lo = mid + 1
-                else:
-                    hi = mid
-            out[p * slots + s] = rank + lo
+    pool, count = n_items - len(gap), positives * slots
+    for j in range(count):
+        out[j] = fold(key, np.uint64(j)) >> _32
+    if pool < slots:  # with replacement
+        for j in range(count):
+            out[j] = (np.int64(out[j]) * pool) >> 32
+    else:
+        taken = np.empty(slots, dtype=np.int64)  # ascending
+        for p in range(positives):
+            for s in range(slots):
+                rank = (np.int64(out[p * slots + s]) * (pool - s)) >> 32
+                for t in range(s):
+                    rank += taken[t] <= rank
+                out[p * slots + s] = rank
+                for t in range(s):
+                    taken[t], rank = min(taken[t], rank), max(taken[t], rank)
+                taken[s] = rank
+    # a binary search in `gap` for every draw, all of them step by step together
+    before = np.empty(count, dtype=np.uint32)
+    for j in range(count):
+        before[j] = 0
+    left = len(gap)
+    while left > 0:
+        half = (left + 1) >> 1
+        for j in range(count):
+            before[j] += half * (gap[before[j] + half - 1] <= out[j])
+        left -= half
+    for j in range(count):
+        out[j] += before[j]
 
 
-@njit
+@njit(**EXACT)
+def _mix(x, multiply, add, mask, half):
+    for r in range(PERMUTE_ROUNDS):
+        x = np.uint32(x * multiply[r] + add[r]) & mask
+        x = x ^ (x >> half)
+    return x
+
+
+@njit(**EXACT)
 def permutation(key, size, out):
-    """The same permutation as `random.permute`."""
+    """The same permutation as `random.permute`, for sizes below 2**31."""
     bits = 1
     while (1 << bits) < size:
         bits += 1
-    mask, half = np.uint64((1 << bits) - 1), np.uint64((bits + 1) >> 1)
-    multiply = np.empty(PERMUTE_ROUNDS, dtype=np.uint64)
-    add = np.empty(PERMUTE_ROUNDS, dtype=np.uint64)
+    mask, half = np.uint32((1 << bits) - 1), np.uint32((bits + 1) >> 1)
+    multiply = np.empty(PERMUTE_ROUNDS, dtype=np.uint32)
+    add = np.empty(PERMUTE_ROUNDS, dtype=np.uint32)
     for r in range(PERMUTE_ROUNDS):
         multiply[r] = fold(key, np.uint64(2 * r)) | _1
         add[r] = fold(key, np.uint64(2 * r + 1))
     for j in range(size):
-        x = np.uint64(j)
-        while True:
-            for r in range(PERMUTE_ROUNDS):
-                x = (x * multiply[r] + add[r]) & mask
-                x = x ^ (x >> half)
-            if x < np.uint64(size):
-                break
-        out[j] = x
+        out[j] = _mix(np.uint32(j), multiply, add, mask, half)
+    outside = np.empty(size, dtype=np.uint32)  # those that must go round again, all of them together
+    count = 0
+    for j in range(size):
+        outside[count] = j
+        count += out[j] >= size
+    while count > 0:
+        left = 0
+        for k in range(count):
+            j = outside[k]
+            out[j] = _mix(np.uint32(out[j]), multiply, add, mask, half)
+            outside[left] = j
+            left += out[j] >= size
+        count = left
 
 
-@njit(fastmath=FAST, inline="always")
-def _dot(a, b):
-    total = a[0] * b[0]
-    for f in range(1, len(a)):
-        total += a[f] * b[f]
+@njit(**FAST)
+def _dot(p, rows, k):
+    total = p.dtype.type(0)
+    for f in range(len(p)):
+        total += p[f] * rows[k, f]
     return total
 
 
-@njit(fastmath=FAST, inline="always")
-def _axpy(scale, x, y):
-    a = y.dtype.type(scale)  # a float64 factor would halve the vector width of float32 tables
-    for f in range(len(y)):
-        y[f] += a * x[f]
-
-
-@njit(fastmath=FAST, inline="always")
-def _adam(value, grad_scale, grad, first, second, rate, fix_1, fix_2):
-    """One Adam step on a vector whose gradient is grad_scale * grad."""
-    for f in range(len(value)):
-        g = grad_scale * grad[f]
-        first[f] = 0.9 * first[f] + 0.1 * g
-        second[f] = 0.999 * second[f] + 0.001 * g * g
-        value[f] -= rate * (first[f] / fix_1) / (math.sqrt(second[f] / fix_2) + 1e-8)
-
-
-@njit(fastmath=FAST, inline="always")
-def _bce_step(p, rows, slot, order, lo, hi, n_pos, coef, grad):
-    """Coefficients of the touched rows and the gradient of p for one pointwise batch; returns the summed loss."""
-    loss = 0.0
-    for t in range(lo, hi):
-        sample = order[t]
-        q = rows[slot[sample]]
-        x = _dot(p, q)
+@njit(**FAST)
+def _bce_batch(p, rows, place, slot, batch, n_pos, coef, touched, logits):
+    """Add dloss/dx of one pointwise batch to the coefficients of its rows; returns the summed loss."""
+    for t in range(len(batch)):
+        touched[t] = slot[batch[t]]
+        logits[t] = _dot(p, rows, place[touched[t]])
+    loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
+    for t in range(len(batch)):
+        x = logits[t]
         e = math.exp(-abs(x))
-        probability = 1.0 / (1.0 + e) if x >= 0 else e / (1.0 + e)
-        label = 1.0 if sample < n_pos else 0.0
-        loss += max(x, 0.0) - x * label + math.log1p(e)
-        c = probability - label
-        coef[slot[sample]] += c
-        _axpy(c, q, grad)
-    return loss
+        label = 1.0 if batch[t] < n_pos else 0.0
+        coef[touched[t]] += (1.0 if x >= 0 else e) / (1.0 + e) - label
+        loss += max(x, 0.0) - x * label
+        product *= 1.0 + e
+        if product > 1e300:
+            loss += math.log(product)
+            product = 1.0
+    return loss + math.log(product)
 
 
-@njit(fastmath=FAST, inline="always")
-def _bpr_step(p, rows, slot, order, lo, hi, n_pos, slots, coef, grad):
+@njit(**FAST)
+def _bpr_batch(p, rows, place, slot, batch, n_pos, slots, coef, touched, logits):
     """The same for pairs: x = p (q_i - q_j), loss = log(1 + exp(-x))."""
-    loss = 0.0
-    for t in range(lo, hi):
-        pair = order[t]
-        i, j = slot[pair // slots], slot[n_pos + pair]
-        x = _dot(p, rows[i]) - _dot(p, rows[j])
+    for t in range(len(batch)):
+        touched[2 * t], touched[2 * t + 1] = slot[batch[t] // slots], slot[n_pos + batch[t]]
+        logits[t] = _dot(p, rows, place[touched[2 * t]]) - _dot(p, rows, place[touched[2 * t + 1]])
+    loss, product = 0.0, 1.0
+    for t in range(len(batch)):
+        x = logits[t]
         e = math.exp(-abs(x))
-        c = -(e / (1.0 + e) if x >= 0 else 1.0 / (1.0 + e))
-        loss += max(-x, 0.0) + math.log1p(e)
-        coef[i] += c
-        coef[j] -= c
-        _axpy(c, rows[i], grad)
-        _axpy(-c, rows[j], grad)
-    return loss
+        c = (e if x >= 0 else 1.0) / (1.0 + e)
+        coef[touched[2 * t]] -= c
+        coef[touched[2 * t + 1]] += c
+        loss += max(-x, 0.0)
+        product *= 1.0 + e
+        if product > 1e300:
+            loss += math.log(product)
+            product = 1.0
+    return loss + math.log(product)
 
 
-@njit(fastmath=FAST)
-def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, order, hyper, coef, grad, moments):
-    """All epochs of one client on its scratch rows. Returns the summed loss."""
+@njit(**FAST)
+def _sgd_step(p, rows, place, home, touched, coef, grad, rate_user, rate_item):
+    """Move p and the touched rows against their gradients, which are sum_k coef[k] * rows[k] and coef[k] * p."""
+    for f in range(len(p)):
+        grad[f] = 0.0
+    for k in touched:
+        c = coef[k]
+        coef[k] = 0.0  # a row that was drawn twice moves once
+        if c != 0.0:
+            step = rows.dtype.type(rate_item * c)
+            old, new = place[k], home[k]
+            if old != new:
+                place[k] = new
+                for f in range(len(p)):
+                    rows[new, f] = rows[old, f]
+            for f in range(len(p)):
+                grad[f] += c * rows[new, f]
+                rows[new, f] -= step * p[f]
+    step = rows.dtype.type(rate_user)
+    for f in range(len(p)):
+        p[f] -= step * grad[f]
+
+
+@njit(**FAST)
+def _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second):
+    """The same with Adam. Its rows go on moving after the batches that touched them, so all of them are visited.
+
+    The moments of p follow those of the rows: first[-1], second[-1].
+    """
+    fix_1, fix_2 = 1.0 - 0.9**step, 1.0 - 0.999**step
+    for f in range(len(p)):
+        grad[f] = 0.0
+    for k in range(used):
+        c = coef[k] * scale
+        coef[k] = 0.0
+        old, new = place[k], home[k]
+        place[k] = new
+        for f in range(len(p)):
+            q, g = rows[old, f], c * p[f]
+            grad[f] += c * q
+            first[k, f] = 0.9 * first[k, f] + 0.1 * g
+            second[k, f] = 0.999 * second[k, f] + 0.001 * g * g
+            rows[new, f] = q - rate_item * (first[k, f] / fix_1) / (math.sqrt(second[k, f] / fix_2) + 1e-8)
+    for f in range(len(p)):
+        first[-1, f] = 0.9 * first[-1, f] + 0.1 * grad[f]
+        second[-1, f] = 0.999 * second[-1, f] + 0.001 * grad[f] * grad[f]
+        p[f] -= rate_user * (first[-1, f] / fix_1) / (math.sqrt(second[-1, f] / fix_2) + 1e-8)
+
+
+@njit(**FAST)
+def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
+    """All epochs of one client. Row k of the `used` ones is rows[place[k]]; it is never written but to rows[home[k]].
+
+    Returns the summed loss.
+    """
     rate_user, rate_item, batch, epochs, adam, mean = hyper
+    order, touched, logits, coef, grad, first, second = scratch
     count = n_pos * slots if pairs else n_pos * (1 + slots)
-    first, second, first_p, second_p = moments
+    for k in range(used):
+        coef[k] = 0.0
     if adam:
-        first[:used] = 0.0
-        second[:used] = 0.0
-        first_p[:] = 0.0
-        second_p[:] = 0.0
+        for k in range(-1, used):
+            for f in range(len(p)):
+                first[k, f] = second[k, f] = 0.0
     loss, step = 0.0, 0
     for epoch in range(epochs):
-        permutation(fold(order_key, np.uint64(epoch)), count, order)
+        if count > batch:
+            permutation(fold(order_key, np.uint64(epoch)), count, order)
+        else:  # one batch: its order does not matter
+            for j in range(count):
+                order[j] = j
         for lo in range(0, count, batch):
-            hi = min(lo + batch, count)
-            grad[:] = 0.0
-            coef[:used] = 0.0
+            now = order[lo : min(lo + batch, count)]
             if pairs:
-                loss += _bpr_step(p, rows, slot, order, lo, hi, n_pos, slots, coef, grad)
+                loss += _bpr_batch(p, rows, place, slot, now, n_pos, slots, coef, touched, logits)
             else:
-                loss += _bce_step(p, rows, slot, order, lo, hi, n_pos, coef, grad)
-            scale = 1.0 / (hi - lo) if mean else 1.0
+                loss += _bce_batch(p, rows, place, slot, now, n_pos, coef, touched, logits)
+            scale = 1.0 / len(now) if mean else 1.0
             step += 1
             if adam:
-                fix_1, fix_2 = 1.0 - 0.9**step, 1.0 - 0.999**step
-                for k in range(used):
-                    _adam(rows[k], coef[k] * scale, p, first[k], second[k], rate_item, fix_1, fix_2)
-                _adam(p, scale, grad, first_p, second_p, rate_user, fix_1, fix_2)
+                _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second)
             else:
-                for k in range(used):
-                    if coef[k] != 0.0:
-                        _axpy(-rate_item * scale * coef[k], p, rows[k])
-                _axpy(-rate_user * scale, grad, p)
+                hit = touched[: len(now) * (2 if pairs else 1)]
+                _sgd_step(p, rows, place, home, hit, coef, grad, rate_user * scale, rate_item * scale)
     return loss
 
 
-@njit(parallel=True, fastmath=FAST, cache=True)
+@njit(**FAST)
+def _add_changes(part, rows, place, ids, weight):
+    """Add weight * (row now - row at the start) of one client to its block's part of the sum over clients."""
+    by = part.dtype.type(weight)
+    for k in range(len(place)):
+        now, start = place[k], ids[k]
+        for f in range(part.shape[1]):
+            part[start, f] += by * (rows[now, f] - rows[start, f])
+
+
+@njit(**EXACT)
+def _number(slot, slot_of, ids):
+    """Replace items by the numbers 0, 1, ... in order of appearance, and list them in `ids`; returns how many."""
+    used = 0
+    for j in range(len(slot)):
+        item = slot[j]
+        new = slot_of[item] < 0
+        slot_of[item] = used if new else slot_of[item]
+        ids[used] = item  # stays only if it was new
+        used += new
+        slot[j] = slot_of[item]
+    for k in range(used):
+        slot_of[ids[k]] = -1
+    return used
+
+
+@njit(**FAST)
+def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr, gap, n_items, slots, pairs, keys,
+                 hyper, user, table, shared, weight, loss):  # fmt: skip
+    """Clients lo:hi one after another; see `train_clients`."""
+    d, dtype, most = user.shape[1], table.dtype, 0
+    for k in range(lo, hi):
+        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
+    samples = most * (1 + slots)
+    rows_most, size = min(samples, n_items), min(samples, hyper[2])
+    moments = rows_most + 1 if hyper[4] else 1
+    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
+    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(rows_most + 1, dtype=np.uint32)
+    place, home = np.empty(rows_most, dtype=np.uint32), np.empty(rows_most, dtype=np.uint32)
+    touched, logits = np.empty(2 * size, dtype=np.uint32), np.empty(size, dtype=dtype)
+    coef, grad = np.empty(rows_most, dtype=dtype), np.empty(d, dtype=dtype)
+    first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
+    scratch = (order, touched, logits, coef, grad, first, second)
+    copies = np.empty((n_items + rows_most if shared else 0, d), dtype=dtype)
+    for i in range(n_items):
+        slot_of[i] = -1
+        if shared:
+            for f in range(d):
+                copies[i, f] = table[0, i, f]  # behind these lie the rows that a client has changed
+                part[i, f] = 0.0
+    for k in range(lo, hi):
+        begin = user_ptr[places[k]]
+        n_pos = user_ptr[places[k] + 1] - begin
+        if n_pos == 0:
+            continue
+        mine = slot[: n_pos * (1 + slots)]
+        for j in range(n_pos):
+            mine[j] = items[begin + j]
+        excluded = gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]]
+        draw_negatives(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, n_pos, excluded, mine[n_pos:])
+        used = _number(mine, slot_of, ids)
+        for r in range(used):
+            place[r] = ids[r]
+            home[r] = n_items + r if shared else ids[r]
+        rows = copies if shared else table[k]
+        loss[k] = _train(user[k], rows, place, home, used, mine, n_pos, slots, pairs,
+                         fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
+        if shared:
+            _add_changes(part, rows, place[:used], ids, weight[k])
+
+
+@njit(parallel=True, cache=True, **FAST)
 def train_clients(clients, places, users, user_ptr, items, pool_ptr, gap, n_items, slots, pairs, keys, hyper,
                   user, table, shared, weight, blocks, total, loss):  # fmt: skip
     """Train clients of one user each. `user` [clients, d] is updated in place.
 
-    shared: `table` [1, items, d] is everybody's start, and total[b] gathers weight * (own table - start) of block b.
+    shared: `table` [1, items, d] is everybody's start, and `total` becomes the sum of weight * (own table - start).
     otherwise: `table` [clients, items, d] is updated in place. Clients blocks[b]:blocks[b + 1] form block b: a fixed
     division, so that the order of summation does not depend on the number of cores.
     """
-    d = user.shape[1]
-    for b in prange(len(blocks) - 1):
-        most = 0
-        for k in range(blocks[b], blocks[b + 1]):
-            most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
-        samples = most * (1 + slots)
-        used_most = min(samples, n_items)
-        rows = np.empty((used_most, d), dtype=table.dtype)
-        coef = np.empty(used_most, dtype=table.dtype)
-        ids = np.empty(used_most, dtype=np.int64)
-        grad = np.empty(d, dtype=table.dtype)
-        size = used_most if hyper[4] else 1
-        moments = (np.empty((size, d), dtype=table.dtype), np.empty((size, d), dtype=table.dtype),
-                   np.empty(d, dtype=table.dtype), np.empty(d, dtype=table.dtype))  # fmt: skip
-        slot = np.empty(samples, dtype=np.int64)
-        order = np.empty(samples, dtype=np.int64)
-        slot_of = np.full(n_items, -1, dtype=np.int64)
-        for k in range(blocks[b], blocks[b + 1]):
-            place = places[k]
-            lo, n_pos = user_ptr[place], user_ptr[place + 1] - user_ptr[place]
-            if n_pos == 0:
-                continue
-            start = table[0] if shared else table[k]
-            slot[:n_pos] = items[lo : lo + n_pos]
-            draw_negatives(fold(keys[0], np.uint64(users[place])), slots, n_items, n_pos,
-                           gap[pool_ptr[place] : pool_ptr[place + 1]], slot[n_pos:])  # fmt: skip
-            used = 0
-            for j in range(n_pos * (1 + slots)):
-                item = slot[j]
-                if slot_of[item] < 0:
-                    slot_of[item] = used
-                    ids[used] = item
-                    rows[used] = start[item]
-                    used += 1
-                slot[j] = slot_of[item]
-            loss[k] = _train(user[k], rows, used, slot, n_pos, slots, pairs, fold(keys[1], np.uint64(clients[k])),
-                             order, hyper, coef, grad, moments)  # fmt: skip
-            for r in range(used):
-                item = ids[r]
-                slot_of[item] = -1
-                if shared:
-                    for f in range(d):
-                        total[b, item, f] += weight[k] * (rows[r, f] - start[item, f])
-                else:
-                    start[item] = rows[r]
+    count, d = len(blocks) - 1, user.shape[1]
+    parts = np.empty((count, n_items if shared else 0, d), dtype=table.dtype)  # of `total`, one per block
+    for b in prange(count):
+        _train_block(blocks[b], blocks[b + 1], parts[b], clients, places, users, user_ptr, items, pool_ptr, gap,
+                     n_items, slots, pairs, keys, hyper, user, table, shared, weight, loss)  # fmt: skip
+    for i in prange(len(total)):
+        for f in range(d):
+            value = 0.0
+            for b in range(count):
+                value += parts[b, i, f]
+            total[i, f] = value
