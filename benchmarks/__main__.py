@@ -103,8 +103,11 @@ def _show_growth(found: list[dict[str, Any]]) -> None:
         for r in found
     ]  # fmt: skip
     columns = ["clients", "interactions", "first s", "round s", "us each", "peak GiB", "dense GiB"]
-    console.table(columns, rows, title=f"\nA FedMF round on synthetic worlds of {ITEMS:,} items, a process each\n"
-                  "us each: per interaction; peak: whole process, making the data too; dense: a table per client")  # fmt: skip
+    title = (
+        f"\nA FedMF round on synthetic worlds of {ITEMS:,} items, a process each\n"
+        "us each: per interaction; peak: whole process, making the data too; dense: a table per client"
+    )
+    console.table(columns, rows, title=title)
 
 
 def _show_personal(found: dict[str, Any]) -> None:

@@ -57,7 +57,8 @@ def personal(clients: int, items: int, interactions: int) -> dict[str, Any]:
     """Every client with a table of its own: train once, then score all items and rank the held-out one."""
     rules = protocol("honest")
     prepared = prepare(synthetic(clients, items, interactions).interactions, rules)
-    simulator = Simulator(Local(dim=METHOD.dim), prepared.clients(World(items=items, clients=clients)))
+    kept = prepared.source  # users with too few interactions are dropped
+    simulator = Simulator(Local(dim=METHOD.dim), prepared.clients(World(items=kept.n_items, clients=kept.n_users)))
     simulator.round(0)
     started = time.perf_counter()
     for _ in simulator.scores(1):
@@ -69,8 +70,8 @@ def personal(clients: int, items: int, interactions: int) -> dict[str, Any]:
     evaluator.result()
     ended = time.perf_counter()
     return {
-        "clients": clients,
-        "items": items,
+        "clients": kept.n_users,
+        "items": kept.n_items,
         "seconds_round": simulator.round(1).seconds,
         "seconds_scores": scored - started,
         "seconds_scores_and_ranking": ended - scored,
