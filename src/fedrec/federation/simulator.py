@@ -69,7 +69,7 @@ class Simulator:
         self.wire.ledger.trained(number, len(plan.train))
         basket = Basket()
         observed: dict[str, float] = defaultdict(float)
-        sending = np.isin(plan.train, plan.uploads())
+        sending = np.ones(len(plan.train), bool) if plan.upload is None else np.isin(plan.train, plan.upload)
         for clients, send in ((plan.train[sending], True), (plan.train[~sending], False)):
             for home, chunk, where in self._chunks(clients):
                 self._train(home, chunk, where, number, basket if send else None)
