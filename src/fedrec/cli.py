@@ -46,7 +46,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 def run_command(
     method: Annotated[str | None, typer.Argument(help="See `fedrec methods`.")] = None,
     data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="honest, honest-time; name,field=value to override.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
@@ -210,6 +210,29 @@ def methods_command(
     console.table(["parameter (--set)", "default", "type"], rows)
     if cls.presets:
         console.out.print(f"presets: {', '.join(cls.presets)}")
+
+
+@app.command("protocols")
+def protocols_command(
+    spec: Annotated[str | None, typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".')] = None,
+) -> None:
+    """List the protocols, or show one with all its choices and what it leaks."""
+    from fedrec import console, evaluation
+    from fedrec.evaluation.words import one_line, record
+
+    if spec is None:
+        rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]
+        console.table(["protocol", "leaks", "what"], rows)
+        console.out.print(
+            "\nleaks: something keeps the figures from being read as accuracy; `fedrec protocols NAME` says what"
+        )
+        return
+    chosen = evaluation.protocol(spec)
+    console.out.print(chosen.label, style="bold")
+    console.out.print(one_line(chosen) + "\n")
+    console.table(["field", "value"], record(chosen))
+    for leak in chosen.leaks or ("leaks nothing that is known of",):
+        console.out.print(f"not honest: {leak}" if chosen.leaks else leak)
 
 
 @app.command("doctor")

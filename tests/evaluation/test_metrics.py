@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation, Targets, chance, evaluate
-from fedrec.evaluation.metrics import POSITION_METRICS
+from fedrec.evaluation.metrics import MEAN_METRICS, POSITION_METRICS
 
 from . import naive
 
@@ -34,7 +34,7 @@ class World:
         return [item for item in range(N_ITEMS) if item not in self.masked[user]]
 
     def evaluate(self, **options: str) -> Evaluation:
-        return evaluate(self.scores, self.targets(), ks=KS, metrics=NAMES, **options)
+        return evaluate(self.scores, self.targets(), ks=KS, metrics=(*NAMES, *MEAN_METRICS), **options)
 
 
 def flat(sets: list[set[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from fedrec.evaluation.evaluator import Evaluation, Evaluator, evaluate, novelty
 from fedrec.evaluation.metrics import METRICS, TIES, chance, per_user
 from fedrec.evaluation.protocol import PRESETS, Protocol, protocol
 from fedrec.evaluation.ranking import positions, top_k
+from fedrec.evaluation.sparsity import kept_rows
 from fedrec.evaluation.targets import Pairs, Targets
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "chance",
     "evaluate",
     "forbidden_negatives",
+    "kept_rows",
     "novelty_by_item",
     "per_user",
     "positions",

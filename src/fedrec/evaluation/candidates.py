@@ -47,9 +47,13 @@ def candidate_targets(
     return first, second
 
 
-def forbidden_negatives(valid: Pairs, test: Pairs, protocol: Protocol) -> Pairs:
-    """Pairs besides the training ones that may not be drawn as training negatives: none unless the pool is leaked."""
-    parts = (valid, test) if protocol.neg_pool == "leaked" else ()
+def forbidden_negatives(valid: Pairs, test: Pairs, protocol: Protocol, *, dropped: Pairs | None = None) -> Pairs:
+    """Pairs besides the training ones that may not be drawn as training negatives: none unless the pool is leaked.
+
+    A leaked pool lies outside all items of the user, and so outside those dropped in a sparsity study.
+    """
+    hidden = (valid, test) if dropped is None else (valid, test, dropped)
+    parts = hidden if protocol.neg_pool == "leaked" else ()
     empty = np.empty(0, np.int64)
     users, items = (np.concatenate([empty, *(part[side] for part in parts)]) for side in (0, 1))
     return users, items

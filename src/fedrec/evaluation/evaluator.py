@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation.metrics import LIST_METRICS, TIES, Floats, canonical, per_user
+from fedrec.evaluation.lists import RELEASED
+from fedrec.evaluation.metrics import LIST_METRICS, TIES, Floats, canonical, of_means, per_user
 from fedrec.evaluation.ranking import Positions, candidate_scores, held_out_columns, pool_positions, pool_top_k
 from fedrec.evaluation.targets import Ints, Targets
 
@@ -46,8 +47,8 @@ class Evaluator:
     """Ranks the held-out items of `targets` from chunks of scores.
 
     coverage@k is the share of the ranked catalogue that stands in anybody's first k; novelty@k is the mean of
-    `novelty_by_item` over a user's first k and needs `item_counts`, the training interactions of each item. Both
-    come from lists in which lower item ids win ties, whatever `ties` says.
+    `novelty_by_item` over a user's first k and needs `item_counts`, the training interactions of each item. These and
+    the released metrics come from lists in which lower item ids win ties, whatever `ties` says.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class Evaluator:
         self._seen = np.zeros(len(targets), bool)
         self._listed = {k: np.zeros(targets.n_items, bool) for k in self.ks}
         self._novelty = {k: np.zeros(len(targets)) for k in self.ks}
+        self._released = {
+            f"{name}@{k}": np.zeros(len(targets)) for name in RELEASED if name in self.metrics for k in self.ks
+        }
         self._bits = np.zeros(targets.n_items)
         if "novelty" in self.metrics:
             if item_counts is None or len(item_counts) != targets.n_items:
@@ -89,7 +93,7 @@ class Evaluator:
         places = self._places(rows)
         self._higher[places], self._equal[places] = pool_positions(values, held_out_columns(chunk), chunk, self.ties)
         if any(name in LIST_METRICS for name in self.metrics):
-            self._take_lists(rows, pool_top_k(values, ids, max(self.ks)))
+            self._take_lists(rows, pool_top_k(values, ids, max(self.ks)), chunk)
         self._seen[rows] = True
 
     def result(self) -> Evaluation:
@@ -97,18 +101,15 @@ class Evaluator:
         if not self._seen.all():
             missing = int((~self._seen).sum())
             raise FedrecError(f"{missing} of {len(self._seen)} evaluated users have no scores; score every user")
-        values = per_user(self._higher, self._equal, self.targets.indptr, self.ks, self.metrics)
+        positions = self._higher, self._equal
+        values = per_user(*positions, self.targets.indptr, self.ks, self.metrics) | self._released
         if "novelty" in self.metrics:
             values |= {f"novelty@{k}": self._novelty[k] for k in self.ks}
         ranked = self.targets.n_items if self.targets.catalogue is None else len(self.targets.catalogue)
-        coverage = {f"coverage@{k}": float(self._listed[k].sum() / ranked) for k in self.ks}
-        return Evaluation(
-            self.targets.users,
-            values,
-            coverage if "coverage" in self.metrics else {},
-            (self._higher, self._equal),
-            self.targets.indptr,
-        )
+        overall = of_means(*positions, self.targets.indptr, self.ks, self.metrics)
+        if "coverage" in self.metrics:
+            overall |= {f"coverage@{k}": float(self._listed[k].sum() / ranked) for k in self.ks}
+        return Evaluation(self.targets.users, values, overall, positions, self.targets.indptr)
 
     def _places(self, rows: Ints) -> Ints:
         """Where the held-out items of some rows stand among all held-out items."""
@@ -116,12 +117,15 @@ class Evaluator:
         before = np.cumsum(counts) - counts
         return np.asarray(np.arange(counts.sum()) + np.repeat(self.targets.indptr[rows] - before, counts), np.int64)
 
-    def _take_lists(self, rows: Ints, lists: Ints) -> None:
+    def _take_lists(self, rows: Ints, lists: Ints, chunk: Targets) -> None:
         there = lists >= 0
         bits = np.where(there, self._bits[lists], 0)
         for k in self.ks:
             self._listed[k][lists[:, :k][there[:, :k]]] = True
             self._novelty[k][rows] = bits[:, :k].sum(1) / there[:, :k].sum(1)
+        for name, values in self._released.items():
+            metric, _, length = name.partition("@")
+            values[rows] = RELEASED[metric](lists[:, : int(length)], chunk)
 
 
 def evaluate(

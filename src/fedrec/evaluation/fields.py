@@ -71,6 +71,7 @@ def _is_pair(value: Any) -> bool:
 
 _BOOL = Kind("true, false", lambda value: isinstance(value, bool), _read_bool)
 _SHARE = Kind("a number between 0 and 1", lambda value: _is_float(value) and 0 < value < 1, float)
+_FRACTION = Kind("a number above 0, up to 1", lambda value: _is_float(value) and 0 < value <= 1, float)
 _RATING = Kind("a number", _is_float, float)
 _METRIC_AT_K = rf"({'|'.join(('hr', *METRICS))})@[1-9]\d*"
 
@@ -82,6 +83,7 @@ KINDS: dict[str, Kind] = {
     "split": _choice("leave-one-out", "ratio", "cold-items", "global-time"),
     "valid_share": _SHARE,
     "test_share": _SHARE,
+    "train_fraction": _FRACTION,
     "time": _choice("real", "item_order", "line_order", "random"),
     "time_missing": _choice("random", "item_order", "line_order", "refuse"),
     "split_ties": _choice("random", "first"),

@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.blocks import blocks
+from fedrec.evaluation.lists import RELEASED
 from fedrec.evaluation.targets import Ints, Targets
 
 Floats: TypeAlias = NDArray[np.float64]
 
 TIES = ("expected", "first", "item_id")
-LIST_METRICS = ("coverage", "novelty")
-"""Metrics of the lists themselves, which need no held-out item."""
+LIST_METRICS = ("coverage", "novelty", *RELEASED)
+"""Metrics that need the lists themselves: what is in them, or the orders in which published code reads them."""
+MEAN_METRICS = ("f1_of_means",)
+"""Metrics of averages over users, which no single user has."""
 
 
 def _sum_by_row(values: Floats, indptr: Ints) -> Floats:
@@ -115,7 +118,7 @@ POSITION_METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
     "mrr": mrr,
     "map": map_,
 }
-METRICS = (*POSITION_METRICS, *LIST_METRICS)
+METRICS = (*POSITION_METRICS, *MEAN_METRICS, *LIST_METRICS)
 
 
 def per_user(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, Floats]:
@@ -141,8 +144,20 @@ def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys("recall" if name == "hr" else name for name in metrics))
 
 
-def chance(targets: Targets, ks: Sequence[int], metrics: Sequence[str] = tuple(POSITION_METRICS)) -> dict[str, float]:
+def of_means(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, float]:
+    """f1_of_means@k: the harmonic mean of precision@k and recall@k, each averaged over users before."""
+    found = {}
+    for k in ks if "f1_of_means" in metrics else ():
+        p, r = (float(metric(higher, equal, indptr, k).mean()) for metric in (precision, recall))
+        found[f"f1_of_means@{k}"] = 2 * p * r / (p + r) if p + r else 0.0
+    return found
+
+
+def chance(
+    targets: Targets, ks: Sequence[int], metrics: Sequence[str] = (*POSITION_METRICS, *MEAN_METRICS)
+) -> dict[str, float]:
     """Averages of a constant scorer: what a ranking without knowledge gets. List metrics have no chance level."""
     equal = np.repeat(targets.n_candidates, targets.counts)
-    values = per_user(np.zeros_like(equal), equal, targets.indptr, ks, metrics)
-    return {name: float(value.mean()) for name, value in values.items()}
+    positions = np.zeros_like(equal), equal, targets.indptr
+    means = {name: float(value.mean()) for name, value in per_user(*positions, ks, metrics).items()}
+    return means | of_means(*positions, ks, metrics)

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import fields
-from fedrec.evaluation.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class Protocol:
     """Share of the interactions (cold-items: of the items) held out for test; leave-one-out has no use for shares."""
     valid_share: float = 0.1
     """Share of what the test part leaves that is held out for validation."""
+    train_fraction: float = 1.0
+    """Share of the training items that every user keeps; the others are unknown to the client and never ranked."""
     time: str = "real"
     """What orders a user's interactions."""
     time_missing: str = "random"
@@ -135,6 +136,7 @@ LEAKS: tuple[tuple[str, Any, str], ...] = (
     ("time_missing", "line_order", "without time stamps, interactions are ordered by line of the file"),
 )
 
+# The published ones differ from `honest` in what their papers and released code do, and in nothing else.
 PRESETS: dict[str, Protocol] = {
     preset.name: preset
     for preset in (
@@ -143,7 +145,100 @@ PRESETS: dict[str, Protocol] = {
             "honest-time",
             split="global-time",
             time_missing="refuse",
-            metrics=METRICS,
+            metrics=("recall", "ndcg", "precision", "f1", "mrr", "map", "coverage", "novelty"),
+        ),
+        Protocol(
+            "fedca",
+            min_interactions_at=(),
+            time_missing="item_order",
+            split_ties="first",
+            neg_pool="leaked",
+            candidates="sampled99",
+            ties="first",
+            select_metric="hr@10",
+            select_on="test",
+            ks=(10,),
+            metrics=("hr", "ndcg"),
+        ),
+        Protocol(
+            "fedrap",
+            min_interactions_at=(),
+            time_missing="item_order",
+            split_ties="first",
+            neg_pool="leaked",
+            candidates="sampled99",
+            ties="first",
+            select_metric="hr@10",
+            select_on="test",
+            ks=(10,),
+            metrics=("hr", "ndcg"),
+        ),
+        Protocol(
+            "pfedrec",
+            min_interactions=3,
+            min_interactions_at=(),
+            time_missing="line_order",
+            split_ties="first",
+            neg_pool="leaked",
+            candidates="split198",
+            ties="first",
+            select_metric="hr@10",
+            select_last=True,
+            ks=(10,),
+            metrics=("hr", "ndcg"),
+        ),
+        Protocol(
+            "cgfedrec",
+            min_interactions=5,
+            min_interactions_at=(),
+            time_missing="line_order",
+            split_ties="first",
+            neg_pool="leaked",
+            candidates="split198",
+            ties="first",
+            select_metric="hr@5",
+            patience=10,
+            ks=(5,),
+            metrics=("hr", "ndcg"),
+        ),
+        Protocol(
+            "fedrkg",
+            time_missing="item_order",
+            split_ties="first",
+            neg_pool="leaked",
+            patience=100,
+            ks=(5, 10),
+            metrics=("recall", "ndcg"),
+        ),
+        Protocol("fedrkg-honest", patience=100, ks=(5, 10), metrics=("recall", "ndcg")),
+        Protocol(
+            "fedcia",
+            min_interactions=1,
+            min_interactions_at=(),
+            split="ratio",
+            test_share=0.2,
+            valid_share=0.1,
+            partition="100:contiguous",
+            negatives=1,
+            ties="item_id",
+            select_metric="f1_of_means@10",
+            patience=10,
+            ks=(10,),
+            metrics=("f1_of_means", "mrr", "ndcg", "precision", "recall", "f1", "mrr_released", "ndcg_released"),
+        ),
+        Protocol(
+            "ifedrec",
+            min_interactions=1,
+            min_interactions_at=(),
+            split="cold-items",
+            test_share=0.14,
+            valid_share=0.0698,  # 6 of the 86 percent that the test part leaves
+            negatives=5,
+            ties="item_id",
+            select_metric="recall@20+recall@50+recall@100",
+            select_last=True,
+            ks=(20, 50, 100),
+            metrics=("precision", "recall", "ndcg", "ndcg_index"),
         ),
     )
 }

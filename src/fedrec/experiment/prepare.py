@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from fedrec import data as rooms
 from fedrec.data import Interactions, Partition, Split
 from fedrec.errors import FedrecError
-from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives
+from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import World
 
@@ -26,6 +26,8 @@ class Prepared:
     valid: Targets | None
     test: Targets
     notes: tuple[str, ...]
+    dropped: Interactions | None = None
+    """Training rows kept from the clients in a sparsity study; `split.train` is without them."""
 
     @property
     def n_items(self) -> int:
@@ -50,7 +52,9 @@ class Prepared:
         train, pairs = self.split.train, _pairs
         forbidden = None
         if self.protocol.neg_pool == "leaked":
-            forbidden = Forbidden(*forbidden_negatives(pairs(self.split.valid), pairs(self.split.test), self.protocol))
+            held = pairs(self.split.valid), pairs(self.split.test)
+            dropped = None if self.dropped is None else pairs(self.dropped)
+            forbidden = Forbidden(*forbidden_negatives(*held, self.protocol, dropped=dropped))
         return ClientData.build(
             world,
             train.user,
@@ -78,15 +82,26 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
                   source: Interactions | None = None) -> Prepared:  # fmt: skip
     """Somebody's split, taken as it is."""
     source = source or split.train
+    split, rest = _thinned(split, protocol.train_fraction)
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
+    dropped = None if rest is None else _pairs(rest)
     if len(split.valid):
         ranked_valid, ranked_test = candidate_targets(
-            train, valid, test, source.n_items, protocol, seed=source.tie_seed
+            train, valid, test, source.n_items, protocol, dropped=dropped, seed=source.tie_seed
         )
     else:
-        ranked_valid, ranked_test = None, Targets.build(test, [train], source.n_items)
+        known = [train] if dropped is None else [train, dropped]
+        ranked_valid, ranked_test = None, Targets.build(test, known, source.n_items)
     partition = _partition(split.train, source.n_users, protocol, silos, centralised)
-    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes)
+    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes, rest)
+
+
+def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]:
+    """The split with a share of everybody's training rows, and the rows that went."""
+    if fraction == 1:
+        return split, None
+    kept = kept_rows(_pairs(split.train), fraction, split.train.tie_seed)
+    return replace(split, train=split.train.select(kept)), split.train.select(~kept)
 
 
 def _split(data: Interactions, protocol: Protocol) -> Split:

@@ -1,0 +1,28 @@
+"""Sparsity studies: every user keeps a random share of the training items, drawn once for the data version."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.evaluation.targets import Pairs
+from fedrec.random import Purpose, fold_array, stream
+
+_STREAM = 1
+"""Sets these draws apart from others of the same purpose."""
+
+
+def kept_rows(train: Pairs, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which rows of the training part stay: of every user `fraction` of the rows, rounded half up, at least one.
+
+    A row's draw is a hash of the seed, its user and its item. So what is kept at a smaller fraction is part of what is
+    kept at a larger one, and nobody's draw depends on anybody else.
+    """
+    user, item = (np.asarray(side, np.int64) for side in train)
+    draw = fold_array(fold_array(stream(seed, Purpose.CANDIDATES, _STREAM), user), item)
+    order = np.lexsort((item, draw, user))
+    counts = np.bincount(user)
+    place = np.empty(len(user), np.int64)
+    place[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    quota = np.maximum(np.floor(counts * fraction + 0.5 + 1e-9), 1)  # 0.29 of 50 is a hair below 14.5 in binary
+    return np.asarray(place < quota[user], np.bool_)
