@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+audit_app = typer.Typer(help="Audits: leak.", no_args_is_help=True)
+app.add_typer(audit_app, name="audit")
 
 
 def _version(value: bool) -> None:
@@ -241,6 +243,30 @@ def doctor_command() -> None:
     from fedrec.doctor import report
 
     if not report():
+        raise typer.Exit(1)
+
+
+@audit_app.command("leak")
+def audit_leak(
+    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
+    protocol: Annotated[str, typer.Option(help="The protocol to audit; name,field=value to override.")] = "honest",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of training negatives to draw.")] = 100,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 20 rounds, of local training too.")] = False,
+    train: Annotated[str | None, typer.Option(help="Somebody's split: user,item[,timestamp].")] = None,
+    test: Annotated[str | None, typer.Option(help="Somebody's split: the test part.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Somebody's split: the validation part.")] = None,
+    negatives: Annotated[str | None, typer.Option(help="Evaluation negatives: user,item.")] = None,
+    train_negatives: Annotated[str | None, typer.Option(help="Drawn training negatives: user,item[,round].")] = None,
+    scores: Annotated[str | None, typer.Option(help="Scores of a model: user,item,score.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+) -> None:
+    """Does a protocol, or somebody's split and scores, give away what it tests? Exit code 1 where a check fails."""
+    from fedrec.audit.command import leak
+
+    files = {"train": train, "test": test, "valid": valid, "negatives": negatives, "train_negatives": train_negatives,
+             "scores": scores}  # fmt: skip
+    if leak(data, protocol, rounds, quick, {name: file for name, file in files.items() if file}, out, json_):
         raise typer.Exit(1)
 
 

@@ -1,0 +1,47 @@
+"""`fedrec audit leak`: choose what to audit, audit it, show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedrec import console, evaluation
+from fedrec.audit.case import Case, from_protocol
+from fedrec.audit.files import from_files
+from fedrec.audit.leak import Report, audit
+from fedrec.audit.page import WORDS, lines, write_page
+from fedrec.data import load
+from fedrec.errors import FedrecError
+
+STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
+
+
+def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mapping[str, str], out: Path | None,
+         as_json: bool) -> bool:  # fmt: skip
+    """Returns whether a check failed."""
+    if (data is None) == (not files):
+        raise FedrecError("say what to audit: --data D --protocol P, or --train t.csv --test s.csv (one of the two)")
+    if files and not {"train", "test"} <= set(files):
+        raise FedrecError("a split needs both parts: --train t.csv --test s.csv")
+    with console.err.status("reading") as status:
+        case = from_files(**files) if data is None else _named(data, protocol, rounds, quick)
+        report = audit(case, status.update)
+    _show(report, as_json)
+    if out is not None:
+        written = write_page(report, out)
+        if not as_json:
+            console.out.print(f"{written} written")
+    return report.failed
+
+
+def _named(data: str, protocol: str, rounds: int, quick: bool) -> Case:
+    return from_protocol(load(data, progress=console.download), evaluation.protocol(protocol), rounds, quick)
+
+
+def _show(report: Report, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.to_dict(), indent=2))
+        return
+    for line in lines(report):
+        console.out.print(line, style=STYLES.get(line.split(" ", 1)[0]))

@@ -1,0 +1,80 @@
+"""Checks of training: what the negatives give away, and what a client that learns alone makes of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fedrec.audit.case import QUICK_ROUNDS, Case, noise
+from fedrec.audit.finding import Finding
+from fedrec.evaluation import Evaluator
+from fedrec.experiment.params import build_method
+from fedrec.federation.contract import World
+from fedrec.federation.simulator import Simulator
+
+BAND = 0.2
+"""How far the rate may be from the expected one."""
+FEWEST = 10.0
+"""Expected draws of held-out items below which their absence could be an accident (e^-10 with ten)."""
+ERRORS = 4.0
+"""Standard errors above chance that still count as chance."""
+
+
+def held_out_negatives(case: Case) -> Finding:
+    name, found = "held-out items as training negatives", case.exposure
+    figure = {"drawn": found.observed, "expected": found.expected}
+    if found.expected < FEWEST:
+        return Finding(name, "n/a", "Too few training negatives to tell; give those of more rounds.", figure)
+    ratio = found.observed / found.expected
+    slack = max(BAND, 3 / math.sqrt(found.expected))
+    times = f"{found.observed:,} times where uniform draws outside the training items would give {found.expected:,.0f}"
+    figure = {"ratio": ratio, **figure}
+    if ratio < 1 - slack:
+        words = f"Users drew their own held-out items {times}: what is never pushed down can be found by elimination."
+        return Finding(name, "fail", words, figure)
+    if ratio > 1 + slack:
+        words = f"Users drew their own held-out items {times}: the draws are not uniform, or aim at them."
+        return Finding(name, "warn", words, figure)
+    return Finding(name, "pass", f"Users drew their own held-out items {times}, as often as any other.", figure)
+
+
+def counter(case: Case) -> Finding:
+    """Ranks items by how seldom the user drew them; it knows no taste, so anything beyond chance is the protocol's."""
+    name, chance, users = "taste-blind counter", case.chance, len(case.targets)
+    if chance > 0.5:
+        return Finding(name, "n/a", f"With so few candidates chance alone gives {case.metric} {chance:.2f}.")
+    curve = case.exposure.curve
+    rounds, value = curve[-1]
+    limit = chance + ERRORS * noise(chance, users)
+    after = f" after {rounds:,} rounds" if rounds else ""
+    words = f"Scoring items by minus the times they were drawn as a training negative gives {case.metric} {value:.3f}"
+    verdict = "near chance" if value <= limit else "without any learning: the negatives tell which items are held out"
+    figure = {case.metric: value, "chance": chance}
+    figure |= {f"after {mark}": past for mark, past in curve[:-1] if mark in (1, 10)}
+    return Finding(name, "pass" if value <= limit else "fail", f"{words}{after}, {verdict}.", figure)
+
+
+def local(case: Case) -> Finding:
+    """Clients that never exchange anything know one user each; far above popularity they have been told something."""
+    assert case.prepared is not None
+    rounds = QUICK_ROUNDS if case.quick else None
+    method = build_method("local", rounds=rounds)
+    world = World(items=case.n_items, clients=case.prepared.partition.n_clients)
+    simulator = Simulator(method, case.prepared.clients(world))
+    for round in range(method.rounds):
+        simulator.round(round)
+    judge = Evaluator(case.full, ks=(case.k,), metrics=("recall",))
+    for users, scores in simulator.scores(method.rounds - 1):
+        judge.update(users, scores)
+    alone = judge.result().mean()[f"recall@{case.k}"]
+    popular = case.recall(case.popularity, case.full, "expected")
+    floor = float(np.minimum(1.0, case.k / case.full.n_candidates).mean())
+    suspect = alone - 2 * max(popular, floor) > 3 * noise(alone, len(case.full))
+    words = (
+        f"Local training without exchange reaches {case.metric} {alone:.3f} over all items after {method.rounds} "
+        f"rounds, popularity {popular:.3f}"
+    )
+    end = ": more than twice, which one user's data cannot explain." if suspect else "."
+    figure = {"local": alone, "popularity": popular, "chance": floor}
+    return Finding("local against popularity", "fail" if suspect else "pass", words + end, figure)
