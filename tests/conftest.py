@@ -10,6 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
+# Threads that spin while they wait cost tiny tensors 10 ms a call when other processes (test workers) want the cores.
+# It must stand before torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 class Outcome(NamedTuple):
     code: int
