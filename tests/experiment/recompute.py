@@ -36,7 +36,7 @@ def scorer(method: str, tensors: dict[str, np.ndarray], users: list[str], items:
         row = {user: vectors[k] for k, user in enumerate(users)}
         return lambda user: [sum(a * b for a, b in zip(row[user], item, strict=True)) for item in table]
     if method == "popularity":
-        return lambda user: tensors["server.count"][:, 0].astype(float).tolist()
+        return lambda user: tensors["server.popularity"][:, 0].astype(float).tolist()
     if method == "ease":
         weight = tensors["client.all.weight"][0].astype(float)
         place = {item: k for k, item in enumerate(items)}

@@ -24,12 +24,12 @@ class TestPopularity(MethodTests):
                 for item in data.items[data.user_ptr[place] : data.user_ptr[place + 1]]:
                     count[item] += 1
         counts = torch.from_numpy(count)
-        return {"server.count": counts[:, None], "scores": counts.expand(len(data.users), -1)}
+        return {"server.popularity": counts[:, None], "scores": counts.expand(len(data.users), -1)}
 
 
 def test_counts_are_whole_interactions_of_everybody():
     data = tiny_world()
-    count = run(Popularity(), data, 1)["server.count"]
+    count = run(Popularity(), data, 1)["server.popularity"]
     assert count.sum() == len(data.items)
     assert torch.equal(count[:, 0], torch.from_numpy(np.bincount(data.items, minlength=40)).double())
 
@@ -37,8 +37,8 @@ def test_counts_are_whole_interactions_of_everybody():
 def test_an_item_that_two_users_of_a_silo_share_counts_twice_behind_noise_too():
     """Stages look at each client's whole upload: it must be the same table that is summed without them."""
     data = tiny_world(silos=(5, 4, 3))
-    plain = run(Popularity(), data, 1)["server.count"]
+    plain = run(Popularity(), data, 1)["server.popularity"]
     assert plain.max() > 3, "some silo must hold an item twice"
-    noised = run(Popularity(), data, 1, stages=[Laplace(1e-9)])["server.count"]
+    noised = run(Popularity(), data, 1, stages=[Laplace(1e-9)])["server.popularity"]
     assert torch.allclose(plain, noised, atol=1e-6)
-    assert torch.allclose(plain, run(Popularity(), data, 1, stages=[Clip(1e6)])["server.count"], atol=1e-9)
+    assert torch.allclose(plain, run(Popularity(), data, 1, stages=[Clip(1e6)])["server.popularity"], atol=1e-9)

@@ -89,10 +89,11 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
     guessed = _roles_by_name(shape) if shape.header else {} if columns else _roles_by_position(path, shape)
     roles = {role: j for role, j in guessed.items() if j not in given.values()} | given
     if missing := [role for role in ("user", "item") if role not in roles]:
-        example = ", ".join(f"'{role}': ..." for role in missing)
         found = ", ".join(shape.names)
+        flags = " ".join(f"--{role} COLUMN" for role in missing)
         raise FedrecError(
-            f"{path}: no column for {' and '.join(missing)} among {found}; pass columns={{{example}}} or rename"
+            f"{path}: no column for {' and '.join(missing)} among {found}; rename it, or say which: "
+            f"fedrec data import {path} --name NAME {flags}"
         )
     return {role: roles[role] for role in ROLES if role in roles}
 
@@ -156,8 +157,8 @@ def _roles_by_name(shape: Shape) -> dict[str, int]:
 def _roles_by_position(path: Path, shape: Shape) -> dict[str, int]:
     width = len(shape.names)
     if width > 4:
-        example = "columns={'user': 1, 'item': 2}"
-        raise FedrecError(f"{path} has {width} columns and no header; add a header or pass {example}")
+        how = f"fedrec data import {path} --name NAME --user 1 --item 2"
+        raise FedrecError(f"{path} has {width} columns and no header; add one, or say which by number: {how}")
     roles = list(ROLES)[:width]
     if width == 3 and all(
         (_number(row[2]) or 0.0) >= _EARLIEST_PLAUSIBLE_TIME for row in shape.sample if len(row) == 3

@@ -93,10 +93,8 @@ def read_config(path: Path | str) -> dict[str, Any]:
 
 
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) -> None:
-    """A resumed run may go on for longer and in less memory; anything else would make it another run."""
-    free = (
-        {"memory", "patience"} if "epsilon" in old else {"memory", "patience", "rounds"}
-    )  # a budget is for all rounds
+    """A resumed run may go on for longer; anything else, also other chunks of memory, would make it another run."""
+    free = {"patience"} if "epsilon" in old else {"patience", "rounds"}  # a budget is for all rounds
     changed = sorted(key for key in {*old, *new} - free if old.get(key) != new.get(key))
     if changed:
         raise FedrecError(

@@ -23,7 +23,7 @@ def build_method(
     params: Mapping[str, Any] | None = None,
     rounds: int | None = None,
 ) -> Method:
-    """The method with its parameters: defaults < alias < preset < params < backbone and rounds."""
+    """The method with its parameters: defaults < those of the backbone < alias, preset < params < rounds."""
     cls, implied = method_class(name)
     values: dict[str, Any] = dict(implied)
     if preset is not None:
@@ -42,7 +42,7 @@ def build_method(
     for key in _COUNTS & values.keys():
         if values[key] < 1:
             raise FedrecError(f"{key}={values[key]} does not fit {cls.name}: it must be at least 1")
-    return cls(**values)
+    return cls(**{**cls.backbone_defaults.get(str(chosen), {}), **values})
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:

@@ -38,12 +38,12 @@ class Prepared:
         return np.bincount(self.split.train.item, minlength=self.n_items)
 
     def require_candidates(self) -> None:
-        """Metrics at k ask for at least k candidates of everybody."""
-        fewest = int(min(targets.n_candidates.min() for targets in (self.valid, self.test) if targets is not None))
-        if max(self.protocol.ks) > fewest:
-            k = max(1, fewest // 2)
+        """Metrics at k ask for somebody with more than k candidates: otherwise every list is a hit."""
+        most = int(max(targets.n_candidates.max() for targets in (self.valid, self.test) if targets is not None))
+        if max(self.protocol.ks) >= most:
+            k = max(1, most // 4)
             raise FedrecError(
-                f"k = {max(self.protocol.ks)} is larger than the {fewest} candidates of some user; "
+                f"k = {max(self.protocol.ks)} is too large for {most} candidates; "
                 f"use --protocol {self.protocol.name},ks={k},select_metric=ndcg@{k}"
             )
 
@@ -79,8 +79,8 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
 
 
 def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
-                  source: Interactions | None = None) -> Prepared:  # fmt: skip
-    """Somebody's split, taken as it is."""
+                  source: Interactions | None = None, clients: Partition | None = None) -> Prepared:  # fmt: skip
+    """Somebody's split, taken as it is, with its own clients unless others are asked for."""
     source = source or split.train
     split, rest = _thinned(split, protocol.train_fraction)
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
@@ -92,7 +92,10 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
     else:
         known = [train] if dropped is None else [train, dropped]
         ranked_valid, ranked_test = None, Targets.build(test, known, source.n_items)
-    partition = _partition(split.train, source.n_users, protocol, silos, centralised)
+    if clients is not None and silos is None and not centralised:
+        partition = clients
+    else:
+        partition = _partition(split.train, source.n_users, protocol, silos, centralised)
     return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes, rest)
 
 

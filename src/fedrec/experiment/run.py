@@ -101,9 +101,11 @@ class Run:
     def _prepare(self, data: Interactions | None) -> Prepared:
         config, central = self.config, self.method.centralised
         if config.train is not None and config.test is not None:
-            return prepare_split(
-                rooms.read(config.train, config.valid, config.test), self.protocol, config.silos, central
-            )
+            given = rooms.read(config.train, config.valid, config.test)
+            return prepare_split(given, self.protocol, config.silos, central)
+        if data is None and config.data in {stored.name for stored in rooms.stored_splits()}:
+            stored, clients = rooms.load_split(config.data)
+            return prepare_split(stored, self.protocol, config.silos, central, clients=clients)
         return prepare(data if data is not None else rooms.load(config.data), self.protocol, config.silos, central)
 
     # -- the work --
@@ -271,7 +273,8 @@ class Run:
         return summary
 
     def _privacy(self, uploads: int) -> dict[str, Any]:
-        found = guarantee(self.stages, uploads, self.config.delta or 1e-5)
+        clear = any(entry["clear"] for entry in self.simulator.wire.ledger.rounds.values())
+        found = guarantee(self.stages, uploads, self.config.delta or 1e-5, clear)
         return {
             "stages": [str(stage) for stage in self.stages],
             "epsilon": found.epsilon,

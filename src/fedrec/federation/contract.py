@@ -186,6 +186,7 @@ class Method:
     paper: ClassVar[str] = ""
     centralised: ClassVar[bool] = False  # a reference: all users in one place
     backbones: ClassVar[tuple[str, ...]] = ()  # the first is the default; empty: no choice
+    backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # where another backbone needs other rates
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
     fold_in_rounds: ClassVar[int | None] = None  # local rounds that a new user needs; None: new users are not possible

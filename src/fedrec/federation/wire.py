@@ -3,6 +3,9 @@
 Uploads pass the stages in the order given (clip, laplace, gaussian, quantise), are counted, and are folded into the
 reduction that the method declared. Bytes are those of the dense encoding: a table is counted whole, although the
 simulator keeps only the rows that changed.
+
+Noise here is a function of the seed, as all randomness of a simulation is, so that a run can be repeated. Where uploads
+really leave a device, its noise must come from a secret of that device.
 """
 
 from __future__ import annotations
@@ -192,11 +195,15 @@ class Ledger:
 
     def record(self, direction: str, round: int, clients: np.ndarray, each: int) -> None:
         (self.up if direction == "up" else self.down)[clients] += each
-        entry = self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0})
+        entry = self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})
         entry[direction] += each * len(clients)
 
+    def sent_clear(self, round: int, size: int) -> None:
+        """Bytes of an upload that no stage touches: the weights of a mean."""
+        self.rounds[round]["clear"] += size
+
     def trained(self, round: int, clients: int) -> None:
-        self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0})["trained"] += clients
+        self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})["trained"] += clients
 
     def per_client_round(self) -> dict[str, float]:
         """Mean bytes per client that took part, and round."""
@@ -228,6 +235,8 @@ class Wire:
         if not payload:
             return
         self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
+        weighted = sum(isinstance(r, Mean) and r.weight is not None for r in payload.values())
+        self.ledger.sent_clear(round, weighted * len(clients) * self.world.dtype.itemsize)
         if not self.stages:
             basket.add(payload, clients, cohort)
             return

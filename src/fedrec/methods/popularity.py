@@ -24,7 +24,7 @@ class Popularity(Method):
     rounds: int = 1
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        return {"count": torch.zeros(world.items, 1, dtype=world.dtype, device=world.device)}
+        return {"popularity": torch.zeros(world.items, 1, dtype=world.dtype, device=world.device)}
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared=server)
@@ -35,11 +35,11 @@ class Popularity(Method):
         # A row per client and item: two users of a silo may share one.
         pairs, times = torch.unique(owner * n_items + chunk.tensor(chunk.items), return_counts=True)
         value = times[:, None].to(chunk.world.dtype)
-        none = torch.zeros_like(down.shared["count"])
+        none = torch.zeros_like(down.shared["popularity"])
         return state, {"count": Sum(Rows(none, pairs // n_items, pairs % n_items, value, len(chunk.clients)))}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        return {"count": ups["count"]}
+        return {"popularity": ups["count"]}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return down.shared["count"][items, 0].expand(len(chunk.places), -1)
+        return down.shared["popularity"][items, 0].expand(len(chunk.places), -1)

@@ -1,0 +1,50 @@
+"""FedAvgM: the server keeps a momentum of the clients' mean update. Hsu, Qi & Brown 2019 (arXiv:1909.06335).
+
+With the mean update of a round D = Q - mean(Q_u):   v <- beta v + D,   Q <- Q - v.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Mean, Reduction, State, Tensors, Ups, World
+from fedrec.federation.training import LocalTraining
+
+
+@dataclass(frozen=True)
+class FedAvgM(LocalTraining):
+    name: ClassVar[str] = "fedavgm"
+    summary: ClassVar[str] = "mean of item tables, with momentum at the server"
+    paper: ClassVar[str] = "Hsu et al. 2019"
+    backbones: ClassVar[tuple[str, ...]] = ("mf",)
+    private: ClassVar[tuple[str, ...]] = ("user",)
+    fold_in_rounds: ClassVar[int | None] = 30
+
+    momentum: float = 0.9  # beta
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        table = self.init_items(world)
+        return {"item": table, "velocity": torch.zeros_like(table)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return State(per_user={"user": self.init_users(world, chunk.users)})
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={"item": server["item"]})  # the velocity stays at the server
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        fitted = self.fit(chunk, round, state.per_user["user"], down.shared["item"])
+        return State(per_user={"user": fitted.user}), {"item": Mean(fitted.table)}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        velocity = self.momentum * server["velocity"] + (server["item"] - ups["item"])
+        return {"item": server["item"] - velocity, "velocity": velocity}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.model.scores(state.per_user["user"], down.shared["item"][items], {})
