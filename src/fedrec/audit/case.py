@@ -142,8 +142,9 @@ def from_protocol(
     prepared = prepare(data, protocol)
     split, n_items = prepared.split, prepared.n_items
     whole = dataclasses.replace(protocol, candidates="full")
-    parts = [pairs(part) for part in (split.train, split.valid, split.test)]
-    _, full = candidate_targets(parts[0], parts[1], parts[2], n_items, whole, seed=prepared.source.tie_seed)
+    train, valid, test = (pairs(part) for part in (split.train, split.valid, split.test))
+    dropped = None if prepared.dropped is None else pairs(prepared.dropped)
+    _, full = candidate_targets(train, valid, test, n_items, whole, dropped=dropped, seed=prepared.source.tie_seed)
     world = World(items=n_items, clients=prepared.partition.n_clients, seed=seed)
     sampled = prepared.test.candidates
     drawn = None if sampled is None else (np.repeat(prepared.test.users, sampled.shape[1]), sampled.ravel())
