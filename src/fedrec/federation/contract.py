@@ -230,6 +230,10 @@ class Method:
         """Working memory that one client adds to a chunk, beside its samples (sets the chunk size)."""
         return 4096
 
+    def score_bytes(self, world: World) -> int:
+        """Working memory that one user adds when all items are scored and ranked."""
+        return 6 * world.items * world.dtype.itemsize
+
     def sample_bytes(self, world: World) -> int:
         """Working memory that one training sample adds to a chunk."""
         return 1024

@@ -110,7 +110,7 @@ class Simulator:
         Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
         """
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
-        per_user = 6 * len(wanted) * self.world.dtype.itemsize
+        per_user = self.method.score_bytes(self.world)
         everyone = np.arange(self.world.clients)
         for home, chunk, where in self._chunks(everyone, np.diff(self.data.client_ptr) * per_user):
             down = self.method.broadcast(self.server, chunk.clients, round)

@@ -130,6 +130,11 @@ class LocalTraining(Method):
             and has_numba()
         )
 
+    def score_bytes(self, world: World) -> int:
+        # a network holds its widest layer, twice, for every pair of user and item
+        widest = max((shape[0] for shape in self.model.dense_shapes().values()), default=0)
+        return super().score_bytes(world) + 2 * widest * world.items * world.dtype.itemsize
+
     def sample_bytes(self, world: World) -> int:
         # indices and masks, and per group of parameters: rows, gradient, two moments, gathered copies
         return 200 + 8 * self.dim * world.dtype.itemsize

@@ -176,6 +176,10 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
             raise FedrecError(f"privacy stage '{part}': the number must be positive")
         if name == "quantise" and number not in range(1, 33):
             raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
+        if any(isinstance(stage, Quantise) for stage in stages):
+            raise FedrecError(
+                f"privacy stage '{part}' comes after quantise, which must be the last: what it sends is final"
+            )
         stages.append(STAGES[name](number))
     return tuple(stages)
 
@@ -299,6 +303,8 @@ class Basket:
     def ups(self, dtype: torch.dtype) -> Ups:
         reduced = {}
         for key, total in self._totals.items():
+            if key in self._means and self._weights[key] == 0:
+                continue  # nobody who sent it has any weight: there is no mean
             reduced[key] = (total / self._weights[key] if key in self._means else total).to(dtype)
         clients = np.concatenate(self._clients) if self._clients else np.zeros(0, dtype=np.int64)
         return Ups(reduced, self._each, np.unique(clients))

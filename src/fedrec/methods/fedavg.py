@@ -60,7 +60,7 @@ class FedAvg(LocalTraining):
         return State(kept, {"user": fitted.user}), payload
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        return {name: ups[name] for name in server}
+        return server | {name: ups[name] for name in server if name in ups}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         if self.score_with == "local":

@@ -34,5 +34,8 @@ class Local(LocalTraining):
         assert isinstance(fitted.table, Tensor)
         return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
 
+    def client_bytes(self, world: World) -> int:
+        return 4096 + 2 * world.items * self.dim * world.dtype.itemsize
+
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
