@@ -144,23 +144,31 @@ def compare_command(
     format_: Annotated[str | None, typer.Option("--format", help="markdown, csv, latex or json.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table (format by ending: .md .csv .tex .json).")] = None,
     references: Annotated[bool, typer.Option(help="Add popularity and local where they are missing.")] = True,
+    significance: Annotated[bool | None, typer.Option(help="Show every test, or leave them out.")] = None,
+    groups: Annotated[str | None, typer.Option(help="One metric by activity, taste or popularity.")] = None,
 ) -> None:
     """Runs side by side: mean and deviation over seeds, beside popularity, local and chance."""
     from fedrec import console
     from fedrec.data.atomic import atomic_file
+    from fedrec.report import significance as testing
     from fedrec.report.comparison import choose_metrics, compare, find_runs
+    from fedrec.report.groups import grouped
     from fedrec.report.references import with_references
-    from fedrec.report.tables import caption, cells, render
+    from fedrec.report.tables import render, titled_tables
 
     found = find_runs(runs)
     compare(found)  # refuses to mix before any work is done
     comparison = compare(with_references(found) if references else found)
     chosen = choose_metrics(comparison, metrics)
+    tests = None if significance is False else testing.significance(comparison, required=bool(significance))
+    by_default = testing.metric_to_test(comparison) or chosen[0]
+    parts = grouped(comparison, groups, chosen[0] if metrics else by_default) if groups else None
     if out is None and format_ is None:
-        header, *lines = cells(comparison, chosen)
-        console.table(header, lines, title=caption(comparison))
+        for title, (header, *lines) in titled_tables(comparison, chosen, tests, parts, bool(significance)):
+            console.table(header, lines, title=title)
         return
-    text = render(comparison, chosen, format_ or (out.suffix.lstrip(".") if out else "markdown"))
+    kind = format_ or (out.suffix.lstrip(".") if out else "markdown")
+    text = render(comparison, chosen, kind, tests, parts, bool(significance))
     if out is None:
         print(text, end="")
         return

@@ -1,4 +1,4 @@
-"""A comparison as Markdown, CSV, LaTeX or JSON."""
+"""A comparison as Markdown, CSV, LaTeX or JSON, with its tests and by groups."""
 
 from __future__ import annotations
 
@@ -6,66 +6,137 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from fedrec.errors import unknown
+from fedrec.evaluation.significance import LEVEL
 from fedrec.report.comparison import Comparison, Row
+from fedrec.report.groups import Grouped
+from fedrec.report.significance import Pair, Significance
+
+MARK = "†"
+"""On rows that cannot be told apart from the best."""
 
 
-def cells(comparison: Comparison, metrics: Sequence[str]) -> list[list[str]]:
+def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | None = None) -> list[list[str]]:
     """Header, one line per configuration, chance last."""
     header = ["method", "seeds", *metrics]
-    lines = [[row.label, str(row.seeds), *(_value(row, name) for name in metrics)] for row in comparison.rows]
+    marked = tests.like_the_best() if tests else frozenset()
+    lines = [
+        [
+            f"{row.label} {MARK}" if row.label in marked else row.label,
+            str(row.seeds),
+            *(_value(row, m) for m in metrics),
+        ]
+        for row in comparison.rows
+    ]
     chance = [f"{comparison.chance[name]:.4f}" if name in comparison.chance else "-" for name in metrics]
     return [header, *lines, ["chance", "-", *chance]]
 
 
 def _value(row: Row, metric: str) -> str:
-    middle, spread = row.mean(metric), row.std(metric)
-    if middle is None:
-        return "-"
-    return f"{middle:.4f}" if spread is None else f"{middle:.4f} ± {spread:.4f}"
+    middle = row.mean(metric)
+    return "-" if middle is None else _spread(middle, row.std(metric))
 
 
-def caption(comparison: Comparison) -> str:
+def _spread(middle: float, deviation: float | None) -> str:
+    return f"{middle:.4f}" if deviation is None else f"{middle:.4f} ± {deviation:.4f}"
+
+
+def caption(comparison: Comparison, tests: Significance | None = None) -> str:
     text = f"{comparison.data}, protocol {comparison.protocol}, test, mean ± std over seeds"
-    return text + "".join(f"; not honest: {leak}" for leak in comparison.leaks)
+    text += "".join(f"; not honest: {leak}" for leak in comparison.leaks)
+    return text if tests is None else f"{text}. {verdict(tests)}"
 
 
-def markdown(comparison: Comparison, metrics: Sequence[str]) -> str:
-    header, *rows = cells(comparison, metrics)
+def verdict(tests: Significance) -> str:
+    """What the tests allow to be said about the best row."""
+    how = f"on {tests.metric} (paired bootstrap over {tests.users:,} users, Holm-corrected p >= {1 - LEVEL:.2f})"
+    if tests.like_the_best():
+        return f"{MARK} cannot be told apart from the best, {tests.best}, {how}"
+    return f"Every other row differs from the best, {tests.best}, {how.replace('>=', '<')}"
+
+
+def pair_cells(tests: Significance) -> list[list[str]]:
+    """One line per pair: difference, interval, and what each test says."""
+    header = ["method", "against", "difference", f"{LEVEL:.0%} interval", "p", "p Holm", "p t", "p Wilcoxon"]
+    return [header, *(_pair(pair) for pair in tests.pairs)]
+
+
+def _pair(pair: Pair) -> list[str]:
+    d = pair.difference
+    numbers = (_p(value) for value in (d.p, pair.p_holm, pair.p_seeds, pair.p_wilcoxon))
+    return [pair.row, pair.against, f"{d.mean:+.4f}", f"{d.low:+.4f}..{d.high:+.4f}", *numbers]
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}" if value >= 1e-4 else "<0.0001"
+
+
+def group_cells(found: Grouped) -> list[list[str]]:
+    """Header with the size of each group, one line per configuration."""
+    header = ["method", "seeds", *(f"{name} ({size:,})" for name, size in zip(found.names, found.users, strict=True))]
+    return [
+        header,
+        *([label, str(seeds), *(_spread(*value) for value in values)] for label, seeds, values in found.rows),
+    ]
+
+
+def group_caption(comparison: Comparison, found: Grouped) -> str:
+    return f"{found.metric} by {found.kind}; {found.meaning} (number of users). {caption(comparison)}"
+
+
+def pair_caption(tests: Significance) -> str:
+    return (
+        f"Differences in {tests.metric}: paired bootstrap over {tests.users:,} users, each averaged over seeds; Holm "
+        f"for {len(tests.pairs)} in all; beside it a paired t test over seeds, and Wilcoxon's over users"
+    )
+
+
+# -- formats --
+
+
+def as_markdown(title: str, table: Sequence[Sequence[str]]) -> str:
+    header, *rows = table
     lines = ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows)]
-    return f"{caption(comparison)}\n\n" + "\n".join(lines) + "\n"
+    return f"{title}\n\n" + "\n".join(lines) + "\n"
 
 
-def latex(comparison: Comparison, metrics: Sequence[str]) -> str:
-    header, *rows = cells(comparison, metrics)
+def as_latex(title: str, table: Sequence[Sequence[str]]) -> str:
+    header, *rows = table
+    signs = {"_": r"\_", "%": r"\%", "±": r"$\pm$", MARK: r"$^\dagger$"}
 
     def line(parts: Sequence[str]) -> str:
-        escaped = (part.replace("_", r"\_").replace("%", r"\%").replace("±", r"$\pm$") for part in parts)
-        return " & ".join(escaped) + r" \\"
+        return " & ".join("".join(signs.get(sign, sign) for sign in part) for part in parts) + r" \\"
 
     body = "\n".join(line(row) for row in rows)
-    columns = "lr" + "r" * len(metrics)
-    return (
-        f"% {caption(comparison)}\n\\begin{{tabular}}{{{columns}}}\n\\hline\n{line(header)}\n\\hline\n"
-        f"{body}\n\\hline\n\\end{{tabular}}\n"
-    )
+    columns = "lr" + "r" * (len(header) - 2)
+    frame = f"\\begin{{tabular}}{{{columns}}}\n\\hline\n{line(header)}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
+    return f"% {title}\n{frame}"
 
 
 def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
     """Plain numbers: mean and std in columns of their own, data and protocol on every line."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["data", "protocol", "method", "seeds", *(f"{m}{s}" for m in metrics for s in ("", "_std"))])
+    lines: list[list[Any]] = [
+        ["data", "protocol", "method", "seeds", *(f"{m}{s}" for m in metrics for s in ("", "_std"))]
+    ]
     for row in comparison.rows:
         values = [value for name in metrics for value in (row.mean(name), row.std(name))]
-        writer.writerow([comparison.data, comparison.protocol, row.label, row.seeds, *values])
+        lines.append([comparison.data, comparison.protocol, row.label, row.seeds, *values])
     chance = [value for name in metrics for value in (comparison.chance.get(name), None)]
-    writer.writerow([comparison.data, comparison.protocol, "chance", "", *chance])
+    return _csv([*lines, [comparison.data, comparison.protocol, "chance", "", *chance]])
+
+
+def _csv(lines: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()
 
 
-def as_json(comparison: Comparison, metrics: Sequence[str]) -> str:
+def as_json(
+    comparison: Comparison, metrics: Sequence[str], tests: Significance | None = None, groups: Grouped | None = None
+) -> str:
     rows = [
         {
             "method": row.label,
@@ -76,20 +147,44 @@ def as_json(comparison: Comparison, metrics: Sequence[str]) -> str:
         for row in comparison.rows
     ]
     about = {"data": comparison.data, "protocol": comparison.protocol, "leaks": list(comparison.leaks)}
-    return json.dumps({**about, "rows": rows, "chance": comparison.chance}, indent=2) + "\n"
+    found: dict[str, Any] = {**about, "rows": rows, "chance": comparison.chance}
+    if tests is not None:
+        found["significance"] = tests.to_dict()
+    if groups is not None:
+        found["groups"] = asdict(groups)
+    return json.dumps(found, indent=2) + "\n"
 
 
-FORMATS: dict[str, Callable[[Comparison, Sequence[str]], str]] = {
-    "markdown": markdown,
-    "csv": as_csv,
-    "latex": latex,
-    "json": as_json,
-}
+Titled = tuple[str, list[list[str]]]
 
 
-def render(comparison: Comparison, metrics: Sequence[str], kind: str) -> str:
-    names = {"md": "markdown", "tex": "latex"}
-    chosen = names.get(kind, kind)
+def titled_tables(
+    comparison: Comparison, metrics: Sequence[str], tests: Significance | None, groups: Grouped | None, details: bool
+) -> list[Titled]:
+    """What a person is shown: the comparison or its groups, then the tests one by one if they were asked for."""
+    if groups is not None:
+        found = [(group_caption(comparison, groups), group_cells(groups))]
+    else:
+        found = [(caption(comparison, tests), cells(comparison, metrics, tests))]
+    return [*found, (pair_caption(tests), pair_cells(tests))] if details and tests is not None else found
+
+
+FORMATS: dict[str, Callable[[str, list[list[str]]], str]] = {"markdown": as_markdown, "latex": as_latex}
+
+
+def render(
+    comparison: Comparison,
+    metrics: Sequence[str],
+    kind: str,
+    tests: Significance | None = None,
+    groups: Grouped | None = None,
+    details: bool = False,
+) -> str:
+    chosen = {"md": "markdown", "tex": "latex"}.get(kind, kind)
+    if chosen == "json":
+        return as_json(comparison, metrics, tests, groups)
+    if chosen == "csv":
+        return as_csv(comparison, metrics) if groups is None else _csv(group_cells(groups))
     if chosen not in FORMATS:
-        raise unknown("format", kind, FORMATS)
-    return FORMATS[chosen](comparison, metrics)
+        raise unknown("format", kind, (*FORMATS, "csv", "json"))
+    return "\n".join(FORMATS[chosen](*table) for table in titled_tables(comparison, metrics, tests, groups, details))

@@ -1,0 +1,109 @@
+"""A comparison by groups: the same per-user figures, averaged over those who belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+
+from fedrec import data as rooms
+from fedrec.errors import FedrecError, unknown
+from fedrec.evaluation import protocol
+from fedrec.evaluation.groups import ACTIVITY, POPULARITY, TASTE, by_activity, by_popularity, by_taste
+from fedrec.experiment.prepare import Prepared, prepare, prepare_split
+from fedrec.report.comparison import Comparison, FinishedRun
+from fedrec.report.significance import values_by_row
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """One metric of every row by group. Groups without users are left out."""
+
+    kind: str
+    metric: str
+    names: tuple[str, ...]
+    users: tuple[int, ...]
+    rows: tuple[tuple[str, int, tuple[tuple[float, float | None], ...]], ...]
+    """Label, seeds, and mean and deviation over seeds for each group."""
+
+    @property
+    def meaning(self) -> str:
+        return MEANING[self.kind]
+
+
+MEANING = {
+    "activity": "cold and warm: the 30% of users with the fewest and the most training interactions",
+    "taste": "followers and distinct: the 100 users with the largest and the smallest share of training interactions "
+    "on popular items, the top 30% of the catalogue",
+    "popularity": "head, mid, tail: held-out items by popularity, thirds of the training interactions",
+}
+
+
+def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
+    """The comparison by activity, taste or popularity, on the data prepared again as the runs had it."""
+    if kind not in MAKERS:
+        raise unknown("grouping", kind, MAKERS)
+    run = comparison.rows[0].runs[0]
+    prepared = prepared_again(run)
+    names, labels = MAKERS[kind](prepared)
+    ids = prepared.source.user_ids[prepared.test.users].astype(str)
+    order = np.array(sorted(range(len(ids)), key=ids.__getitem__))  # as values_by_row has them
+    labels = labels[order]
+    there = [place for place in range(len(names)) if (labels == place).any()]
+    rows = []
+    for row in comparison.rows:
+        values = values_by_row([row], metric)[row.label]
+        if values.shape[1] != len(labels):
+            raise FedrecError(f"{row.runs[0].folder} was tested on other users than the data gives now; run it again")
+        rows.append((row.label, row.seeds, tuple(_over_seeds(values[:, labels == place]) for place in there)))
+    sizes = tuple(int((labels == place).sum()) for place in there)
+    return Grouped(kind, metric, tuple(names[place] for place in there), sizes, tuple(rows))
+
+
+def prepared_again(run: FinishedRun) -> Prepared:
+    """The data of a run under its protocol; an error where it is gone or no longer what it was."""
+    config, chosen = run.config, protocol(run.protocol)
+    if config.get("train") is not None and config.get("test") is not None:
+        prepared = prepare_split(rooms.read(config["train"], config.get("valid"), config["test"]), chosen, None, True)
+    elif config["data"] in {stored.name for stored in rooms.stored_splits()}:
+        prepared = prepare_split(rooms.load_split(str(config["data"]))[0], chosen, None, True)
+    else:
+        prepared = prepare(rooms.load(str(config["data"])), chosen, centralised=True)  # groups go by users, not clients
+    source, before = prepared.source, run.summary["dataset"]
+    if (source.version, source.n_users, source.n_items) != (before["version"], before["users"], before["items"]):
+        raise FedrecError(f"the data of {run.folder} has changed since the run ({source!r}); run it again")
+    return prepared
+
+
+def _over_seeds(values: Array) -> tuple[float, float | None]:
+    means = [float(value) for value in values.mean(1)]
+    return mean(means), stdev(means) if len(means) > 1 else None
+
+
+def _activity(prepared: Prepared) -> tuple[tuple[str, ...], Array]:
+    counts = np.bincount(prepared.split.train.user, minlength=prepared.source.n_users)
+    return ACTIVITY, by_activity(counts[prepared.test.users])
+
+
+def _taste(prepared: Prepared) -> tuple[tuple[str, ...], Array]:
+    train = prepared.split.train
+    labels = by_taste((train.user, train.item), train.n_users, train.n_items)
+    return TASTE, labels[prepared.test.users]
+
+
+def _popularity(prepared: Prepared) -> tuple[tuple[str, ...], Array]:
+    if not prepared.test.single:
+        raise FedrecError("grouping by popularity needs one held-out item per user; use activity or taste")
+    return POPULARITY, by_popularity(prepared.item_counts(), prepared.test.items)
+
+
+MAKERS: dict[str, Callable[[Prepared], tuple[tuple[str, ...], Array]]] = {
+    "activity": _activity,
+    "taste": _taste,
+    "popularity": _popularity,
+}

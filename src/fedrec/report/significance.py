@@ -1,0 +1,127 @@
+"""Which rows of a comparison can be told apart: tests on the users of the run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedrec.errors import FedrecError
+from fedrec.evaluation.significance import LEVEL, RESAMPLES, Difference, holm, paired_bootstrap, paired_t, wilcoxon
+from fedrec.report.comparison import Comparison, FinishedRun, Row
+from fedrec.report.records import per_user
+
+Array = np.ndarray[Any, np.dtype[Any]]
+PREFERRED = "ndcg@10"
+POPULARITY = "popularity"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One row against another, on the same users."""
+
+    row: str
+    against: str
+    difference: Difference
+    p_holm: float
+    """Corrected for all pairs of the table."""
+    p_seeds: float | None
+    """Paired t test over the seeds that both have; None where there are fewer than two."""
+    p_wilcoxon: float
+
+    @property
+    def told_apart(self) -> bool:
+        return self.p_holm < 1 - LEVEL
+
+    def to_dict(self) -> dict[str, Any]:
+        d = self.difference
+        return {"row": self.row, "against": self.against, "difference": d.mean, "low": d.low, "high": d.high, "p": d.p,
+                "p_holm": self.p_holm, "p_t_seeds": self.p_seeds, "p_wilcoxon": self.p_wilcoxon}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Significance:
+    """Every row against the best one, and against popularity where it is shown."""
+
+    metric: str
+    best: str
+    users: int
+    pairs: tuple[Pair, ...]
+
+    def like_the_best(self) -> frozenset[str]:
+        """Rows that cannot be told apart from the best."""
+        return frozenset(pair.row for pair in self.pairs if pair.against == self.best and not pair.told_apart)
+
+    def to_dict(self) -> dict[str, Any]:
+        about = {"metric": self.metric, "best": self.best, "users": self.users, "resamples": RESAMPLES, "level": LEVEL}
+        return {**about, "pairs": [pair.to_dict() for pair in self.pairs]}
+
+
+def metric_to_test(comparison: Comparison) -> str | None:
+    """NDCG@10, or NDCG at the shortest list there is: hits of single items are mostly ties."""
+    known = [name for name in comparison.metrics() if name.startswith("ndcg@")]
+    return PREFERRED if PREFERRED in known else min(known, key=lambda name: int(name.split("@")[1]), default=None)
+
+
+def significance(comparison: Comparison, required: bool = False) -> Significance | None:
+    """The tests of a comparison, from per_user.csv; None where there is nothing to test, unless they are required."""
+    metric = metric_to_test(comparison)
+    if metric is None or len(comparison.rows) < 2:
+        if required:
+            raise FedrecError("nothing to test: give runs of at least two configurations that have ndcg@k")
+        return None
+    values = values_by_row(comparison.rows, metric)
+    best = max(comparison.rows, key=lambda row: row.mean(metric) or 0.0)
+    asked = [(row, best) for row in comparison.rows if row is not best]
+    shown = [row for row in comparison.rows if row.method == POPULARITY and row is not best]
+    asked += [(row, pop) for pop in shown for row in comparison.rows if row is not pop and row is not best]
+    found = [paired_bootstrap(values[one.label].mean(0), values[two.label].mean(0)) for one, two in asked]
+    corrected = holm([difference.p for difference in found])
+    pairs = tuple(
+        Pair(
+            one.label,
+            two.label,
+            difference,
+            p,
+            paired_t(*_by_seed(one, two, metric)),
+            wilcoxon(values[one.label].mean(0), values[two.label].mean(0)),
+        )
+        for (one, two), difference, p in zip(asked, found, corrected, strict=True)
+    )
+    return Significance(metric, best.label, values[best.label].shape[1], pairs)
+
+
+def values_by_row(rows: Sequence[Row], metric: str) -> dict[str, Array]:
+    """[seeds, users] of each row, users in one order for all; an error where they differ."""
+    users: list[str] | None = None
+    values = {}
+    for row in rows:
+        found = []
+        for run in row.runs:
+            here, numbers = _column(run, metric)
+            if users is not None and here != users:
+                raise FedrecError(
+                    f"{run.folder} was tested on other users than {rows[0].runs[0].folder}; compare runs of the same "
+                    "users, or add --no-significance"
+                )
+            users = here
+            found.append(numbers)
+        values[row.label] = np.stack(found)
+    return values
+
+
+def _column(run: FinishedRun, metric: str) -> tuple[list[str], Array]:
+    table = per_user(run)
+    if metric not in table:
+        raise FedrecError(f"{run.folder} has no {metric} in its per_user.csv; run it again, or add --no-significance")
+    order = sorted(range(len(table["user"])), key=table["user"].__getitem__)
+    return [table["user"][place] for place in order], np.array(table[metric], float)[order]
+
+
+def _by_seed(one: Row, two: Row, metric: str) -> tuple[Array, Array]:
+    """Means of the seeds that both rows have; a pair of zeros, which tests nothing, where there are none."""
+    first, second = ({run.summary["seed"]: run.summary["test"][metric] for run in row.runs} for row in (one, two))
+    shared = sorted(first.keys() & second.keys())
+    return np.array([first[seed] for seed in shared] or [0.0]), np.array([second[seed] for seed in shared] or [0.0])
