@@ -107,7 +107,7 @@ def test_movielens_1m_takes_seconds(held_out: int) -> None:
     users = np.arange(n_users)
     test = np.repeat(users, held_out), orders[:, :held_out].ravel()
     train = np.repeat(users, n_train), orders[:, held_out : held_out + n_train].ravel()
-    scores = torch.randn(n_users, n_items)
+    scores = torch.randn(n_users, n_items, generator=torch.Generator().manual_seed(0))
     start = time.perf_counter()
     stream = Evaluator(Targets.build(test, [train], n_items), metrics=METRICS, item_counts=np.ones(n_items))
     for chunk in np.array_split(users, 12):
