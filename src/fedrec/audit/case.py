@@ -135,31 +135,36 @@ def pairs(part: Interactions) -> Pairs:
     return part.user, part.item
 
 
-def from_protocol(
-    data: Interactions, protocol: Protocol, rounds: int = 100, quick: bool = False, seed: int = 0
-) -> Case:
+def from_protocol(data: Interactions, protocol: Protocol, rounds: int = 100, quick: bool = False) -> Case:
     """A data set under a protocol: split, sampler and evaluation are those of `fedrec run`."""
-    prepared = prepare(data, protocol)
-    split, n_items = prepared.split, prepared.n_items
-    whole = dataclasses.replace(protocol, candidates="full")
-    train, valid, test = (pairs(part) for part in (split.train, split.valid, split.test))
-    dropped = None if prepared.dropped is None else pairs(prepared.dropped)
-    _, full = candidate_targets(train, valid, test, n_items, whole, dropped=dropped, seed=prepared.source.tie_seed)
-    world = World(items=n_items, clients=prepared.partition.n_clients, seed=seed)
-    sampled = prepared.test.candidates
-    drawn = None if sampled is None else (np.repeat(prepared.test.users, sampled.shape[1]), sampled.ravel())
+    return from_prepared(prepare(data, protocol), rounds, quick)
+
+
+def from_prepared(prepared: Prepared, rounds: int = 100, quick: bool = False) -> Case:
+    """Whatever `fedrec run` can train on."""
+    protocol, targets, source = prepared.protocol, prepared.test, prepared.source
+    world = World(items=prepared.n_items, clients=prepared.partition.n_clients)
+    sampled = targets.candidates
     return Case(
-        title=f"{data.name}@{data.version} under {protocol.label}",
-        split=split,
-        targets=prepared.test,
-        full=full,
-        candidates=prepared.test.n_candidates,
+        title=f"{source.name}@{source.version} under {protocol.label}",
+        split=prepared.split,
+        targets=targets,
+        full=targets if sampled is None else _all_items(prepared),
+        candidates=targets.n_candidates,
         k=min(protocol.ks, key=lambda k: abs(k - 10)),
         ties=protocol.ties,
         protocol=protocol,
         prepared=prepared,
         draws=SampledDraws(prepared.clients(world), min(rounds, QUICK_ROUNDS) if quick else rounds),
-        negatives=drawn,
+        negatives=None if sampled is None else (np.repeat(targets.users, sampled.shape[1]), sampled.ravel()),
         quick=quick,
         absent=ABSENT,
     )
+
+
+def _all_items(prepared: Prepared) -> Targets:
+    """What the test would rank without sampling."""
+    split, whole = prepared.split, dataclasses.replace(prepared.protocol, candidates="full")
+    dropped = None if prepared.dropped is None else pairs(prepared.dropped)
+    train, valid, test = (pairs(part) for part in (split.train, split.valid, split.test))
+    return candidate_targets(train, valid, test, prepared.n_items, whole, dropped=dropped)[1]

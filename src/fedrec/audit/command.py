@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedrec import console, evaluation
-from fedrec.audit.case import Case, from_protocol
+from fedrec.audit.case import Case, from_prepared, from_protocol
 from fedrec.audit.files import from_files
 from fedrec.audit.leak import Report, audit
 from fedrec.audit.page import WORDS, lines, write_page
-from fedrec.data import load
+from fedrec.data import load, load_split, stored_splits
 from fedrec.errors import FedrecError
+from fedrec.experiment.prepare import prepare_split
 
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
 
@@ -36,7 +37,11 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
 
 
 def _named(data: str, protocol: str, rounds: int, quick: bool) -> Case:
-    return from_protocol(load(data, progress=console.download), evaluation.protocol(protocol), rounds, quick)
+    rules = evaluation.protocol(protocol)
+    if data in {stored.name for stored in stored_splits()}:
+        split, clients = load_split(data)
+        return from_prepared(prepare_split(split, rules, clients=clients), rounds, quick)
+    return from_protocol(load(data, progress=console.download), rules, rounds, quick)
 
 
 def _show(report: Report, as_json: bool) -> None:

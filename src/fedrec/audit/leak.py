@@ -65,8 +65,7 @@ class Report:
         counts = Counter(finding.status for finding in self.findings)
         names: dict[Status, str] = {"fail": "failed", "warn": "to know", "pass": "passed", "n/a": "not applicable"}
         words = ", ".join(f"{counts[status]} {name}" for status, name in names.items())
-        meaning = "these figures cannot be read as recommendation accuracy" if self.failed else "no check failed"
-        return f"{meaning} ({words})"
+        return words if self.failed else f"no check failed ({words})"
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -52,9 +52,10 @@ def counter(case: Case) -> Finding:
     limit = blind + ERRORS * noise(blind, users)
     after = f" after {rounds:,} rounds" if rounds else ""
     words = f"Scoring items by minus the times they were drawn as a training negative gives {case.metric} {value:.3f}"
-    verdict = "near chance" if value <= limit else "without any learning: the negatives tell which items are held out"
+    near = "near chance" if blind - chance < 1e-6 else f"no more than the tie rule alone gives ({blind:.3f})"
+    verdict = near if value <= limit else "without any learning: the negatives tell which items are held out"
     figure = {case.metric: value, "chance": chance}
-    figure |= {f"after {mark}": past for mark, past in curve[:-1] if mark in (1, 10)}
+    figure |= {f"round {mark}": past for mark, past in curve[:-1] if mark in (1, 10)}
     return Finding(name, "pass" if value <= limit else "fail", f"{words}{after}, {verdict}.", figure)
 
 
