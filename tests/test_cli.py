@@ -285,7 +285,7 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "epsilon without delta": ((*RUN, "--epsilon", "1", "--privacy", "clip=1"), "--delta"),
     "epsilon nan": ((*RUN, "--epsilon", "nan", "--delta", "1e-5", "--privacy", "clip=1"), "positive"),
     "delta": ((*RUN, "--delta", "5", "--privacy", "clip=1,gaussian=1"), "delta 5.0"),
-    "k": ((*RUN, "--protocol", "honest,ks=10+5000"), "k = 5000 is larger"),
+    "k": ((*RUN, "--protocol", "honest,ks=10+5000"), "k = 5000 is too large"),
     "k that selection lacks": ((*RUN, "--protocol", "honest,ks=5"), "select_metric=ndcg@5"),
     "min_interactions": ((*RUN, "--protocol", "honest,min_interactions=9999"), "9999 interactions"),
     "half a split": ((*RUN, "--train", "none.csv"), "--train and --test together"),

@@ -325,7 +325,7 @@ def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None
 def data_import(
     file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
     name: Annotated[str, typer.Option(help="The name to use it by.")],
-    user: Annotated[str | None, typer.Option(help="Column of the user.")] = None,
+    user: Annotated[str | None, typer.Option(help="Column of the user: its name, or its number from 1.")] = None,
     item: Annotated[str | None, typer.Option(help="Column of the item.")] = None,
     rating: Annotated[str | None, typer.Option(help="Column of the rating.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Column of the time.")] = None,
@@ -336,7 +336,8 @@ def data_import(
 
     given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     taken = tuple(entry.name for entry in datasets())
-    data, guess, path = import_table(file, name, {role: column for role, column in given.items() if column}, taken)
+    columns = {role: int(column) if column.isdigit() else column for role, column in given.items() if column}
+    data, guess, path = import_table(file, name, columns, taken)
     console.out.print(str(guess))
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
     console.out.print(f"use it with: fedrec run fedmf --data {name}")
@@ -353,6 +354,8 @@ def data_split(
     from fedrec.data import load, write
     from fedrec.experiment.prepare import prepare
 
+    if there := [name for name in ("train.csv", "valid.csv", "test.csv") if (out / name).exists()]:
+        raise FedrecError(f"{out} already holds {', '.join(there)}; remove them or choose another --out")
     prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
     write(prepared.split, out)
     sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
@@ -361,6 +364,8 @@ def data_split(
 
 def main() -> None:
     """Entry point: every mistake of the user is one line on stderr and exit code 2."""
+    # Threads that wait by spinning take the cores away from whoever has work; read when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         code = app(prog_name="fedrec", standalone_mode=False)
         sys.stdout.flush()

@@ -125,9 +125,11 @@ class Recommender:
 
     def _seen(self) -> list[np.ndarray]:
         if not hasattr(self, "_seen_items"):
-            split = self.run.prepared.split
-            user = np.concatenate([split.train.user, split.valid.user])
-            item = np.concatenate([split.train.item, split.valid.item])
+            prepared = self.run.prepared
+            parts = [prepared.split.train, prepared.split.valid]
+            parts += [] if prepared.dropped is None else [prepared.dropped]
+            user = np.concatenate([part.user for part in parts])
+            item = np.concatenate([part.item for part in parts])
             order = np.lexsort((item, user))
             ends = np.searchsorted(user[order], np.arange(len(self.user_ids) + 1))
             self._seen_items = [item[order[ends[u] : ends[u + 1]]] for u in range(len(self.user_ids))]

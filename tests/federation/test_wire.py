@@ -263,6 +263,7 @@ class TestStages:
         ("clip=inf", "must be positive"),
         ("quantise=2.5", "whole number from 1 to 32"),
         ("quantise=33", "whole number from 1 to 32"),
+        ("quantise=8,gaussian=1", "must be the last"),
     ])  # fmt: skip
     def test_parse_refuses(self, text, message):
         with pytest.raises(FedrecError, match=message):

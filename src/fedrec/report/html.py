@@ -163,7 +163,7 @@ def _column(row: Row, part: str, names: Sequence[str]) -> list[str]:
 
 def _best(shown: Sequence[View], part: str, name: str) -> int | None:
     """The column to set in bold, where more is better."""
-    if name.split("@")[0] not in HIGHER_IS_BETTER:
+    if name.split("@")[0].split("_")[0] not in HIGHER_IS_BETTER:
         return None
     means = [mean(values) if (values := figures.values_of(view.row, part, name)) else -1.0 for view in shown]
     return means.index(max(means))
