@@ -19,6 +19,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.wire import Clip, Gaussian, Laplace, Stage
 
 _CLOSE = 1e-12  # relative width at which a bisection ends
+_MARGIN = 1e-8  # more noise than the bisection found, so that rounding cannot overspend a budget
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def noise_for(clip: float, uploads: int, epsilon: float, delta: float) -> float:
     while high / low > 1 + _CLOSE:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if epsilon_of(middle, uploads, delta) > epsilon else (low, middle)
-    return high * 2 * clip
+    return high * (1 + _MARGIN) * 2 * clip
 
 
 def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None) -> tuple[Stage, ...]:
