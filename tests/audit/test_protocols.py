@@ -13,7 +13,7 @@ from conftest import Cli
 from fedrec import evaluation
 from fedrec.audit import Case, audit, from_protocol, ranking_checks, training_checks
 from fedrec.audit.draws import SampledDraws, add_compiled, add_torch
-from fedrec.audit.page import write_page
+from fedrec.audit.page import write_audit
 from fedrec.data import Interactions, synthetic
 from fedrec.evaluation import chance
 
@@ -165,6 +165,6 @@ def test_the_command_on_named_data(cli: Cli, tmp_path: Path, spec: str, code: in
 
 def test_a_page_needs_a_file_and_escapes_names(world: Interactions, tmp_path: Path) -> None:
     there = dataclasses.replace(_without_training(case(world, "honest")), title="a <b> & c")
-    page = write_page(audit(there), tmp_path / "deep" / "page.html").read_text()
+    page = write_audit(audit(there), tmp_path / "deep" / "page.html").read_text()
     assert "a &lt;b&gt; &amp; c" in page
     assert "<svg" not in page

@@ -10,7 +10,7 @@ from fedrec import console, evaluation
 from fedrec.audit.case import Case, from_prepared, from_protocol
 from fedrec.audit.files import from_files
 from fedrec.audit.leak import Report, audit
-from fedrec.audit.page import WORDS, lines, write_page
+from fedrec.audit.page import WORDS, lines, write_audit
 from fedrec.data import load, load_split, stored_splits
 from fedrec.errors import FedrecError
 from fedrec.experiment.prepare import prepare_split
@@ -30,7 +30,7 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
         report = audit(case, status.update)
     _show(report, as_json)
     if out is not None:
-        written = write_page(report, out)
+        written = write_audit(report, out)
         if not as_json:
             console.out.print(f"{written} written")
     return report.failed

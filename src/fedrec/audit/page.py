@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedrec.audit.finding import Finding
 from fedrec.audit.leak import Report
-from fedrec.data.atomic import atomic_file
-from fedrec.errors import FedrecError
 from fedrec.report import charts
-from fedrec.version import __version__
+from fedrec.report.page import write_page
 
 WORDS = {"fail": "FAIL", "warn": "warn", "pass": "pass", "n/a": "n/a"}
 
@@ -29,26 +26,17 @@ def _line(finding: Finding) -> str:
     return (f"{head}: {finding.figure_text}" if finding.figure else head) + f"\n      {finding.sentence}"
 
 
-def write_page(report: Report, path: Path) -> Path:
-    """The page looks like the run reports: same style sheet, nothing asked of the network."""
-    loader = ChoiceLoader([PackageLoader("fedrec.audit"), PackageLoader("fedrec.report")])
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = environment.get_template("leak.html").render(
-        style=Markup(environment.get_template("style.css").render()),
-        fedrec_version=__version__,
+def write_audit(report: Report, path: Path) -> Path:
+    """The page looks like the run reports."""
+    return write_page(
+        path,
+        "leak.html",
+        "fedrec.audit",
         title=f"Leak audit of {report.case.title}",
         report=report,
         facts=_facts(report),
         chart=Markup(_curve(report)),
     )
-    try:
-        with atomic_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except (IsADirectoryError, NotADirectoryError, FileExistsError):
-        raise FedrecError(f"cannot write {path}: give the name of a file with --out") from None
-    return path
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fedrec.data import Interactions, datasets
 from fedrec.report import charts
 from fedrec.report.charts import Line
-from fedrec.report.html import write_page
+from fedrec.report.page import write_page
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TIMES = {"real": "yes, one clock for all", "order": "only the order within each user", "none": "none"}

@@ -7,38 +7,17 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from fedrec.data.atomic import atomic_file
-from fedrec.errors import FedrecError
 from fedrec.report import figures
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
+from fedrec.report.page import write_page
 from fedrec.report.price import price_table
 from fedrec.report.records import per_user
 from fedrec.report.references import cheap_references, with_references
 from fedrec.report.samples import sample_users
 from fedrec.report.views import View, command, cutoff, headline, selection, settings, views
-from fedrec.version import __version__
 
 HIGHER_IS_BETTER = ("recall", "ndcg", "mrr", "precision", "f1", "map", "hr")
 LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report reads the data again
-
-
-def write_page(path: Path, template: str, **content: Any) -> Path:
-    """Fill a template and put it in place in one step."""
-    environment = Environment(
-        loader=PackageLoader("fedrec.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    style = Markup(environment.get_template("style.css").render())
-    text = environment.get_template(template).render(style=style, fedrec_version=__version__, **content)
-    try:
-        with atomic_file(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except (IsADirectoryError, NotADirectoryError, FileExistsError):
-        raise FedrecError(f"cannot write {path}: give the name of a file with --out") from None
-    return path
 
 
 def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True) -> Path:

@@ -1,0 +1,32 @@
+"""Self-contained HTML pages: a template, the common style sheet, nothing asked of the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.version import __version__
+
+
+def write_page(path: Path, template: str, package: str = "fedrec.report", **content: Any) -> Path:
+    """Fill a template of `package` and put the page in place in one step."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("fedrec.report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup(environment.get_template("style.css").render())
+    text = environment.get_template(template).render(style=style, fedrec_version=__version__, **content)
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except (IsADirectoryError, NotADirectoryError, FileExistsError):
+        raise FedrecError(f"cannot write {path}: give the name of a file with --out") from None
+    return path
