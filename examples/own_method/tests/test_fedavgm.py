@@ -6,4 +6,4 @@ from fedrec.testing import MethodTests
 
 
 class TestFedAvgM(MethodTests):
-    method = FedAvgM(dim=4, lr=1.0, init_std=0.5)
+    method = FedAvgM(dim=4, lr=1.0, init_std=0.5, batch=16)
