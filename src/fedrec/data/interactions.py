@@ -202,7 +202,10 @@ class Interactions:
         distinct = self.distinct_pairs() // self.n_items
         counts = np.bincount(distinct, minlength=self.n_users)
         if not (counts >= k).any():
-            raise FedrecError(f"no user of '{self.name}' has at least {k} interactions; lower it, e.g. --protocol honest,min_interactions=3")
+            raise FedrecError(
+                f"no user of '{self.name}' has at least {k} interactions; lower the minimum, for instance with "
+                "--protocol honest,min_interactions=3"
+            )
         return self.select(counts[self.user] >= k).compact()
 
     def describe(self) -> Description:

@@ -70,11 +70,6 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
     """Filter, split and partition as the protocol says."""
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
-    if kept.n_users == 0:
-        raise FedrecError(
-            f"no user of {data.name} has {minimum} interactions; lower it with "
-            f"--protocol {protocol.name},min_interactions=N"
-        )
     return prepare_split(_split(kept, protocol), protocol, silos, centralised, source=kept)
 
 
