@@ -29,6 +29,7 @@ ROLES = {
 """What columns are commonly called, in the order in which files without header list them."""
 _DELIMITERS = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated", "|": "bar-separated"}
 _SAMPLE_LINES = 50
+_SAMPLE_BYTES = 1 << 16
 _EARLIEST_PLAUSIBLE_TIME = 1e8  # 1973 in Unix seconds; no rating scale reaches it
 
 
@@ -45,7 +46,7 @@ class Shape:
 
 
 def read_text(path: Path) -> bytes:
-    """The file's bytes, unzipped, without a byte order mark; an error where they are not text."""
+    """The file's bytes, unzipped, without a byte order mark, lines ended by LF; an error where they are not text."""
     try:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -61,12 +62,12 @@ def read_text(path: Path) -> bytes:
         raise FedrecError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from error
     if not raw.strip():
         raise FedrecError(f"{path} is empty")
-    return raw
+    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
 
 
 def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> tuple[Shape, bytes]:
     """The shape of the table, and the text with a delimiter of a single character."""
-    head = _head(text)
+    head = _head(path, text)
     if all("::" in line for line in head):
         text, head, delimiter, label = (
             text.replace(b"::", b"\t"),
@@ -99,19 +100,32 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
 
 
 def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
-    """The error for a table that could not be parsed, with the first line that has too many cells."""
-    for line, row in enumerate(csv.reader(text.decode().splitlines(), delimiter=shape.delimiter), start=1):
-        if len(row) > len(shape.names):
-            return FedrecError(
-                f"{path}, line {line}: {len(row)} columns where {len(shape.names)} are expected; mend or drop it"
-            )
+    """The error for a table that could not be parsed, with the first line that has too many or too few cells."""
+    expected, few = len(shape.names), ""
+    reader = csv.reader(text.decode().split("\n"), delimiter=shape.delimiter)
+    try:
+        for row in reader:
+            wrong = f"{path}, line {reader.line_num}: {len(row)} columns where {expected} are expected; mend or drop it"
+            if len(row) > expected:  # which is never tolerated, while too few may be
+                return FedrecError(wrong)
+            few = few or (wrong if 0 < len(row) < expected else "")
+    except csv.Error as error:  # a cell beyond the limit of that module
+        reason = f"line {reader.line_num}: {error}"
+    if few:
+        return FedrecError(few)
+    if b'"' in text:
+        reason = "a quotation mark stands inside a cell or is never closed"
     return FedrecError(f"{path} cannot be read as {shape.label} text: {reason}")
 
 
-def _head(text: bytes) -> list[str]:
-    lines = text[: 1 << 16].decode("utf-8", "ignore").splitlines()[: _SAMPLE_LINES + 1]
-    whole = lines[:-1] if len(text) > 1 << 16 and len(lines) <= _SAMPLE_LINES else lines
-    return [line for line in whole if line.strip()]
+def _head(path: Path, text: bytes) -> list[str]:
+    lines = text[:_SAMPLE_BYTES].decode("utf-8", "ignore").split("\n")[: _SAMPLE_LINES + 1]
+    cut = len(text) > _SAMPLE_BYTES and len(lines) <= _SAMPLE_LINES
+    if cut and len(lines) <= 2:
+        raise FedrecError(f"{path}, line {len(lines)}: longer than {_SAMPLE_BYTES:,} bytes; is this a table?")
+    if not lines[0].strip():
+        raise FedrecError(f"{path}, line 1 is empty; start with a header or the first row")
+    return [line for line in (lines[:-1] if cut else lines) if line.strip()]
 
 
 def _delimiter(path: Path, head: list[str]) -> str:

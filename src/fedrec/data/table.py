@@ -19,6 +19,7 @@ from fedrec.errors import FedrecError
 if TYPE_CHECKING:
     import polars as pl
 
+_LONGEST_ID = 1_000  # characters; ids are kept in one array, whose cells are as wide as the longest
 _SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".parquet", ".pq", ".data", ".inter"}
 
 
@@ -51,14 +52,30 @@ def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None)
     ``columns`` names the columns instead of guessing: role to header name, or to the number from 1. Ids are kept as
     they are: whole numbers as integers, anything else (also 007) as text.
     """
+    import polars as pl
+
     path = Path(path)
-    if not path.is_file():
+    if not _is_file(path):
         raise FedrecError(f"there is no file {path}; check the path")
     parquet = path.suffix.lower() in {".parquet", ".pq"}
     frame, guess = (_read_parquet if parquet else _read_delimited)(path, columns)
     if frame.height == 0:
         raise FedrecError(f"{path} holds no interactions")
-    return _to_interactions(frame, path, guess), guess
+    try:
+        return _to_interactions(frame, path, guess), guess
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # dates outside the calendar, say
+        raise FedrecError(f"{path} holds values that cannot be used: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long to be one, a folder that may not be looked into
+        return False
 
 
 def write_csv(data: Interactions, path: Path | str) -> None:
@@ -91,7 +108,7 @@ def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tupl
             schema={str(j): pl.String for j in range(len(shape.names))},
         )
     except pl.exceptions.PolarsError as error:
-        raise bad_line(path, text, shape, str(error).splitlines()[0]) from error
+        raise bad_line(path, text, shape, _first_line(error)) from error
     named = {role: shape.names[j] for role, j in roles.items()}
     return frame.select(**{role: pl.col(str(j)) for role, j in roles.items()}), Guess(
         str(path), shape.label, shape.header, named
@@ -105,8 +122,8 @@ def _read_parquet(path: Path, columns: Mapping[str, str | int] | None) -> tuple[
         shape = Shape(delimiter="", label="parquet", header=True, names=list(pl.read_parquet_schema(path)))
         named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
         frame = pl.read_parquet(path, columns=list(named.values()))
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise FedrecError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise FedrecError(f"{path} is not a readable Parquet file: {_first_line(error)}") from error
     return frame.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
         str(path), "parquet", True, named
     )
@@ -148,7 +165,16 @@ class _Place:
         if bad.any():
             row = int(bad.arg_max() or 0)
             value = series[row]
-            raise self.error(row, role, f"{role} is missing" if value is None else f"'{value}' is not {wanted}")
+            shown = f"{value!s:.40}..." if len(str(value)) > 40 else value
+            raise self.error(row, role, f"{role} is missing" if value is None else f"'{shown}' is not {wanted}")
+
+    def check_type(self, series: pl.Series, legal: bool) -> None:
+        """A column of Parquet may hold anything."""
+        if not legal:
+            column = self.guess.columns[series.name]
+            raise FedrecError(
+                f"{self.path}, column {column}: {series.dtype} cannot be a {series.name}; save it as numbers or text"
+            )
 
 
 def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
@@ -156,9 +182,11 @@ def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
     import polars as pl
 
     role = series.name
+    place.check_type(series, not series.dtype.is_nested() and series.dtype not in (pl.Binary, pl.Object))
     if series.dtype.is_float():
-        place.check(series, series.is_null() | ~series.is_finite() | (series != series.round()), role, "an id")
-        series = series.cast(pl.Int64)
+        whole = series.cast(pl.Int64, strict=False)
+        place.check(series, series.is_null() | whole.is_null() | (series != series.round()), role, "an id")
+        series = whole
     elif not series.dtype.is_integer():
         series = series.cast(pl.String).str.strip_chars()
         place.check(series, series.is_null() | (series == ""), role, "an id")
@@ -167,6 +195,12 @@ def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
         if whole.null_count() == 0 and (whole.cast(pl.String) == series).all():
             series = whole
     place.check(series, series.is_null(), role, "an id")
+    if series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count():
+        series = series.cast(pl.String)  # beyond 64 bits
+    if series.dtype == pl.String:
+        if place.guess.format == "parquet":  # in a text file they were refused before
+            place.check(series, series.str.contains("\0", literal=True), role, "an id: it holds a NUL")
+        place.check(series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters")
     index = series.rank("dense").cast(pl.Int64).to_numpy() - 1
     distinct = series.unique().sort()
     if series.dtype == pl.String:
@@ -177,29 +211,31 @@ def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
 def _rating(series: pl.Series, place: _Place) -> Array:
     import polars as pl
 
-    values = _stripped(series).cast(pl.Float64, strict=False)
+    place.check_type(series, series.dtype.is_numeric() or series.dtype in (pl.String, pl.Boolean))
+    values = _stripped(series).cast(pl.Float64, strict=False).cast(pl.Float32)
     place.check(series, values.is_null() | ~values.is_finite().fill_null(False), "rating", "a finite number")
-    return np.asarray(values.cast(pl.Float32).to_numpy())
+    return np.asarray(values.to_numpy())
 
 
 def _timestamp(series: pl.Series, place: _Place) -> Array:
     """Whole numbers as they are; fractions of a second and dates as microseconds, so that no order is lost."""
     import polars as pl
 
-    if series.dtype.is_temporal():
-        values = series.cast(pl.Datetime("us")).dt.epoch("us")
-        place.check(series, values.is_null(), "timestamp", "a time")
-        return np.asarray(values.to_numpy())
+    dates = series.dtype in (pl.Date, pl.Datetime)
+    place.check_type(series, dates or series.dtype.is_numeric() or series.dtype == pl.String)
     text = _stripped(series)
-    whole = text.cast(pl.Int64, strict=False) if not text.dtype.is_float() else pl.Series([None], dtype=pl.Int64)
-    if whole.null_count() == 0:
+    whole = text.cast(pl.Int64, strict=False) if series.dtype.is_integer() or series.dtype == pl.String else None
+    if whole is not None and whole.null_count() == 0:
         return np.asarray(whole.to_numpy())
-    real = text.cast(pl.Float64, strict=False)
-    if real.null_count() == len(real) and text.dtype == pl.String:
-        return _timestamp(text.str.to_datetime(time_unit="us", strict=False).alias(series.name), place)
-    place.check(series, real.is_null() | ~real.is_finite().fill_null(False), "timestamp", "a time")
-    scale = 1 if (real == real.round()).all() else 1_000_000
-    return np.asarray((real * scale).round().cast(pl.Int64).to_numpy())
+    real = None if dates else text.cast(pl.Float64, strict=False)
+    if real is None or (real.null_count() == len(real) and text.dtype == pl.String):
+        days = text if dates else text.str.to_datetime(time_unit="us", strict=False)
+        whole = days.cast(pl.Datetime("us")).dt.epoch("us")
+    else:
+        scale = 1 if (real == real.round()).all() else 1_000_000
+        whole = (real * scale).round().cast(pl.Int64, strict=False)  # null where it is not finite, or too large
+    place.check(series, whole.is_null(), "timestamp", "a time")
+    return np.asarray(whole.to_numpy())
 
 
 def _stripped(series: pl.Series) -> pl.Series:
