@@ -101,20 +101,22 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
 
 def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
     """The error for a table that could not be parsed, with the first line that has too many or too few cells."""
-    expected, few = len(shape.names), ""
+    expected, few, line = len(shape.names), "", 0
     reader = csv.reader(text.decode().split("\n"), delimiter=shape.delimiter)
     try:
         for row in reader:
-            wrong = f"{path}, line {reader.line_num}: {len(row)} columns where {expected} are expected; mend or drop it"
+            first, line = line + 1, reader.line_num
+            wrong = f"{path}, line {first}: {len(row)} columns where {expected} are expected; mend or drop it"
             if len(row) > expected:  # which is never tolerated, while too few may be
                 return FedrecError(wrong)
-            few = few or (wrong if 0 < len(row) < expected else "")
+            if 0 < len(row) < expected:
+                few = few or (wrong if line == first else f"{path}, line {first}: a quotation mark is never closed")
     except csv.Error as error:  # a cell beyond the limit of that module
-        reason = f"line {reader.line_num}: {error}"
+        reason = f"line {line + 1}: {error}"
     if few:
         return FedrecError(few)
     if b'"' in text:
-        reason = "a quotation mark stands inside a cell or is never closed"
+        reason = "a quotation mark stands inside a cell"
     return FedrecError(f"{path} cannot be read as {shape.label} text: {reason}")
 
 
