@@ -88,4 +88,4 @@ def test_ncf_shapes_follow_the_paper():
 def test_backbones_by_name_take_a_width(name):
     model = BACKBONES[name](6)
     assert model.dim == 6
-    assert model.has_user
+    assert model.has_user == (name != "linear")

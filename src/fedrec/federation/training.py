@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Folded, Method, Rows, Tensors, World
 from fedrec.federation.samples import Batch, Loss, Samples
+from fedrec.federation.wire import has_numba
 from fedrec.models import BACKBONES, Backbone
 from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
 
@@ -44,6 +45,9 @@ class LocalTraining(Method):
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "ncf": {"optimiser": "adam", "lr": 0.01, "init_std": 0.1}
     }
+
+    # Each batch is gone through once per phase: a new forward pass, then a step on the groups named.
+    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "dense"),)
 
     backbone: str = "mf"
     dim: int = 32
@@ -77,9 +81,10 @@ class LocalTraining(Method):
         return table.to(world.device)
 
     def init_users(self, world: World, users: np.ndarray) -> Tensor:
-        """Independent user vectors N(0, init_std^2)."""
+        """Independent user vectors N(0, init_std^2); of width zero where the backbone has none."""
         key = fold_tensor(stream(world.seed, Purpose.INIT, USER), torch.from_numpy(users.astype(np.int64)))
-        vectors = self.init_std * normal(key[:, None], torch.arange(self.dim)[None], world.dtype)
+        width = self.dim if self.model.has_user else 0
+        vectors = self.init_std * normal(key[:, None], torch.arange(width)[None], world.dtype)
         return vectors.to(world.device)
 
     def init_dense(self, world: World) -> Tensors:
@@ -125,6 +130,7 @@ class LocalTraining(Method):
             world.compiled
             and world.device.type == "cpu"
             and self.backbone == "mf"
+            and len(self.phases) == 1
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
             and has_numba()
@@ -144,14 +150,6 @@ def _columns(tables: Tensor, items: Tensor) -> Tensor:
     """The rows of some items in every client's table, without a copy when these are all."""
     everything = torch.arange(tables.shape[1], device=items.device)
     return tables if torch.equal(items, everything) else tables[:, items]
-
-
-def has_numba() -> bool:
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 @dataclass
@@ -201,16 +199,20 @@ class _Descent:
 
     def _step(self, batch: Batch) -> Tensor:
         """One batch of every client that has one left; returns the summed loss."""
-        leaves = {
-            name: group.value[: group.end[batch.clients]].detach().requires_grad_()
-            for name, group in self.groups.items()
-        }
+        self.step_count[: batch.clients] += 1
+        total, *_ = [self._phase(batch, kinds) for kinds in self.method.phases]
+        return total
+
+    def _phase(self, batch: Batch, kinds: tuple[str, ...]) -> Tensor:
+        """A step on the groups of these kinds, the others held; returns the summed loss before it."""
+        leaves = {name: group.value[: group.end[batch.clients]].detach() for name, group in self.groups.items()}
+        moving = {name: leaf.requires_grad_() for name, leaf in leaves.items() if name.split(".")[0] in kinds}
         losses = self._losses(leaves, batch) * batch.valid
         weight = 1.0 / batch.size[:, None].to(losses.dtype) if self.method.reduction == "mean" else 1.0
-        gradients = torch.autograd.grad((losses * weight).sum(), list(leaves.values()))
-        self.step_count[: batch.clients] += 1
-        for group, gradient in zip(self.groups.values(), gradients, strict=True):
-            self.update(group, gradient)
+        # a backbone without user vectors leaves theirs, of width zero, unused
+        gradients = torch.autograd.grad((losses * weight).sum(), list(moving.values()), materialize_grads=True)
+        for name, gradient in zip(moving, gradients, strict=True):
+            self.update(self.groups[name], gradient)
         return losses.detach().sum().double()
 
     def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:

@@ -13,9 +13,10 @@ from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
+from fedrec.methods.pfedrec import PFedRec
 from fedrec.methods.popularity import Popularity
 
-BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, CentralMF, Ease)
+BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, PFedRec, CentralMF, Ease)
 
 
 @cache

@@ -1,0 +1,167 @@
+"""PFedRec: the suite, two optimisers per client as the naive loop, the published step by hand, and what it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.federation.clients import Chunk, ClientData, Forbidden
+from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.samples import Samples
+from fedrec.federation.simulator import Simulator
+from fedrec.methods import Local, PFedRec
+from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from methods import naive
+
+SMALL = {"dim": 4, "init_std": 0.3, "batch": 16}
+LINEAR = {**SMALL, "lr": 0.3, "item_rate_scale": 0.1}
+
+
+class Client(naive.Client):
+    """A backbone `linear` has users of width zero and one layer."""
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        if self.user.shape[1]:
+            return super().forward(user, item)
+        return self.layers[0](self.item[item]).squeeze(-1)
+
+
+def steps(method: PFedRec, parameters: list[Tensor], rate: float) -> torch.optim.Optimizer:
+    kind = torch.optim.Adam if method.optimiser == "adam" else torch.optim.SGD
+    return kind(parameters, lr=rate)
+
+
+def train(method: PFedRec, client: Client, data: ClientData, number: int, round: int) -> None:
+    """For every batch: forward, step on the head; forward again, step on the table."""
+    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
+    rates = method.rates()
+    head = steps(method, [client.user, *client.layers.parameters()], rates["user"])
+    table = steps(method, [client.item], rates["item"])
+    for epoch in range(method.epochs):
+        for batch in samples.epoch(epoch):
+            real = batch.valid[0]
+            user, item, label = batch.user[0][real], samples.item[batch.pos[0][real]], batch.label[0][real]
+            for one in (head, table):
+                client.zero_grad()
+                F.binary_cross_entropy_with_logits(client(user, item), label).backward()
+                one.step()
+
+
+def reference(method: PFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
+    world, method = data.world, method.for_world(data.world)
+    table, dense = method.init_items(world), method.init_dense(world)
+    users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
+    clients = [Client(method, method.init_users(world, mine), table, dense) for mine in users]
+    for round in range(rounds):
+        chosen = participants(world, round, world.participation)
+        for number in chosen:
+            clients[number].item.data = table.clone()
+            train(method, clients[number], data, int(number), round)
+        table = torch.stack([clients[number].item.detach() for number in chosen]).mean(0)
+    held = [client.dense() | {"item": client.item.detach().clone()} for client in clients]
+    if method.score_with == "received":
+        for client, mine in zip(clients, held, strict=True):
+            client.item.data = table
+            del mine["item"]
+    scores = torch.cat([client.everything() for client in clients])[torch.from_numpy(np.argsort(data.users))]
+    own = {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
+    user = {"user.user": torch.cat([client.user.detach() for client in clients])} if method.model.has_user else {}
+    return {"server.item": table, "scores": scores, **own, **user}
+
+
+class PFedRecTests(MethodTests):
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return reference(self.method, data, rounds)
+
+
+class TestPFedRec(PFedRecTests):
+    method = PFedRec(**LINEAR)
+
+
+class TestPFedRecReceived(PFedRecTests):
+    method = PFedRec(**LINEAR, score_with="received")
+
+
+class TestPFedRecMf(PFedRecTests):
+    method = PFedRec(**SMALL, backbone="mf", lr=0.5, lr_item=2.0)
+
+
+class TestPFedRecNcf(PFedRecTests):
+    method = PFedRec(**SMALL, backbone="ncf", optimiser="adam", lr=0.05, lr_item=0.02, epochs=2)
+
+
+def step_by_hand(method: PFedRec) -> tuple[State, Chunk]:
+    """One client, one batch: item 0 liked, item 1 (of the pool {1, 2} once item 2 is forbidden) not."""
+    forbidden = Forbidden(np.array([0]), np.array([2]))
+    data = ClientData.build(tiny_world(3, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
+                            client_ptr=np.array([0, 1]), negatives=1, forbidden=forbidden)  # fmt: skip
+    chunk = data.chunk(np.array([0]))
+    table = torch.tensor([[1.0, 0], [0, 1], [1, 1]], dtype=torch.float64)
+    head = {"weight0": torch.tensor([[[0.5, -0.5]]]).double(), "bias0": torch.zeros(1, 1).double()}
+    state = State({**head, "item": table[None].clone()}, {"user": torch.zeros(1, 0).double()})
+    return method.local(state, Down(shared={"item": table}), chunk, 0)[0], chunk
+
+
+def test_one_batch_by_hand():
+    state, chunk = step_by_hand(PFedRec(dim=2, lr=0.1, item_rate_scale=2.0))
+    expected = torch.tensor([[1.058080, -0.058080], [-0.058080, 1.058080], [1, 1]]).double()
+    assert torch.allclose(state.per_client["item"][0], expected, atol=1e-6)
+    assert torch.allclose(state.per_client["weight0"], torch.tensor([0.518877, -0.518877]).double(), atol=1e-6)
+    assert abs(state.per_client["bias0"].item()) < 1e-12
+    total, count = chunk.observed["loss"]
+    assert total / count == pytest.approx(0.474077, abs=1e-6)
+
+
+class Simultaneous(PFedRec):
+    phases = (("user", "item", "dense"),)
+
+
+def test_a_simultaneous_step_is_another_one():
+    state, _ = step_by_hand(Simultaneous(dim=2, lr=0.1, item_rate_scale=2.0))
+    expected = torch.tensor([[1.056631, -0.056631], [-0.056631, 1.056631], [1, 1]]).double()
+    assert torch.allclose(state.per_client["item"][0], expected, atol=1e-6)
+
+
+def test_released_item_rates():
+    world = tiny_world(1682).world
+    assert PFedRec().for_world(world).rates()["item"] == pytest.approx(13_456)
+    assert PFedRec().for_world(replace(world, items=3706)).rates()["item"] == pytest.approx(29_648)
+    assert PFedRec(lr_item=0.5).for_world(world).rates()["item"] == 0.5
+
+
+class LocalInTwoSteps(Local):
+    phases = PFedRec.phases
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mf", "ncf"])
+@pytest.mark.parametrize("silo", [False, True])
+def test_one_client_is_local(backbone, silo):
+    data = tiny_world(silos=(12,)) if silo else tiny_world(per_user=(15,))
+    own = {**SMALL, "backbone": backbone, "lr": 0.3, "lr_item": 0.9}
+    alone, federated = run(LocalInTwoSteps(**own), data, 3), run(PFedRec(**own), data, 3)
+    assert_close({name: federated[name] for name in alone}, alone, 1e-9, "one client against local")
+
+
+def test_bytes_are_one_table_each_way():
+    data = tiny_world(dtype=torch.float32)
+    simulator = Simulator(PFedRec(**LINEAR), data)
+    for round in range(2):
+        simulator.round(round)
+    assert (simulator.wire.ledger.up == 2 * 4 * 40 * 4).all()
+    assert (simulator.wire.ledger.down == 2 * 4 * 40 * 4).all()
+
+
+def test_own_tables_differ_and_the_absent_keep_theirs():
+    data = tiny_world(participation=0.25)
+    simulator = Simulator(PFedRec(**LINEAR), data)
+    start = simulator.homes[0].state.per_client["item"].clone()
+    simulator.round(0)
+    moved = (simulator.homes[0].state.per_client["item"] != start).flatten(1).any(1)
+    assert int(moved.sum()) == 3
+    tables = simulator.homes[0].state.per_client["item"][moved]
+    assert not torch.equal(tables[0], tables[1])
