@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
 from fedrec.methods.ease import Ease
+from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.local import Local
@@ -16,7 +17,7 @@ from fedrec.methods.mf import CentralMF
 from fedrec.methods.pfedrec import PFedRec
 from fedrec.methods.popularity import Popularity
 
-BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, PFedRec, CentralMF, Ease)
+BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, FedAtt, PFedRec, CentralMF, Ease)
 
 
 @cache
