@@ -11,13 +11,14 @@ from fedrec.federation.contract import Method
 from fedrec.methods.ease import Ease
 from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
+from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
 from fedrec.methods.pfedrec import PFedRec
 from fedrec.methods.popularity import Popularity
 
-BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, FedAtt, PFedRec, CentralMF, Ease)
+BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, FedAtt, FedCA, PFedRec, CentralMF, Ease)
 
 
 @cache

@@ -1,0 +1,184 @@
+"""The mathematics of personalised aggregation: how alike clients are, and which mixture of the others each one gets.
+
+Pure functions of tensors, computed in float64 whatever comes in. The leading axis of a stack is the client.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Similarity = Literal["paper", "pca1", "pca1-raw"]
+Complementarity = Literal["left-local", "left-global", "right-greedy", "right-principal", "raw"]
+Outer = Literal["cos", "sin"]
+Weights = Literal["eq5", "eq8", "released"]
+
+BLOCK = 1 << 23  # float64 numbers held at once by an operation that goes in blocks (64 MiB)
+RANK = 1e-6  # singular values below this part of the largest count as zero
+ROUNDING = 1e-12  # and so do those that centring rows leaves where nothing should be left
+
+
+def simplex_project(points: Tensor) -> Tensor:
+    """The nearest point of the probability simplex to every row, by sorting."""
+    x = points.double()
+    x = x - x.amax(-1, keepdim=True)  # a constant changes nothing, and this one keeps sums small
+    ordered = x.sort(-1, descending=True).values
+    rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    threshold = (ordered.cumsum(-1) - 1) / rank
+    support = (ordered > threshold).sum(-1, keepdim=True)
+    return (x - threshold.gather(-1, support - 1)).clamp(min=0)
+
+
+def square_distances(stack: Tensor) -> Tensor:
+    """Squared Euclidean distances between all pairs, from inner products."""
+    flat = stack.flatten(1)
+    gram = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
+    for columns in _blocks(flat.shape[1], len(flat)):
+        part = flat[:, columns].double()
+        gram.addmm_(part, part.T)
+    norm = gram.diagonal()
+    return (norm[:, None] + norm[None] - 2 * gram).clamp(min=0).fill_diagonal_(0)
+
+
+def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None) -> Tensor:
+    """s_uv in (0, 1], 1 on the diagonal.
+
+    paper: 1 / (1 + squared distance of the tables). pca1, pca1-raw: 1 / (1 + distance) of the tables' scores on their
+    own first principal axis, raised to 1 from 0.9. The sign of an axis is arbitrary: pca1 turns the scores towards
+    `reference`, those of a common table; pca1-raw makes the largest entry of the axis positive.
+    """
+    if mode == "paper":
+        return 1 / (1 + square_distances(tables))
+    scores = first_scores(tables)
+    if mode == "pca1":
+        assert reference is not None, "pca1 needs the scores of a common table"
+        scores = torch.where((scores @ reference.double() < 0)[:, None], -scores, scores)
+    close = 1 / (1 + square_distances(scores).sqrt())
+    return torch.where(close > 0.9, torch.ones_like(close), close)
+
+
+def first_scores(tables: Tensor) -> Tensor:
+    """The rows of every table along its first principal axis: [clients, rows]."""
+    parts = []
+    for some in _blocks(len(tables), tables[0].numel()):
+        rows = tables[some].double()
+        rows = rows - rows.mean(1, keepdim=True)
+        axis = torch.linalg.eigh(rows.mT @ rows).eigenvectors[..., -1]
+        parts.append((rows @ _signed(axis).unsqueeze(-1)).squeeze(-1))
+    return torch.cat(parts)
+
+
+def represent(table: Tensor, items: Tensor, k: int, mode: Complementarity) -> Tensor:
+    """A compact picture of some rows of one table. Vectors that the rows have too low a rank for are zero.
+
+    left-local: [k, len(table)], the first left singular vectors, entry j belonging to the j-th of `items`.
+    left-global: the same, entry i belonging to item i. right-*: [k, d], the first principal axes of the centred rows
+    (an item given twice counts twice). raw: [1, d], the mean row.
+    """
+    rows = table[items].double()
+    if mode == "raw":
+        return rows.sum(0, keepdim=True) / max(1, len(rows))
+    left = mode in ("left-local", "left-global")
+    result = torch.zeros(k, len(table) if left else table.shape[1], dtype=torch.float64, device=table.device)
+    if len(rows) == 0:
+        return result
+    used = rows if left else rows - rows.mean(0)
+    u, s, vt = torch.linalg.svd(used, full_matrices=False)
+    rank = int(((s > RANK * s[0]) & (s > ROUNDING * rows.norm())).sum())
+    count = min(k, rank)
+    if not left:
+        result[:count] = _signed(vt[:count])
+    else:
+        place = items if mode == "left-global" else torch.arange(len(items), device=items.device)
+        result[:count, place] = _signed(u.T[:count])
+    return result
+
+
+def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos") -> Tensor:
+    """c_uv from the mean angle between what `represent` gave of u and of v. A client is at angle 0 to itself.
+
+    left-*: the l-th vector with the l-th. right-greedy: the pair with the largest signed cosine, then the largest of
+    the remaining rows and columns, and so on. right-principal: the principal angles of the two spans. raw: the
+    angle of the two vectors.
+    """
+    x = pictures.double()
+    if mode in ("left-local", "left-global"):
+        vectors = x.transpose(0, 1)  # norms as they are: noise is only clipped
+        angle = _angle(vectors @ vectors.mT).mean(0)
+    else:
+        norm = x.norm(dim=-1, keepdim=True)
+        unit = x / torch.where(norm > 0, norm, torch.ones_like(norm))
+        cosines = _greedy if mode == "right-greedy" else torch.linalg.svdvals
+        clients, k = unit.shape[:2]
+        angle = torch.empty(clients, clients, dtype=x.dtype, device=x.device)
+        for some in _blocks(clients, clients * k * k):
+            product = torch.einsum("uad,vbd->uvab", unit[some], unit)
+            found = product.flatten(2) if mode == "raw" else cosines(product)
+            angle[some] = _angle(found).mean(-1)
+    angle.fill_diagonal_(0)
+    return angle.cos() if outer == "cos" else angle.sin()
+
+
+def composite_weights(share: Tensor, alike: Tensor, complement: Tensor, alpha: float, beta: float,
+                      variant: Weights) -> Tensor:  # fmt: skip
+    """The rows of weights that minimise |w - share|^2 + alpha |w - s|^2 - beta w.c on the simplex (eq5).
+
+    eq8 has the similarity linear, -2 alpha w.s. released is eq8 with the two factors exchanged and beta doubled:
+    there alpha belongs to the complementarity and beta to the similarity.
+    """
+    pi, s, c = share.double(), alike.double(), complement.double()
+    if variant == "eq5":
+        return simplex_project((2 * pi + 2 * alpha * s + beta * c) / (2 * (1 + alpha)))
+    if variant == "eq8":
+        return simplex_project(pi + alpha * s + beta / 2 * c)
+    weights = simplex_project(pi + alpha * c + beta * s)
+    weights = torch.where(weights < 1e-20, torch.zeros_like(weights), weights)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def mix(weights: Tensor, stack: Tensor) -> Tensor:
+    """Every client's own weighted sum of all: summed in float64, returned in the type of the stack."""
+    flat = stack.flatten(1)
+    mixed = torch.empty(len(weights), flat.shape[1], dtype=stack.dtype, device=stack.device)
+    for columns in _blocks(flat.shape[1], len(flat)):
+        mixed[:, columns] = (weights @ flat[:, columns].double()).to(stack.dtype)
+    return mixed.reshape(len(weights), *stack.shape[1:])
+
+
+def _blocks(count: int, each: int) -> Iterator[slice]:
+    """Runs of things that take `each` numbers, so that a run stays within the block size."""
+    step = max(1, BLOCK // max(1, each))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def _signed(vectors: Tensor) -> Tensor:
+    """The last axis with its entry of largest magnitude positive, the first such entry on ties."""
+    size = vectors.abs()
+    position = torch.arange(vectors.shape[-1], device=vectors.device).expand_as(size)
+    largest = size >= size.amax(-1, keepdim=True)
+    first = torch.where(largest, position, vectors.shape[-1]).amin(-1, keepdim=True)
+    return torch.where(vectors.gather(-1, first) < 0, -vectors, vectors)
+
+
+def _angle(cosine: Tensor) -> Tensor:
+    return cosine.clamp(-1, 1).arccos()
+
+
+def _greedy(cosines: Tensor) -> Tensor:
+    """[..., k, k] to the k entries taken in turn: the largest that is left (ties: first row, then first column)."""
+    k = cosines.shape[-1]
+    left = cosines.flatten(-2)
+    position = torch.arange(k * k, device=cosines.device)
+    taken = []
+    for _ in range(k):
+        best = left.amax(-1, keepdim=True)
+        at = torch.where(left >= best, position, k * k).amin(-1, keepdim=True)
+        taken.append(best)
+        gone = (position // k == at // k) | (position % k == at % k)
+        left = left.masked_fill(gone, -math.inf)
+    return torch.cat(taken, -1)

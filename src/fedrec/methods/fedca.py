@@ -1,0 +1,198 @@
+"""FedCA: every client has its own item table and gets its own mixture of the others' tables.
+
+Zhang et al., TOIS 2026. The weights of a mixture come from three wishes: near the shares of the data (FedAvg), near the
+similarity of the tables, and large where a client complements another. Together they are a projection onto the
+simplex. What the paper says and what its released code does differ; each difference is a parameter here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
+from fedrec.federation.samples import negatives
+from fedrec.federation.training import ITEM, USER, LocalTraining
+from fedrec.methods.aggregation import (
+    Complementarity,
+    Outer,
+    Similarity,
+    Weights,
+    complementarity,
+    composite_weights,
+    first_scores,
+    mix,
+    represent,
+    similarity,
+)
+from fedrec.random import Purpose, fold_array, fold_tensor, stream, uniform
+
+SERVED = "served."  # what a client scores with, where that is not what its next training starts from
+AGGREGATED = 1  # the stream that draws who is aggregated
+
+
+@dataclass(frozen=True)
+class FedCA(LocalTraining):
+    name: ClassVar[str] = "fedca"
+    summary: ClassVar[str] = "own mixture of tables by share, similarity and complementarity"
+    paper: ClassVar[str] = "Zhang et al., ACM TOIS 44(2), 2026"
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # the same rates for both
+    private: ClassVar[tuple[str, ...]] = ("user",)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "paper": {
+            "similarity": "paper", "complementarity": "left-local", "weights": "eq5", "interpolate": "inference",
+        },
+        "released": {
+            "alpha": 0.3, "beta": 0.3, "aggregated_fraction": 0.1, "similarity": "pca1",
+            "complementarity": "right-greedy", "weights": "released", "interpolate": "both", "init": "normal",
+            "init_std": 1.0, "common_user": True,
+        },
+    }  # fmt: skip
+
+    dim: int = 16
+    optimiser: Literal["sgd", "adam"] = "adam"  # moments start afresh every round
+    lr: float = 0.01
+    weight_decay_dense: float = 1e-3
+    epochs: int = 10
+    init: Literal["uniform", "normal"] = "uniform"  # within 1 / sqrt(dim), or of standard deviation init_std
+    common_user: bool = False  # all user vectors start equal
+    alpha: float = 0.5  # pull towards the similarity (weights=released: reward of the complementarity)
+    beta: float = 0.2  # reward of the complementarity (weights=released: pull towards the similarity)
+    interpolation: float = 0.9  # part of a client's own table in its mixture with the aggregate
+    interpolate: Literal["both", "inference"] = "both"  # inference: training starts from the aggregate alone
+    aggregated_fraction: float = 0.6  # of those who train: who uploads, and receives an aggregate
+    shares: Literal["samples", "equal"] = "samples"
+    similarity: Similarity = "paper"
+    complementarity: Complementarity = "right-greedy"
+    outer: Outer = "cos"
+    weights: Weights = "eq5"
+    components: int = 4  # vectors in the compact representation
+
+    def compares(self) -> bool:
+        """Whether the similarity has any influence."""
+        return (self.beta if self.weights == "released" else self.alpha) != 0
+
+    def complements(self) -> bool:
+        """Whether the complementarity has any: otherwise nobody sends a representation."""
+        return (self.alpha if self.weights == "released" else self.beta) != 0
+
+    # -- start --
+
+    def init_items(self, world: World) -> Tensor:
+        if self.init == "normal":
+            return super().init_items(world)
+        position = torch.arange(world.items * self.dim)
+        draws = fold_tensor(stream(world.seed, Purpose.INIT, ITEM), position)
+        return self._within(draws, world).reshape(world.items, self.dim)
+
+    def init_users(self, world: World, users: np.ndarray) -> Tensor:
+        of = np.zeros_like(users) if self.common_user else users
+        if self.init == "normal":
+            return super().init_users(world, of)
+        key = fold_tensor(stream(world.seed, Purpose.INIT, USER), torch.from_numpy(of.astype(np.int64)))
+        return self._within(fold_tensor(key[:, None], torch.arange(self.dim)[None]), world)
+
+    def _within(self, draws: Tensor, world: World) -> Tensor:
+        return ((2 * uniform(draws, world.dtype) - 1) / self.dim**0.5).to(world.device)
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        if self.compares() and self.similarity == "pca1":
+            return {"reference": first_scores(self.init_items(world)[None])[0]}
+        return {}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        common = {"item": self.init_items(world), **self.init_dense(world)}
+        if self.interpolate == "inference":
+            common |= {SERVED + name: value for name, value in common.items()}
+        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    # -- one round --
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        """All that take part train; a part of them, drawn afresh, is aggregated."""
+        train = participants(world, round, world.participation)
+        count = max(1, int(self.aggregated_fraction * len(train) + 1e-9))
+        draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
+        chosen = train[np.sort(np.argsort(draws, kind="stable")[:count])]
+        return Plan(train, upload=chosen, receive=chosen)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        held = state.per_client
+        dense = {name: held[name] for name in self.model.dense_shapes()}
+        fitted = self.fit(chunk, round, state.per_user["user"], held["item"], dense)
+        assert isinstance(fitted.table, Tensor)
+        own = {"item": fitted.table, **fitted.dense}
+        payload: dict[str, Reduction] = {name: Each(value) for name, value in own.items()}
+        if self.complements():
+            payload["picture"] = Each(self._pictures(fitted.table, chunk, round))
+        if self.shares == "samples":
+            payload["samples"] = Each(chunk.sample_counts()[:, None])
+        if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
+            own |= {SERVED + name: value.clone() for name, value in own.items()}
+        return State(own, {"user": fitted.user}), payload
+
+    def _pictures(self, tables: Tensor, chunk: Chunk, round: int) -> Tensor:
+        """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round."""
+        ends = chunk.user_ptr[chunk.client_ptr]
+        positive = chunk.tensor(chunk.items)
+        drawn = negatives(chunk, round) if self.complementarity == "right-greedy" else None
+        found = []
+        for k, table in enumerate(tables):
+            mine = slice(int(ends[k]), int(ends[k + 1]))
+            rows = torch.unique(positive[mine]) if drawn is None else torch.cat([positive[mine], drawn[mine].flatten()])
+            found.append(represent(table, rows, self.components, self.complementarity))
+        return torch.stack(found).to(tables.dtype)
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        clients, tables = ups.stacked("item")
+        weights = self._weights(server, ups, tables)
+        kept = {name: value for name, value in server.items() if name == "reference"}
+        dense = {name: mix(weights, ups.stacked(name)[1]) for name in self.model.dense_shapes()}
+        ids = torch.from_numpy(clients).to(tables.device)
+        return kept | {"clients": ids, "item": mix(weights, tables), **dense}
+
+    def _weights(self, server: Tensors, ups: Ups, tables: Tensor) -> Tensor:
+        """One row per aggregated client. Where a term has no influence it is not computed."""
+        nothing = tables.new_zeros(len(tables), len(tables), dtype=torch.float64)
+        alike, complement = nothing, nothing
+        if self.compares():
+            alike = similarity(tables, self.similarity, server.get("reference"))
+        if self.complements():
+            complement = complementarity(ups.stacked("picture")[1], self.complementarity, self.outer)
+        return composite_weights(self._shares(ups, tables), alike, complement, self.alpha, self.beta, self.weights)
+
+    def _shares(self, ups: Ups, tables: Tensor) -> Tensor:
+        size = tables.new_ones(len(tables), dtype=torch.float64)
+        if self.shares == "samples":
+            counted = ups.stacked("samples")[1][:, 0].double()
+            size = counted if counted.sum() > 0 else size
+        return (size / size.sum()).expand(len(tables), -1)
+
+    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        at = torch.searchsorted(server["clients"], torch.from_numpy(clients).to(server["clients"].device))
+        return Down(own={name: server[name][at] for name in ("item", *self.model.dense_shapes())})
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        held, rho = state.per_client, self.interpolation
+        mixed = {name: rho * held[name] + (1 - rho) * value for name, value in down.own.items()}
+        if self.interpolate == "inference":
+            mixed = {SERVED + name: value for name, value in mixed.items()} | down.own
+        return State(held | mixed, state.per_user)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        """With the mixture of those that received an aggregate since they trained, with their own table otherwise."""
+        mark = SERVED if self.interpolate == "inference" else ""
+        own = {name: state.per_client[mark + name] for name in ("item", *self.model.dense_shapes())}
+        return self.own_scores(state.per_user["user"], own, chunk, items)
+
+    def client_bytes(self, world: World) -> int:
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        picture = self.components * world.items * 2  # left vectors are as long as the table
+        return 4096 + (4 * (world.items * self.dim + dense) + picture) * world.dtype.itemsize
