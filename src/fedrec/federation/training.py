@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Folded, Method, Rows, Tensors, World
 from fedrec.federation.samples import Batch, Loss, Samples
-from fedrec.federation.wire import has_numba
 from fedrec.models import BACKBONES, Backbone
 from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
 
@@ -70,6 +69,10 @@ class LocalTraining(Method):
         item = self.lr if self.lr_item is None else self.lr_item
         dense = self.lr if self.lr_dense is None else self.lr_dense
         return {"user": self.lr, "item": item, "dense": dense}
+
+    def pull(self) -> float:
+        """Weight of the squared distance to where the round started, added to the loss of shared parameters."""
+        return 0.0
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --
 
@@ -131,6 +134,7 @@ class LocalTraining(Method):
             and world.device.type == "cpu"
             and self.backbone == "mf"
             and len(self.phases) == 1
+            and self.pull() == 0
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
             and has_numba()
@@ -150,6 +154,14 @@ def _columns(tables: Tensor, items: Tensor) -> Tensor:
     """The rows of some items in every client's table, without a copy when these are all."""
     everything = torch.arange(tables.shape[1], device=items.device)
     return tables if torch.equal(items, everything) else tables[:, items]
+
+
+def has_numba() -> bool:
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 @dataclass
@@ -184,6 +196,8 @@ class _Descent:
             end = list(range(len(each) + 1))
             group = _Group(value[s.order], each, end, rates["dense"], method.weight_decay_dense)
             self.groups["dense." + name] = group
+        pulled = [name for name in self.groups if name != "user"] if method.pull() else []
+        self.start = {name: self.groups[name].value.clone() for name in pulled}
         self.step_count = torch.zeros(len(each), dtype=torch.int64, device=each.device)
         self.update: Callable[[_Group, Tensor], None] = self._adam if method.optimiser == "adam" else self._sgd
 
@@ -212,6 +226,9 @@ class _Descent:
         # a backbone without user vectors leaves theirs, of width zero, unused
         gradients = torch.autograd.grad((losses * weight).sum(), list(moving.values()), materialize_grads=True)
         for name, gradient in zip(moving, gradients, strict=True):
+            if name in self.start:
+                away = self.groups[name].value[: len(gradient)] - self.start[name][: len(gradient)]
+                gradient = gradient + 2 * self.method.pull() * away
             self.update(self.groups[name], gradient)
         return losses.detach().sum().double()
 
