@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -170,6 +172,16 @@ class TestNoise:
         assert abs(noise.mean()) < 0.1
         assert abs(noise.std() - 3.0 * spread) < 0.1
         assert abs(np.corrcoef(noise)[0, 1]) < 0.03, "two clients must not share their noise"
+
+    def test_compiled_is_the_same_as_torch(self, stage, law, spread):
+        zeros, clients = torch.zeros(3, 7, 5, dtype=torch.float64), np.array([4, 0, 2])
+        found = [
+            stage(0.5).apply({"x": zeros}, Place(replace(world(), compiled=compiled), clients, 3, {}))["x"]
+            for compiled in (True, False)
+        ]
+        assert bool((found[0] != 0).all())
+        assert torch.allclose(*found, rtol=1e-12, atol=0)
+        assert not bool(zeros.any()), "the client's own tensor stays as it was"
 
     def test_belongs_to_the_client_whoever_shares_the_chunk(self, stage, law, spread):
         together = self.drawn(stage, 1.0, np.arange(3), 50)

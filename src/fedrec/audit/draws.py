@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fedrec.evaluation import Evaluator, Pairs, Targets
 from fedrec.evaluation.targets import Ints, pair_keys
+from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.samples import negatives
-from fedrec.federation.training import has_numba
 from fedrec.random import Purpose, stream
 
 CELLS = 8_000_000  # counts held at once

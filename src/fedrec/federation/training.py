@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Folded, Method, Rows, Tensors, World
 from fedrec.federation.samples import Batch, Loss, Samples
@@ -154,14 +155,6 @@ def _columns(tables: Tensor, items: Tensor) -> Tensor:
     """The rows of some items in every client's table, without a copy when these are all."""
     everything = torch.arange(tables.shape[1], device=items.device)
     return tables if torch.equal(items, everything) else tables[:, items]
-
-
-def has_numba() -> bool:
-    try:
-        import numba  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 @dataclass

@@ -13,13 +13,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError, unknown
+from fedrec.federation.available import has_numba
 from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Tensors, Upload, Ups, World
 from fedrec.random import Purpose, fold, fold_tensor, laplace, normal, stream
 
@@ -95,6 +96,7 @@ class Clip:
 class _Noise:
     scale: float
     per_entry = True
+    kernel: ClassVar[str]
 
     def apply(self, values: Values, place: Place) -> Values:
         return {name: self._noised(_dense(value), name, place) for name, value in values.items()}
@@ -102,10 +104,16 @@ class _Noise:
     def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
         if not value.is_floating_point():
             return value
-        entries = value[0].numel()
-        position = torch.arange(entries, device=value.device)[None]
-        noise = self._draw(place.keys(name)[:, None], position, value.dtype).reshape(value.shape)
-        return value + self.scale * noise
+        keys = place.keys(name)
+        if place.world.compiled and value.device.type == "cpu" and has_numba():
+            from fedrec.federation import noise_kernels
+
+            noised = value.clone(memory_format=torch.contiguous_format)
+            add = getattr(noise_kernels, self.kernel)
+            add(keys.numpy().view(np.uint64), self.scale, noised.reshape(len(value), -1).numpy())
+            return noised
+        position = torch.arange(value[0].numel(), device=value.device)[None]
+        return value + self.scale * self._draw(keys[:, None], position, value.dtype).reshape(value.shape)
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
@@ -118,6 +126,8 @@ class _Noise:
 class Laplace(_Noise):
     """Laplace noise of this scale on every entry."""
 
+    kernel = "add_laplace"
+
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return laplace(key, position, dtype)
 
@@ -125,6 +135,8 @@ class Laplace(_Noise):
 @dataclass(frozen=True)
 class Gaussian(_Noise):
     """Gaussian noise of this standard deviation on every entry."""
+
+    kernel = "add_normal"
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return normal(key, position, dtype)
