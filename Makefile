@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench clean help
+.PHONY: demo test check bench docs clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
 	@echo "make test   set up, lint, type-check, run all tests"
 	@echo "make check  lint and types only"
+	@echo "make docs   the documentation as a site"
 	@echo "make bench  speed against one-client-at-a-time code, and growth to 100,000 clients"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
@@ -33,6 +34,10 @@ test: check
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist
