@@ -15,10 +15,22 @@ from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
+from fedrec.methods.pfedgraph import PFedGraph
 from fedrec.methods.pfedrec import PFedRec
 from fedrec.methods.popularity import Popularity
 
-BUILT_IN: tuple[type[Method], ...] = (Popularity, Local, FedMF, FedAvg, FedAtt, FedCA, PFedRec, CentralMF, Ease)
+BUILT_IN: tuple[type[Method], ...] = (
+    Popularity,
+    Local,
+    FedMF,
+    FedAvg,
+    FedAtt,
+    FedCA,
+    PFedRec,
+    PFedGraph,
+    CentralMF,
+    Ease,
+)
 
 
 @cache

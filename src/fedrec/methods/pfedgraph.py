@@ -1,0 +1,102 @@
+"""pFedGraph: the server infers who should learn from whom, and gives every client its own mixture of all models.
+
+Ye et al., "Personalized Federated Learning with Inferred Collaboration Graphs" (ICML 2023). The graph weighs how much
+data a client has against how alike two clients' changes since the common start are. User vectors never leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.training import LocalTraining
+from fedrec.methods.aggregation import mix, simplex_project
+
+COLUMNS = 1 << 13  # of all clients' parameters, compared at once
+
+
+@dataclass(frozen=True)
+class PFedGraph(LocalTraining):
+    name: ClassVar[str] = "pfedgraph"
+    summary: ClassVar[str] = "each client gets its own mixture, by similarity of model changes and data size"
+    paper: ClassVar[str] = "Ye et al., ICML 2023"
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    private: ClassVar[tuple[str, ...]] = ("user",)
+
+    size_weight: float = 0.8  # lambda: how much shares of the data count against similarity
+    same_above: float = 0.9  # similarities above it count as 1
+    proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
+
+    def pull(self) -> float:
+        return self.proximal
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        initial = self._initial(world)
+        nobody = {f"own.{name}": value.new_zeros(0, *value.shape) for name, value in initial.items()}
+        clients = torch.zeros(0, dtype=torch.int64)
+        return {**{f"initial.{name}": value for name, value in initial.items()}, **nobody, "clients": clients}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        own = replicate(self._initial(world), len(chunk.clients))
+        return State(own, {"user": self.init_users(world, chunk.users)})
+
+    def _initial(self, world: World) -> Tensors:
+        return {"item": self.init_items(world), **self.init_dense(world)}
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        dense = {name: value for name, value in state.per_client.items() if name != "item"}
+        fitted = self.fit(chunk, round, state.per_user["user"], state.per_client["item"], dense)
+        assert isinstance(fitted.table, Tensor)
+        own = {"item": fitted.table, **fitted.dense}
+        payload: dict[str, Reduction] = {name: Each(value) for name, value in own.items()}
+        return State(own, {"user": fitted.user}), payload | {"samples": Each(chunk.sample_counts().int())}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
+        if not len(ups.clients):  # nobody to answer
+            return server | {"clients": server["clients"][:0]} | {f"own.{n}": server[f"own.{n}"][:0] for n in names}
+        clients, samples = ups.stacked("samples")
+        models = {name: ups.stacked(name)[1] for name in names}
+        similarity = self.similarity([models[name] - server[f"initial.{name}"] for name in names])
+        weights = self.graph(samples, similarity)
+        own = {f"own.{name}": mix(weights, model) for name, model in models.items()}
+        return server | own | {"clients": torch.from_numpy(clients)}
+
+    def similarity(self, changes: list[Tensor]) -> Tensor:
+        """Cosines of the clients' changes since the common start; 0 with a client that has not moved."""
+        inner = torch.zeros(len(changes[0]), len(changes[0]), dtype=torch.float64, device=changes[0].device)
+        for change in changes:
+            for columns in change.flatten(1).split(COLUMNS, 1):
+                inner += columns.double() @ columns.double().T
+        norm = inner.diagonal().sqrt()
+        scale = torch.where(norm > 0, norm, torch.ones_like(norm))
+        cosine = inner / (scale[:, None] * scale[None])
+        return torch.where(cosine > self.same_above, torch.ones_like(cosine), cosine)
+
+    def graph(self, samples: Tensor, similarity: Tensor) -> Tensor:
+        """Row u: argmin over the simplex of lambda |w - share|^2 - similarity_u . w, which is a projection."""
+        share = samples.double() / samples.sum().clamp(min=1)
+        return simplex_project(share + similarity / (2 * self.size_weight))
+
+    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
+        if not len(server["clients"]):
+            return None
+        place = torch.searchsorted(server["clients"], torch.from_numpy(clients))
+        mixed = {name: value for name, value in server.items() if name.startswith("own.")}
+        return Down(own={name.removeprefix("own."): value[place] for name, value in mixed.items()})
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        return State(down.own, state.per_user)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+
+    def client_bytes(self, world: World) -> int:
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return 4096 + (8 * dense + 3 * world.items * self.dim) * world.dtype.itemsize
