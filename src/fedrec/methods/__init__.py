@@ -15,6 +15,7 @@ from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
+from fedrec.methods.perfedrec import PerFedRec
 from fedrec.methods.pfedgraph import PFedGraph
 from fedrec.methods.pfedrec import PFedRec
 from fedrec.methods.popularity import Popularity
@@ -28,6 +29,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     FedCA,
     PFedRec,
     PFedGraph,
+    PerFedRec,
     CentralMF,
     Ease,
 )

@@ -1,0 +1,165 @@
+"""PerFedRec: clients are clustered by what they like; each combines its own, its cluster's and the global model.
+
+Luo et al., "Personalized Federated Recommendation via Joint Representation Learning, User Clustering, and Model
+Adaptation" (CIKM 2022), for backbones with an item table in place of the paper's graph network. The paper clusters
+user embeddings; here these stay private, and a client sends its profile, the mean of the rows of its items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
+from fedrec.federation.training import LocalTraining
+from fedrec.random import Purpose, fold, fold_array, signed, stream, uniform
+
+CLUSTER = "cluster."  # prefix of a cluster's tensors
+AGGREGATED = 1  # stream of who is aggregated
+STEPS = 100  # of k-means, at most
+
+
+def profiles(tables: Tensor, chunk: Chunk) -> Tensor:
+    """The mean row of every client's training items, in its own table; zero without items."""
+    owner = chunk.tensor(np.repeat(np.arange(len(chunk.clients)), chunk.positives))
+    rows = tables[owner, chunk.tensor(chunk.items)]
+    total = tables.new_zeros(len(chunk.clients), tables.shape[-1]).index_add_(0, owner, rows)
+    return total / chunk.tensor(chunk.positives).clamp(min=1)[:, None]
+
+
+def cluster(points: Tensor, count: int, key: int) -> Tensor:
+    """k-means by Lloyd's steps: a label below `count` for every point; some may stay unused.
+
+    Points are visited in an order of their values, so that their numbering does not matter.
+    """
+    order = points[:, 0].argsort(stable=True)
+    x = points[order].double()
+    centres = _seeds(x, min(count, len(x)), key)
+    label = _nearest(x, centres)
+    for _ in range(STEPS):
+        members = torch.bincount(label, minlength=len(centres))
+        total = torch.zeros_like(centres).index_add_(0, label, x)
+        centres = torch.where(members[:, None] > 0, total / members.clamp(min=1)[:, None], centres)
+        before, label = label, _nearest(x, centres)
+        if torch.equal(before, label):
+            break
+    return torch.empty_like(label).index_copy_(0, order, label)
+
+
+def _seeds(x: Tensor, count: int, key: int) -> Tensor:
+    """k-means++: the next seed is drawn in proportion to the squared distance from the nearest so far."""
+    nearest = torch.ones(len(x), dtype=x.dtype, device=x.device)  # the first: all alike
+    seeds: list[Tensor] = []
+    for number in range(count):
+        reach = nearest.cumsum(0)
+        draw = uniform(torch.tensor(signed(fold(key, number)))).to(x.device) * reach[-1]
+        seeds.append(x[torch.searchsorted(reach, draw, right=True).clamp(max=len(x) - 1)])
+        gap = (x - seeds[-1]).square().sum(1)
+        nearest = torch.minimum(nearest, gap) if number else gap
+    return torch.stack(seeds)
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    return (centres.square().sum(1) - 2 * points @ centres.T).argmin(1)
+
+
+@dataclass(frozen=True)
+class PerFedRec(LocalTraining):
+    name: ClassVar[str] = "perfedrec"
+    summary: ClassVar[str] = "k-means clusters; scores with the local, the cluster's and the global model together"
+    paper: ClassVar[str] = "Luo et al., CIKM 2022"
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    private: ClassVar[tuple[str, ...]] = ("user",)
+
+    clusters: int = 10
+    cluster_on: Literal["profile", "table"] = "profile"  # table: the whole item table, and no profile is sent
+    aggregated_fraction: float = 1.0  # of those who train: who uploads; the others keep their cluster's model
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        common = self._common(world)
+        of_cluster = {CLUSTER + name: value for name, value in replicate(common, self.clusters).items()}
+        label = torch.full((world.clients,), -1)  # the cluster of those who are answered
+        return {
+            **common,
+            **of_cluster,
+            "label": label,
+            "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
+        }
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        common = self._common(world)
+        held = common | {CLUSTER + name: value for name, value in common.items()}
+        return State(replicate(held, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    def _common(self, world: World) -> Tensors:
+        return {"item": self.init_items(world), **self.init_dense(world)}
+
+    def _names(self) -> list[str]:
+        return ["item", *self.model.dense_shapes()]
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        train = participants(world, round, world.participation)
+        count = max(1, int(self.aggregated_fraction * len(train) + 1e-9))
+        draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
+        chosen = train[np.sort(np.argsort(draws, kind="stable")[:count])]
+        return Plan(train, upload=chosen, receive=chosen)
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        """The global model, which a client only scores with."""
+        return Down(shared={name: server[name] for name in self._names()})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        start = {name: state.per_client[CLUSTER + name].clone() for name in self._names()}
+        fitted = self.fit(chunk, round, state.per_user["user"], start.pop("item"), start)
+        assert isinstance(fitted.table, Tensor)
+        own = {"item": fitted.table, **fitted.dense}
+        payload: dict[str, Reduction] = {name: Each(value) for name, value in own.items()}
+        if self.cluster_on == "profile":
+            payload["profile"] = Each(profiles(fitted.table, chunk))
+        return State(state.per_client | own, {"user": fitted.user}), payload
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        new = server | {"label": torch.full_like(server["label"], -1)}
+        if not len(ups.clients):
+            return new
+        clients, points = ups.stacked("profile" if self.cluster_on == "profile" else "item")
+        label = cluster(points.flatten(1), self.clusters, fold(int(server["key"]), round))
+        new["label"][torch.from_numpy(clients)] = label.cpu()
+        for name in self._names():
+            models = ups.stacked(name)[1]
+            new[name] = _mean(models)
+            members = [models[label == k] for k in range(self.clusters)]
+            new[CLUSTER + name] = torch.stack([_mean(some) if len(some) else new[name] for some in members])
+        return new
+
+    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
+        label = server["label"][torch.from_numpy(clients)]
+        if bool((label < 0).any()):
+            return None
+        return Down(own={CLUSTER + name: server[CLUSTER + name][label] for name in self._names()})
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        return State(state.per_client | down.own, state.per_user)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        """The mean of three logits."""
+        user, dense = state.per_user["user"], dict(down.shared)
+        table = dense.pop("item")[items]
+        total = self.model.scores(user, table, dense)
+        for prefix in ("", CLUSTER):
+            own = {name: state.per_client[prefix + name] for name in self._names()}
+            total = total + self.own_scores(user, own, chunk, items)
+        return total / 3
+
+    def client_bytes(self, world: World) -> int:
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return 4096 + (8 * dense + 4 * world.items * self.dim) * world.dtype.itemsize
+
+
+def _mean(models: Tensor) -> Tensor:
+    return models.mean(0, dtype=torch.float64).to(models.dtype)
