@@ -34,6 +34,7 @@ from fedrec.methods.aggregation import (
 from fedrec.random import Purpose, fold_array, fold_tensor, stream, uniform
 
 SERVED = "served."  # what a client scores with, where that is not what its next training starts from
+MIXED = "mixed."  # on the server: the aggregates of the last round, one per aggregated client
 AGGREGATED = 1  # the stream that draws who is aggregated
 
 
@@ -103,9 +104,14 @@ class FedCA(LocalTraining):
         return ((2 * uniform(draws, world.dtype) - 1) / self.dim**0.5).to(world.device)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        """Room for the aggregates of a round (a checkpoint has the same shapes whenever it is taken)."""
+        count = self._aggregated(len(participants(world, 0, world.participation)))
+        common = {"item": self.init_items(world), **self.init_dense(world)}
+        server = {MIXED + name: value.new_zeros(count, *value.shape) for name, value in common.items()}
+        server["clients"] = torch.zeros(count, dtype=torch.int64, device=world.device)
         if self.compares() and self.similarity == "pca1":
-            return {"reference": first_scores(self.init_items(world)[None])[0]}
-        return {}
+            server["reference"] = first_scores(common["item"][None])[0]
+        return server
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         common = {"item": self.init_items(world), **self.init_dense(world)}
@@ -118,10 +124,12 @@ class FedCA(LocalTraining):
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
         """All that take part train; a part of them, drawn afresh, is aggregated."""
         train = participants(world, round, world.participation)
-        count = max(1, int(self.aggregated_fraction * len(train) + 1e-9))
         draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
-        chosen = train[np.sort(np.argsort(draws, kind="stable")[:count])]
+        chosen = train[np.sort(np.argsort(draws, kind="stable")[: self._aggregated(len(train))])]
         return Plan(train, upload=chosen, receive=chosen)
+
+    def _aggregated(self, training: int) -> int:
+        return max(1, int(self.aggregated_fraction * training + 1e-9))
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         held = state.per_client
@@ -153,10 +161,9 @@ class FedCA(LocalTraining):
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         clients, tables = ups.stacked("item")
         weights = self._weights(server, ups, tables)
-        kept = {name: value for name, value in server.items() if name == "reference"}
-        dense = {name: mix(weights, ups.stacked(name)[1]) for name in self.model.dense_shapes()}
-        ids = torch.from_numpy(clients).to(tables.device)
-        return kept | {"clients": ids, "item": mix(weights, tables), **dense}
+        mixed = {MIXED + name: mix(weights, ups.stacked(name)[1]) for name in self.model.dense_shapes()}
+        mixed[MIXED + "item"] = mix(weights, tables)
+        return server | mixed | {"clients": torch.from_numpy(clients).to(tables.device)}
 
     def _weights(self, server: Tensors, ups: Ups, tables: Tensor) -> Tensor:
         """One row per aggregated client. Where a term has no influence it is not computed."""
@@ -177,7 +184,7 @@ class FedCA(LocalTraining):
 
     def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         at = torch.searchsorted(server["clients"], torch.from_numpy(clients).to(server["clients"].device))
-        return Down(own={name: server[name][at] for name in ("item", *self.model.dense_shapes())})
+        return Down(own={name: server[MIXED + name][at] for name in ("item", *self.model.dense_shapes())})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
         held, rho = state.per_client, self.interpolation
