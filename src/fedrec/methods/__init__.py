@@ -12,6 +12,7 @@ from fedrec.methods.ease import Ease
 from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedca import FedCA
+from fedrec.methods.fedfast import FedFast
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
@@ -25,6 +26,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     Local,
     FedMF,
     FedAvg,
+    FedFast,
     FedAtt,
     FedCA,
     PFedRec,

@@ -1,0 +1,133 @@
+"""FedFast: delegates of every cluster train, and rows that moved farther count for more.
+
+Muhammad et al., "FedFast: Going Beyond Average for Faster Training of Federated Recommender Systems" (KDD 2020):
+ActvSAMP (algorithm 2) draws delegates evenly from clusters of clients, ActvAGG (algorithm 3) merges what they learnt
+and, if asked to, passes it on to their subordinates, the other members of their cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Each, Mean, Plan, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.methods.fedavg import FedAvg
+from fedrec.methods.perfedrec import cluster, profiles
+from fedrec.random import Purpose, fold, fold_array, signed, stream
+
+
+@dataclass(frozen=True)
+class FedFast(FedAvg):
+    name: ClassVar[str] = "fedfast"
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    summary: ClassVar[str] = "delegates of clusters train; rows that moved farther count for more"
+    paper: ClassVar[str] = "Muhammad et al., KDD 2020"
+
+    clusters: int = 10
+    user_propagation: bool = False  # delegates' changes of user vectors leave them, for their subordinates
+    propagation: float = 1.0  # of a mean change, in the first round
+    propagation_decay: float = 0.9  # per round
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return {
+            **super().init_server(world),
+            "profile": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
+            "label": torch.full((world.clients,), self.clusters),  # those not heard of are a group of their own
+            "user_step": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
+            "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
+        }
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = super().init_clients(world, chunk)
+        state.per_client = {name: value for name, value in state.per_client.items() if name in self._names()}
+        return state
+
+    def _names(self) -> list[str]:
+        return ["item", *self.model.dense_shapes()]
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        """ActvSAMP: the same number from every group, as far as it has them. All clients where all are asked for."""
+        wanted = max(1, int(world.participation * world.clients + 1e-9))
+        label, everyone = server["label"].numpy(), np.arange(world.clients)
+        draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round), everyone)
+        groups = [everyone[label == k] for k in np.unique(label)]
+        each = -(-wanted // len(groups)) if wanted < world.clients else world.clients
+        train = np.sort(np.concatenate([group[np.argsort(draws[group], kind="stable")[:each]] for group in groups]))
+        if not self.user_propagation:
+            return Plan(train)
+        return Plan(train, receive=np.setdiff1d(everyone[label < self.clusters], train))
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: server[name] for name in self._names()})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        own, user, weight = replicate(down.shared, len(chunk.clients)), state.per_user["user"], self.weight(chunk)
+        fitted = self.fit(chunk, round, user, own.pop("item"), own)
+        assert isinstance(fitted.table, Tensor)
+        payload: dict[str, Reduction] = {"item": Each(fitted.table), "profile": Each(profiles(fitted.table, chunk))}
+        payload |= {name: Mean(value, weight) for name, value in fitted.dense.items()}
+        if self.user_propagation:
+            payload["user_change"] = Each(_mean_by_client(fitted.user - user, chunk))
+        kept = {"item": fitted.table, **fitted.dense} if self.score_with == "local" else {}
+        return State(kept, {"user": fitted.user}), payload
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """ActvAGG, and new clusters of all whose profile is known."""
+        new = server | {"user_step": torch.zeros_like(server["user_step"])}
+        if not len(ups.clients):
+            return new
+        new |= {name: ups[name] for name in self.model.dense_shapes() if name in ups}
+        new["item"] = merge_rows(server["item"], ups.stacked("item")[1])
+        if self.user_propagation:
+            new["user_step"] = self._steps(server["label"], ups, round)
+        clients, profile = ups.stacked("profile")
+        place = torch.from_numpy(clients)
+        new["profile"] = server["profile"].index_copy(0, place.to(profile.device), profile)
+        known = server["label"] < self.clusters
+        known[place] = True
+        label = cluster(new["profile"][known], self.clusters, fold(int(server["key"]), round))
+        new["label"] = server["label"].masked_scatter(known, label.cpu())
+        return new
+
+    def _steps(self, label: Tensor, ups: Ups, round: int) -> Tensor:
+        """Every client's share in the mean change of the delegates of its cluster."""
+        clients, change = ups.stacked("user_change")
+        delegate = label[torch.from_numpy(clients)].to(change.device)
+        total = change.new_zeros(self.clusters + 1, self.dim).index_add_(0, delegate, change)
+        count = torch.bincount(delegate, minlength=self.clusters + 1).clamp(min=1)
+        return self.propagation * self.propagation_decay**round * (total / count[:, None])[label]
+
+    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
+        if not self.user_propagation:
+            return None
+        return Down(own={"user_step": server["user_step"][torch.from_numpy(clients)]})
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        return State(state.per_client, {"user": state.per_user["user"] + down.own["user_step"][chunk.owner]})
+
+    def client_bytes(self, world: World) -> int:
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return 4096 + (8 * dense + 2 * world.items * self.dim) * world.dtype.itemsize
+
+
+def merge_rows(table: Tensor, tables: Tensor) -> Tensor:
+    """Row by row the mean of the delegates', weighted by the L1 distance each has moved; as it was if none moved."""
+    total = torch.zeros_like(table, dtype=torch.float64)
+    mass = total.new_zeros(len(table), 1)
+    for theirs in tables:
+        change = (theirs - table).double()
+        distance = change.abs().sum(1, keepdim=True)
+        total += distance * change
+        mass += distance
+    return (table + total / torch.where(mass > 0, mass, torch.ones_like(mass))).to(table.dtype)
+
+
+def _mean_by_client(change: Tensor, chunk: Chunk) -> Tensor:
+    total = change.new_zeros(len(chunk.clients), change.shape[1]).index_add_(0, chunk.owner, change)
+    return total / chunk.tensor(np.diff(chunk.client_ptr)).clamp(min=1)[:, None]
