@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +18,8 @@ from fedrec.version import __version__
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
 
-DISK_PROBLEMS = {getattr(errno, name) for name in
-                 ("ENOSPC", "EROFS", "EACCES", "EPERM", "EDQUOT", "ENAMETOOLONG", "ENOTDIR", "EISDIR")}  # fmt: skip
+FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
+LONGEST_MESSAGE = 1_500
 
 app = typer.Typer(
     help="Federated recommendation: train, evaluate honestly, compare.",
@@ -336,7 +337,9 @@ def data_import(
 
     given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     taken = tuple(entry.name for entry in datasets())
-    columns = {role: int(column) if column.isdigit() else column for role, column in given.items() if column}
+    columns = {
+        role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column
+    }
     data, guess, path = import_table(file, name, columns, taken)
     console.out.print(str(guess))
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
@@ -367,6 +370,7 @@ def main() -> None:
     # Threads that wait by spinning take the cores away from whoever has work; read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
+        _require_text(sys.argv[1:])
         code = app(prog_name="fedrec", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
@@ -383,13 +387,30 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        if error.errno not in DISK_PROBLEMS:
+        what_to_do = (
+            "free some space or choose another folder" if error.errno in FULL else "choose another file or folder"
+        )
+        _fail(f"{error.filename or 'writing'}: {error.strerror or error}; {what_to_do}")
+    except MemoryError as error:
+        _fail(f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters")
+    except RuntimeError as error:
+        if "allocate memory" not in str(error) and "out of memory" not in str(error):  # torch's way to say so
             raise
-        _fail(f"{error.filename or 'writing'}: {error.strerror}; free some space or choose another folder")
+        _fail(f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters")
+
+
+def _require_text(words: list[str]) -> None:
+    """Names that are not UTF-8 can be opened but neither printed nor written down in a run's files."""
+    for word in words:
+        if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise FedrecError(f"{word!a} is not UTF-8 text; rename the file or folder")
 
 
 def _fail(message: str) -> None:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    message = " ".join(message.split())
+    if len(message) > LONGEST_MESSAGE:  # somebody's whole file as a flag
+        message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
+    print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -20,7 +20,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     What a link points to is replaced, not the link; what is neither a file nor absent (a folder, /dev/null) is refused:
     whoever may write there would otherwise put a file in its place.
     """
-    path = path.resolve() if path.is_symlink() else path
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     if path.name in ("", "..") or (path.exists() and not path.is_file()):
         raise FedrecError(f"cannot write {path}: it is not a file; give the name of one with --out")
     path.parent.mkdir(parents=True, exist_ok=True)

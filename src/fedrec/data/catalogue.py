@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -238,7 +239,7 @@ def with_ties(data: Interactions, tie_seed: int) -> Interactions:
 
 def _tie_seed(parts: list[str], spec: str) -> tuple[list[str], int]:
     ties = [part for part in parts if part.startswith("ties")]
-    if len(ties) > 1 or any(not part[4:].isdigit() for part in ties):
+    if len(ties) > 1 or any(not re.fullmatch("ties[0-9]{1,18}", part) for part in ties):
         raise FedrecError(f"'{spec}': write the tie order once, as tiesN with a whole number N, for instance ties1")
     return [part for part in parts if part not in ties], int(ties[0][4:]) if ties else 0
 

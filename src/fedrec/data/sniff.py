@@ -87,10 +87,12 @@ def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> t
 def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None) -> dict[str, int]:
     """Which column (from 0) plays which role; what the caller says goes before what the names suggest."""
     given = {role: _given_column(path, shape, role, column) for role, column in (columns or {}).items()}
+    if len(set(given.values())) < len(given):
+        raise FedrecError(f"{path}: the same column is given as {' and '.join(given)}; name two different ones")
     guessed = _roles_by_name(shape) if shape.header else {} if columns else _roles_by_position(path, shape)
     roles = {role: j for role, j in guessed.items() if j not in given.values()} | given
     if missing := [role for role in ("user", "item") if role not in roles]:
-        found = ", ".join(shape.names)
+        found = _listed(shape.names)
         flags = " ".join(f"--{role} COLUMN" for role in missing)
         raise FedrecError(
             f"{path}: no column for {' and '.join(missing)} among {found}; rename it, or say which: "
@@ -183,6 +185,11 @@ def _roles_by_position(path: Path, shape: Shape) -> dict[str, int]:
     return {role: j for j, role in enumerate(roles)}
 
 
+def _listed(names: list[str]) -> str:
+    shown = [name if len(name) <= 40 else f"{name[:40]}..." for name in names[:20]]
+    return ", ".join(shown) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
+
+
 def _given_column(path: Path, shape: Shape, role: str, column: str | int) -> int:
     if role not in ROLES:
         raise unknown("column role", role, ROLES)
@@ -191,7 +198,7 @@ def _given_column(path: Path, shape: Shape, role: str, column: str | int) -> int
             raise FedrecError(f"{path} has columns 1 to {len(shape.names)}, not {column}")
         return column - 1
     if column not in shape.names:
-        raise FedrecError(f"{path} has no column '{column}'; it has {', '.join(shape.names)}")
+        raise FedrecError(f"{path} has no column '{column}'; it has {_listed(shape.names)}")
     return shape.names.index(column)
 
 

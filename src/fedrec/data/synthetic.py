@@ -22,6 +22,8 @@ _TAGS_PER_ITEM = 3
 _ROWS = 1_000_000  # interactions handled at once, to bound the memory
 _TINY = np.float32(1e-30)  # keeps the logarithm of a drawn 0 finite
 _SAME_SESSION = 0.6
+_MOST = 10**9  # of anything; memory ends long before
+_STEEPEST = 20  # exponent of Zipf's law up to which the odds of items stay within a float
 _START, _SPAN, _GAP = 1_500_000_000, 365 * 86_400, 86_400.0
 _OPTIONS: dict[str, type] = {
     "users": int,
@@ -70,7 +72,7 @@ def synthetic(
     Items nobody took stay in the numbering.
     """
     total = interactions if interactions is not None else min(_PER_USER, max(1, items // 3)) * users
-    _check(users, items, total, factors, attributes)
+    _check(users, items, total, factors, attributes, popularity_skew)
     rng = generator(seed, 0)
     scale = factors**-0.5
     item_factors = rng.standard_normal((items, factors), dtype=np.float32)
@@ -109,10 +111,13 @@ def from_options(parts: Sequence[str]) -> World:
     return synthetic(**options)
 
 
-def _check(users: int, items: int, total: int, factors: int, attributes: int) -> None:
+def _check(users: int, items: int, total: int, factors: int, attributes: int, popularity_skew: float) -> None:
     for name, value in (("users", users), ("items", items), ("factors", factors), ("attributes", attributes)):
-        if value < 1:
-            raise FedrecError(f"synthetic: {name} must be at least 1, not {value}")
+        if not 1 <= value <= _MOST:
+            bound = "at least 1" if value < 1 else f"at most {_MOST:,}"
+            raise FedrecError(f"synthetic: {name} must be {bound}, not {value}")
+    if not abs(popularity_skew) <= _STEEPEST:
+        raise FedrecError(f"synthetic: popularity_skew must be from -{_STEEPEST} to {_STEEPEST}, not {popularity_skew}")
     if not users <= total <= users * items:
         raise FedrecError(
             f"synthetic: interactions must be from {users} (one per user) to {users * items} (all pairs), not {total}"

@@ -10,6 +10,8 @@ from typing import Any
 from fedrec.errors import FedrecError
 from fedrec.evaluation.metrics import METRICS, TIES
 
+_MOST = 10**9  # of anything counted; what is larger overflows sooner or later
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -21,7 +23,7 @@ class Kind:
 
 
 def _is_int(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST
 
 
 def _is_float(value: Any) -> bool:
@@ -73,7 +75,7 @@ _BOOL = Kind("true, false", lambda value: isinstance(value, bool), _read_bool)
 _SHARE = Kind("a number between 0 and 1", lambda value: _is_float(value) and 0 < value < 1, float)
 _FRACTION = Kind("a number above 0, up to 1", lambda value: _is_float(value) and 0 < value <= 1, float)
 _RATING = Kind("a number", _is_float, float)
-_METRIC_AT_K = rf"({'|'.join(('hr', *METRICS))})@[1-9]\d*"
+_METRIC_AT_K = rf"({'|'.join(('hr', *METRICS))})@[1-9][0-9]{{0,8}}"
 
 KINDS: dict[str, Kind] = {
     "name": _matching(r"[^,=\s]+", "a word without comma or ="),
@@ -87,7 +89,9 @@ KINDS: dict[str, Kind] = {
     "time": _choice("real", "item_order", "line_order", "random"),
     "time_missing": _choice("random", "item_order", "line_order", "refuse"),
     "split_ties": _choice("random", "first"),
-    "partition": _matching(r"user|[1-9]\d*(:(contiguous|random|taste))?", "user, K, K:contiguous, K:random, K:taste"),
+    "partition": _matching(
+        r"user|[1-9][0-9]{0,8}(:(contiguous|random|taste))?", "user, K, K:contiguous, K:random, K:taste"
+    ),
     "negatives": _integer(1),
     "neg_pool": _choice("honest", "leaked"),
     "candidates": _choice("full", "sampled99", "split198"),

@@ -64,7 +64,7 @@ def free_folder(config: RunConfig) -> Path:
     data = Path(config.train).stem if config.train else Path(config.data).name
     parts = [config.method, config.backbone or "", data, config.protocol, f"seed{config.seed}"]
     text = "-".join(part for part in parts if part)
-    base = "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in text)
+    base = "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in text)[:150]  # a name may have 255 bytes
     for number in range(1, 10_000):
         path = Path("runs") / (base if number == 1 else f"{base}.{number}")
         if not path.exists():

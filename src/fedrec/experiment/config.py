@@ -71,9 +71,10 @@ def _require(condition: bool, message: str) -> None:
 def parse_memory(text: str) -> int:
     """Bytes from `8G`, `512M`, `1.5GiB`."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT])i?B?\s*", text, flags=re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
+    size = 0.0 if match is None else float(match[1]) * 1024 ** (" KMGT".index(match[2].upper()))
+    if not 0 < size < float("inf"):
         raise FedrecError(f"memory '{text}' is not a size; write for example 8G or 512M")
-    return int(float(match[1]) * 1024 ** (" KMGT".index(match[2].upper())))
+    return int(size)
 
 
 def read_config(path: Path | str) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def read_config(path: Path | str) -> dict[str, Any]:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise FedrecError(f"cannot read the config file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FedrecError(f"{path} is not valid TOML: {error}") from None
     known = {f.name for f in dataclasses.fields(RunConfig)}
     for name in values:

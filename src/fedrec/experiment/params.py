@@ -13,6 +13,7 @@ from fedrec.federation.contract import Method
 from fedrec.methods import method_class
 
 _COUNTS = {"rounds", "dim", "batch", "epochs"}  # the same in every method, and nothing works with none of them
+_MOST = 1 << 31  # beyond it no array can be indexed, and no user means it
 
 
 def build_method(
@@ -40,8 +41,9 @@ def build_method(
     if chosen is not None and chosen not in cls.backbones:
         raise unknown(f"backbone of {cls.name}", str(chosen), cls.backbones or ["(none: it has a model of its own)"])
     for key in _COUNTS & values.keys():
-        if values[key] < 1:
-            raise FedrecError(f"{key}={values[key]} does not fit {cls.name}: it must be at least 1")
+        if not 1 <= values[key] <= _MOST:
+            most = "at least 1" if values[key] < 1 else f"at most {_MOST:,}"
+            raise FedrecError(f"{key}={values[key]} does not fit {cls.name}: it must be {most}")
     return cls(**{**cls.backbone_defaults.get(str(chosen), {}), **values})
 
 
@@ -110,4 +112,5 @@ def _number(hint: type[int] | type[float], value: Any) -> Any:
         return _BAD
     if isinstance(value, float) and number != value:
         return _BAD  # 2.5 for a whole number
-    return number if float("-inf") < number < float("inf") else _BAD
+    limit = 1 << 63 if hint is int else float("inf")
+    return number if -limit < number < limit else _BAD

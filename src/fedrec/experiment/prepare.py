@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -132,7 +133,7 @@ def _partition(
     if text is None:
         return rooms.one_user_per_client(n_users)
     count, _, how = text.partition(":")
-    if not count.isdigit():
+    if not re.fullmatch("[0-9]{1,18}", count):
         raise FedrecError(f"--silos {text}: write K, K:contiguous, K:random or K:taste")
     return rooms.silos(train, int(count), cast(Any, how or "contiguous"), train.tie_seed)
 
