@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Ups, participants
 from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedGraph
-from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.testing import MethodTests, assert_close, outcome, run, tiny_world
 from methods import naive
 
 MF = {"dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
@@ -141,3 +142,13 @@ def test_a_silent_round_answers_nobody():
     method, world = PFedGraph(**MF), tiny_world().world
     silent = method.aggregate(method.init_server(world), Ups({}, {}, np.zeros(0, np.int64)), 0)
     assert method.answer(silent, np.arange(3), 0) is None
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5, 0.01])
+def test_a_checkpoint_fits_a_fresh_simulator(participation):
+    data = tiny_world(participation=participation)
+    old, fresh = Simulator(PFedGraph(**MF), data), Simulator(PFedGraph(**MF), data)
+    for number in range(2):
+        old.round(number)
+    restore(fresh, {name: value.clone() for name, value in tensors_of(old).items()})
+    assert_close(outcome(fresh, 2), outcome(old, 2), 0, "restored")

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.training import LocalTraining
 from fedrec.methods.aggregation import mix, simplex_project
 
+NOBODY = -1  # has a mixture waiting
 COLUMNS = 1 << 13  # of all clients' parameters, compared at once
 
 
@@ -37,10 +38,11 @@ class PFedGraph(LocalTraining):
         return self.proximal
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        initial = self._initial(world)
-        nobody = {f"own.{name}": value.new_zeros(0, *value.shape) for name, value in initial.items()}
-        clients = torch.zeros(0, dtype=torch.int64)
-        return {**{f"initial.{name}": value for name, value in initial.items()}, **nobody, "clients": clients}
+        """The common start, and room for one mixture per participant: a checkpoint has the same shapes at any time."""
+        initial, count = self._initial(world), len(participants(world, 0, world.participation))
+        server = {f"initial.{name}": value for name, value in initial.items()}
+        server |= {f"own.{name}": value.new_zeros(count, *value.shape) for name, value in initial.items()}
+        return server | {"clients": torch.full((count,), NOBODY)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         own = replicate(self._initial(world), len(chunk.clients))
@@ -59,8 +61,8 @@ class PFedGraph(LocalTraining):
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
-        if not len(ups.clients):  # nobody to answer
-            return server | {"clients": server["clients"][:0]} | {f"own.{n}": server[f"own.{n}"][:0] for n in names}
+        if not len(ups.clients):
+            return server | {"clients": torch.full_like(server["clients"], NOBODY)}
         clients, samples = ups.stacked("samples")
         models = {name: ups.stacked(name)[1] for name in names}
         similarity = self.similarity([models[name] - server[f"initial.{name}"] for name in names])
@@ -85,7 +87,7 @@ class PFedGraph(LocalTraining):
         return simplex_project(share + similarity / (2 * self.size_weight))
 
     def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
-        if not len(server["clients"]):
+        if NOBODY in server["clients"]:
             return None
         place = torch.searchsorted(server["clients"], torch.from_numpy(clients))
         mixed = {name: value for name, value in server.items() if name.startswith("own.")}
