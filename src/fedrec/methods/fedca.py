@@ -18,7 +18,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.samples import negatives
-from fedrec.federation.training import ITEM, USER, LocalTraining
+from fedrec.federation.training import ITEM, USER, LocalTraining, _threads_for
 from fedrec.methods.aggregation import (
     Complementarity,
     Outer,
@@ -152,10 +152,13 @@ class FedCA(LocalTraining):
         positive = chunk.tensor(chunk.items)
         drawn = negatives(chunk, round) if self.complementarity == "right-greedy" else None
         found = []
-        for k, table in enumerate(tables):
-            mine = slice(int(ends[k]), int(ends[k + 1]))
-            rows = torch.unique(positive[mine]) if drawn is None else torch.cat([positive[mine], drawn[mine].flatten()])
-            found.append(represent(table, rows, self.components, self.complementarity))
+        with _threads_for(0):  # many small steps: a second thread would only be waited for
+            for k, table in enumerate(tables):
+                mine = positive[ends[k] : ends[k + 1]]
+                rows = (
+                    torch.unique(mine) if drawn is None else torch.cat([mine, drawn[ends[k] : ends[k + 1]].flatten()])
+                )
+                found.append(represent(table, rows, self.components, self.complementarity))
         return torch.stack(found).to(tables.dtype)
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
