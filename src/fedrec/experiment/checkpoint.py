@@ -41,13 +41,17 @@ def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
 
 
 def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = {"version": __version__, **about}
     text = json.dumps({**about, "crc32": _checksum(plain, about)})  # one entry: several would come in random order
     with atomic_file(path) as temporary:
-        save_file(plain, temporary, metadata={"fedrec": text})
+        try:
+            save_file(plain, temporary, metadata={"fedrec": text})
+        except SafetensorError as error:  # its only word for a full disk
+            raise FedrecError(f"cannot write {path}: {error}; free some space, then go on with --resume") from error
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
