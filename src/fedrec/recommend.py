@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
 from fedrec.experiment import checkpoint
-from fedrec.experiment.config import make_config
+from fedrec.experiment.config import make_config, read_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import Run
 from fedrec.federation.clients import ClientData
@@ -45,8 +44,7 @@ class Recommender:
 
     def __init__(self, folder: Path | str) -> None:
         files = RunFolder.open(Path(folder))
-        values = tomllib.loads(files.config.read_text(encoding="utf-8"))
-        self.run = Run(make_config(values))
+        self.run = Run(make_config(read_config(files.config)))
         tensors, about = checkpoint.load(files.best)
         checkpoint.restore(self.run.simulator, tensors)
         self.round = int(about["round"])

@@ -79,7 +79,8 @@ class RunFolder:
         """Drop log lines of rounds that a resumed run will do again."""
         if not self.metrics.exists():
             return
-        lines = [line for line in self.metrics.read_text(encoding="utf-8").splitlines() if _round_of(line) < round]
+        text = self.metrics.read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in text.splitlines() if _round_of(line) < round]
         with atomic_file(self.metrics) as temporary:
             temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
@@ -109,8 +110,8 @@ class RunFolder:
 def _round_of(line: str) -> int:
     try:
         return int(json.loads(line)["round"])
-    except (ValueError, KeyError):
-        return 1 << 62  # a line cut short by a kill
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return 1 << 62  # a line cut short by a kill, or damaged
 
 
 def _write_columns(path: Path, names: list[str], columns: list[np.ndarray]) -> None:

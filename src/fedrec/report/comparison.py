@@ -11,7 +11,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
+from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
+from fedrec.report.intact import check_summary
 
 SHOWN = ("recall@10", "ndcg@10")
 IDENTITY = ("backbone", "preset", "params", "silos", "participation", "privacy", "epsilon", "delta", "rounds")
@@ -106,12 +108,13 @@ def read_run(folder: Path) -> FinishedRun:
     files = RunFolder.open(folder)
     try:
         summary = json.loads(files.summary.read_text(encoding="utf-8"))
-        config = tomllib.loads(files.config.read_text(encoding="utf-8"))
+        check_summary(summary)
+        config = make_config(tomllib.loads(files.config.read_text(encoding="utf-8"))).to_dict()
     except FileNotFoundError:
         raise FedrecError(
             f"{folder} is not finished: continue it with fedrec run ... --resume --out {folder}"
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError, FedrecError) as error:
         raise FedrecError(f"{folder} is damaged ({error}); remove it and run again") from None
     return FinishedRun(folder, summary, config)
 

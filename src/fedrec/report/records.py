@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedrec.errors import FedrecError
 from fedrec.report.comparison import FinishedRun
+from fedrec.report.intact import is_count, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,15 +31,15 @@ def rounds(run: FinishedRun) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; a line cut short by a kill is passed over."""
     records = []
     try:
-        text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8")
+        text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     for line in text.splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(record, dict) and "round" in record:
+        if isinstance(record, dict) and is_count(record.get("round")):
             records.append(record)
     return records
 
@@ -47,8 +49,8 @@ def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Cu
     values: dict[int, list[float]] = {}
     for run in runs:
         for record in rounds(run):
-            inside = record.get(part, {}) if part else record
-            if all(isinstance(inside.get(key), int | float) for key in name.split("+")):
+            inside = record.get(part) if part else record
+            if isinstance(inside, dict) and all(is_number(inside.get(key)) for key in name.split("+")):
                 values.setdefault(int(record["round"]), []).append(sum(inside[key] for key in name.split("+")))
     order = sorted(values)
     columns = [[f(values[number]) for number in order] for f in (np.mean, np.min, np.max)]
@@ -58,18 +60,27 @@ def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Cu
 def total_bytes(run: FinishedRun) -> tuple[float, float]:
     """All that went up and down in the run."""
     records = rounds(run)
-    up, down = (float(sum(record.get(key, 0) for record in records)) for key in ("bytes_up", "bytes_down"))
+    found = ([record.get(key, 0) for record in records] for key in ("bytes_up", "bytes_down"))
+    up, down = (float(sum(filter(is_number, values))) for values in found)
     return up, down
 
 
 def per_user(run: FinishedRun) -> dict[str, list[str]]:
-    """The columns of per_user.csv, as text; empty if the file is gone."""
+    """The columns of per_user.csv, as text; empty if the file is gone, an error if it is damaged."""
+    path = run.folder / "per_user.csv"
     try:
-        with (run.folder / "per_user.csv").open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             names, *lines = csv.reader(file)
-    except (OSError, ValueError, csv.Error):
+        table = dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))
+        numbers = {name: np.array(table[name], float) for name in names if name not in ("user", "item")}
+    except FileNotFoundError:
         return {}
-    return dict(zip(names, map(list, zip(*lines, strict=False)), strict=False))
+    except (OSError, ValueError, csv.Error) as error:
+        raise FedrecError(f"{path} is damaged ({error}); run it again in another folder") from None
+    sound = "user" in table and ("above" in table) == ("equal" in table)
+    if not sound or not all(((column >= 0) & (column < RANK_EDGES[-1] / 2)).all() for column in numbers.values()):
+        raise FedrecError(f"{path} is damaged (impossible columns); run it again in another folder")
+    return table
 
 
 def ranks(table: dict[str, list[str]]) -> Array | None:
