@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 from conftest import Outcome
@@ -59,19 +57,3 @@ def nothing_left(folder: Path) -> Iterator[None]:
     after = everything_below(folder)
     assert after.keys() == before.keys()
     assert after == before
-
-
-def call_in_process(capsys: pytest.CaptureFixture[str], words: list[str]) -> Outcome:
-    from fedrec.cli import main
-
-    old = sys.argv
-    sys.argv = ["fedrec", *words]
-    capsys.readouterr()
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        sys.argv = old
-    printed = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return Outcome(ended.value.code, printed.out, printed.err)
