@@ -32,7 +32,8 @@ def axis(low: float, high: float, start: float, end: float, log: bool = False) -
         low = low if low > 0 else 1e-6
         high = high if high > low * 1.000001 else low * 10
     elif high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
-        low, high = (0.0, 1.0) if high == 0 else (min(0.0, low * 2), max(0.0, high * 2))
+        nothing = max(abs(low), abs(high)) < 1e-290  # or so near that a fifth of it is zero
+        low, high = (0.0, 1.0) if nothing else (min(0.0, low * 2), max(0.0, high * 2))
     return Axis(low, high, start, end, log)
 
 
