@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+_NOTHING = 1e-290  # so near to zero that a fifth of it, or its logarithm, is no use
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -29,11 +31,10 @@ class Axis:
 def axis(low: float, high: float, start: float, end: float, log: bool = False) -> Axis:
     """An axis that is never empty, however alike the values are."""
     if log:
-        low = low if low > 0 else 1e-6
+        low = low if low > _NOTHING else 1e-6
         high = high if high > low * 1.000001 else low * 10
     elif high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
-        nothing = max(abs(low), abs(high)) < 1e-290  # or so near that a fifth of it is zero
-        low, high = (0.0, 1.0) if nothing else (min(0.0, low * 2), max(0.0, high * 2))
+        low, high = (0.0, 1.0) if max(abs(low), abs(high)) < _NOTHING else (min(0.0, low * 2), max(0.0, high * 2))
     return Axis(low, high, start, end, log)
 
 
