@@ -1,0 +1,57 @@
+"""The notebooks run from top to bottom, in an empty folder, without a network and without jupyter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
+EXPECTED = {
+    "compare_methods": ["report.html written", "curve.svg written", "| ease"],
+    "write_a_method": ["passed  test_private_tensors_stay_private", "momentum 0.9:"],
+    "your_own_data": [
+        "read as semicolon-separated, with header: user = column member",
+        "line 3, column rating: 'good'",
+    ],
+}
+RUNNER = """
+import json, sys
+for number, cell in enumerate(json.load(open(sys.argv[1], encoding="utf-8"))["cells"]):
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), f"cell {number}", "exec"))
+"""
+
+
+def test_all_are_tested() -> None:
+    assert {path.stem for path in NOTEBOOKS} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_is_a_clean_notebook(path: Path) -> None:
+    """Version 4, no outputs, nothing of the machine it was written on."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+        assert "/home" not in "".join(cell["source"])
+    assert path.stat().st_size < 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs(path: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "MPLBACKEND": "Agg", "FEDREC_CACHE": str(tmp_path / "cache"), "OMP_WAIT_POLICY": "passive",
+           "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # fmt: skip
+    env.pop("FEDREC_DATA", None)
+    command = [sys.executable, "-c", RUNNER, str(path)]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in EXPECTED[path.stem]:
+        assert words in done.stdout, done.stdout
