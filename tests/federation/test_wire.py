@@ -359,3 +359,17 @@ class TestReductions:
             assert torch.equal(dense[k][rows.item[mine]], rows.value[mine])
             others = [i for i in range(6) if i not in rows.item[mine].tolist()]
             assert torch.equal(dense[k][others], rows.base[others])
+
+
+def test_what_leaves_in_the_clear_is_recorded():
+    """Noise on the tables does not cover whole numbers, nor the weights of a mean."""
+    counts = torch.tensor([[3], [4], [5]])
+    weight = torch.ones(3, dtype=torch.float64)
+    for payload, clear in (
+        ({"x": Mean(generated(3, 4))}, 0),
+        ({"x": Mean(generated(3, 4), weight)}, 3 * 8),
+        ({"x": Each(generated(3, 4)), "samples": Each(counts)}, 3 * 8),
+    ):
+        wire = Wire(world(), [Gaussian(1.0)])
+        wire.send_up(payload, Down(), np.arange(3), "all", 0, Basket())
+        assert wire.ledger.rounds[0]["clear"] == clear

@@ -215,7 +215,7 @@ class Ledger:
         entry[direction] += each * len(clients)
 
     def sent_clear(self, round: int, size: int) -> None:
-        """Bytes of an upload that no stage touches: the weights of a mean."""
+        """Bytes that no stage touches."""
         self.rounds[round]["clear"] += size
 
     def trained(self, round: int, clients: int) -> None:
@@ -251,8 +251,7 @@ class Wire:
         if not payload:
             return
         self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
-        weighted = sum(isinstance(r, Mean) and r.weight is not None for r in payload.values())
-        self.ledger.sent_clear(round, weighted * len(clients) * self.world.dtype.itemsize)
+        self.ledger.sent_clear(round, sum(self._clear(r) for r in payload.values()))
         if not self.stages:
             basket.add(payload, clients, cohort)
             return
@@ -274,6 +273,14 @@ class Wire:
         for stage in self.stages:
             values = stage.apply(values, place)
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
+
+    def _clear(self, reduction: Reduction) -> int:
+        """Bytes of all clients that no stage touches: the weights of means, and whole numbers."""
+        value = reduction.value
+        if isinstance(value, Tensor) and not value.is_floating_point():
+            return value.numel() * value.element_size()
+        weight = reduction.weight if isinstance(reduction, Mean) else None
+        return 0 if weight is None else weight.numel() * self.world.dtype.itemsize
 
     def _bytes(self, reduction: Reduction, clients: int) -> int:
         tensor = reduction.value.base if isinstance(reduction.value, Rows | Folded) else reduction.value
