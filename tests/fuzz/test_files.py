@@ -116,7 +116,7 @@ def test_bytes(tmp_path: Path, content: bytes) -> None:
         check(tmp_path / name, content)
 
 
-@fuzz(500)
+@fuzz(300)
 @given(content=tables(), columns=st.none() | st.dictionaries(st.sampled_from(["user", "item", "rating", "timestamp"]), st.sampled_from([*HEADERS, 1, 2, 0, -1, 10**30])))  # fmt: skip # noqa: E501
 def test_strange_tables(tmp_path: Path, content: bytes, columns: dict[str, str | int] | None) -> None:
     check(tmp_path / "f.csv", content, columns)

@@ -178,7 +178,7 @@ def drawn(data: st.DataObject, flags: Mapping[str, st.SearchStrategy[str]], most
     return line
 
 
-@fuzz(250)
+@fuzz(200)
 @given(data=st.data())
 def test_run(cli: Cli, furnished: Path, data: st.DataObject) -> None:
     line = ["run", "popularity" if data.draw(st.booleans()) else "fedmf", "--quiet", *drawn(data, RUN_FLAGS, 3)]
