@@ -205,7 +205,7 @@ def test_ids_beyond_64_bits_are_words(tmp_path: Path) -> None:
 # -- the same files through the command line --
 
 
-@fuzz(60)
+@fuzz(40)
 @given(content=tables() | damaged(GOOD) | damaged(ZIPPED) | st.binary(max_size=80))
 def test_run(cli: Cli, tmp_path: Path, content: bytes) -> None:
     for path in tmp_path.iterdir():

@@ -178,7 +178,7 @@ def drawn(data: st.DataObject, flags: Mapping[str, st.SearchStrategy[str]], most
     return line
 
 
-@fuzz(200)
+@fuzz(140)
 @given(data=st.data())
 def test_run(cli: Cli, furnished: Path, data: st.DataObject) -> None:
     line = ["run", "popularity" if data.draw(st.booleans()) else "fedmf", "--quiet", *drawn(data, RUN_FLAGS, 3)]
@@ -193,7 +193,7 @@ def test_run(cli: Cli, furnished: Path, data: st.DataObject) -> None:
     folder.settle(tidy(outcome) or started)
 
 
-@fuzz(200)
+@fuzz(140)
 @given(data=st.data())
 def test_other_commands(cli: Cli, furnished: Path, data: st.DataObject) -> None:
     words = data.draw(st.sampled_from(sorted(OTHERS)))

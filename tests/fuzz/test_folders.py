@@ -66,7 +66,7 @@ def attempt(cli: Cli, here: Path, original: Path, command: str, name: str, conte
     return outcome
 
 
-@fuzz(70)
+@fuzz(50)
 @given(st.data())
 def test_damaged_bytes(cli: Cli, tmp_path: Path, original: Path, data: st.DataObject) -> None:
     name, command = data.draw(st.sampled_from(FILES)), data.draw(st.sampled_from(sorted(COMMANDS)))
@@ -105,7 +105,7 @@ def changed(draw: st.DrawFn, whole: Any) -> Any:
     return value
 
 
-@fuzz(70)
+@fuzz(50)
 @given(st.data())
 def test_values_of_the_wrong_kind(cli: Cli, tmp_path: Path, original: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["summary.json", "summary.json", "metrics.jsonl"]))
@@ -119,7 +119,7 @@ def test_values_of_the_wrong_kind(cli: Cli, tmp_path: Path, original: Path, data
     tidy(attempt(cli, tmp_path, original, command, name, content.encode()))
 
 
-@fuzz(40)
+@fuzz(30)
 @given(st.data())
 def test_settings_of_the_wrong_kind(cli: Cli, tmp_path: Path, original: Path, data: st.DataObject) -> None:
     import tomllib
