@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDREC_DATA", raising=False)
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
+    # urlopen keeps for the whole process the proxies that were set when it was first called
+    monkeypatch.setattr(urllib.request, "_opener", None)
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
