@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedrec.errors import FedrecError
 from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
@@ -372,3 +373,12 @@ def test_the_order_of_item_numbers_matters_only_where_it_must():
         after = torch.stack([represent(t, i, 2, mode) for t, i in moved])
         same = torch.allclose(complementarity(before, mode), complementarity(after, mode))
         assert same == (mode != "left-local")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"alpha": -1.0}, {"beta": -0.1}, {"interpolation": 1.5}, {"aggregated_fraction": 0.0}, {"components": 0}],
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(FedrecError, match=next(iter(wrong))):
+        FedCA(**wrong)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.samples import negatives
@@ -75,6 +76,19 @@ class FedCA(LocalTraining):
     outer: Outer = "cos"
     weights: Weights = "eq5"
     components: int = 4  # vectors in the compact representation
+
+    def __post_init__(self) -> None:
+        for name, good in {
+            "alpha": self.alpha >= 0,
+            "beta": self.beta >= 0,
+            "interpolation": 0 <= self.interpolation <= 1,
+            "aggregated_fraction": 0 < self.aggregated_fraction <= 1,
+            "components": 1 <= self.components <= self.dim,
+        }.items():
+            if not good:
+                raise FedrecError(
+                    f"{name}={getattr(self, name)} is out of range for fedca; `fedrec methods fedca` shows it"
+                )
 
     def compares(self) -> bool:
         """Whether the similarity has any influence."""

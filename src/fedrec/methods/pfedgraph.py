@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.training import LocalTraining
@@ -33,6 +34,10 @@ class PFedGraph(LocalTraining):
     size_weight: float = 0.8  # lambda: how much shares of the data count against similarity
     same_above: float = 0.9  # similarities above it count as 1
     proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
+
+    def __post_init__(self) -> None:
+        if self.size_weight <= 0 or self.proximal < 0:
+            raise FedrecError("pfedgraph needs size_weight above 0 and proximal from 0 on")
 
     def pull(self) -> float:
         return self.proximal
