@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from fedrec.errors import FedrecError
@@ -10,6 +11,9 @@ from fedrec.version import __version__
 if TYPE_CHECKING:
     from fedrec.data import load
     from fedrec.experiment.run import Result, run
+
+# Threads that wait by spinning take the cores away from whoever has work; torch reads this when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _LAZY = {"run": "fedrec.experiment.run", "Result": "fedrec.experiment.run", "load": "fedrec.data"}
 

@@ -90,6 +90,8 @@ def run_command(
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test,
     }  # fmt: skip
+    if None not in (data, train, test):
+        raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
     run_seeds(make_config(values), _seed_list(seeds, seed), out, resume, quiet, json_)
@@ -367,8 +369,6 @@ def data_split(
 
 def main() -> None:
     """Entry point: every mistake of the user is one line on stderr and exit code 2."""
-    # Threads that wait by spinning take the cores away from whoever has work; read when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         _require_text(sys.argv[1:])
         code = app(prog_name="fedrec", standalone_mode=False)

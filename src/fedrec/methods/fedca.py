@@ -83,7 +83,7 @@ class FedCA(LocalTraining):
             "beta": self.beta >= 0,
             "interpolation": 0 <= self.interpolation <= 1,
             "aggregated_fraction": 0 < self.aggregated_fraction <= 1,
-            "components": 1 <= self.components <= self.dim,
+            "components": self.components >= 1,
         }.items():
             if not good:
                 raise FedrecError(
