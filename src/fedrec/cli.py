@@ -285,12 +285,16 @@ def audit_leak(
 def data_list() -> None:
     """The named datasets and whether they are here."""
     from fedrec import console
-    from fedrec.data import datasets
+    from fedrec.data import datasets, stored_splits
 
     rows = []
     for entry in datasets():
         here = entry.available()
         rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "not here"), entry.title])
+    rows += [
+        [split.name, str(split.available() or "not here"), f"published split: {split.citation}"]
+        for split in stored_splits()
+    ]
     console.table(["name", "where", "what"], rows)
 
 

@@ -44,6 +44,10 @@ class StoredSplit:
     def files(self) -> tuple[str, ...]:
         return tuple(name for name in (self.train, self.valid, self.test) if name)
 
+    def available(self) -> Path | None:
+        """The folder its files are already in, if any."""
+        return find(self.folder, self.files)
+
 
 def _fedcia(
     name: str,
@@ -117,7 +121,7 @@ def load_split(name: str) -> tuple[Split, Partition]:
     if name not in known:
         raise unknown("stored split", name, known)
     stored = known[name]
-    folder = find(stored.folder, stored.files)
+    folder = stored.available()
     if folder is None:
         raise FedrecError(
             f"the files of {name} are not here: put {', '.join(stored.files)} (made from {stored.home}) into "

@@ -151,7 +151,8 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     for label, members in groups.items():
         seeds = [run.summary["seed"] for run in members]
         if len(set(seeds)) < len(seeds):
-            raise FedrecError(f"'{label}' is given twice with the same seed; leave one of the folders out")
+            folders = ", ".join(str(run.folder) for run in members)
+            raise FedrecError(f"'{label}' is given twice with the same seed ({folders}); leave one of them out")
     first = runs[0].summary
     rows = tuple(Row(label, tuple(members)) for label, members in groups.items())
     return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, first["chance"])
