@@ -114,7 +114,11 @@ class LocalTraining(Method):
             from fedrec.federation.compiled import fit_compiled
 
             return fit_compiled(self, chunk, round, user, table, weight)
-        return _Descent(self, chunk, round, user, table, dense or {}).run()
+        return self.descent()(self, chunk, round, user, table, dense or {}).run()
+
+    def descent(self) -> type[Descent]:
+        """How a chunk's clients descend: a method whose local loss has further terms names its own kind."""
+        return Descent
 
     def own_scores(self, user: Tensor, own: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores where every client has its own model: `own` holds `item` and dense weights, one per client."""
@@ -136,6 +140,7 @@ class LocalTraining(Method):
             and self.backbone == "mf"
             and len(self.phases) == 1
             and self.pull() == 0
+            and self.descent() is Descent
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
             and has_numba()
@@ -158,7 +163,7 @@ def _columns(tables: Tensor, items: Tensor) -> Tensor:
 
 
 @dataclass
-class _Group:
+class Group:
     """Parameters of one kind. Those of the first c clients (in order of size) are the first `end[c]`."""
 
     value: Tensor
@@ -169,7 +174,7 @@ class _Group:
     moments: tuple[Tensor, Tensor] | None = None
 
 
-class _Descent:
+class Descent:
     """Side-by-side gradient descent of a chunk's clients."""
 
     def __init__(self, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
@@ -182,22 +187,22 @@ class _Descent:
         rates = method.rates()
         each = torch.arange(len(s.order), device=s.order.device)
         self.groups = {
-            "user": _Group(user[s.user_order], s.owner_of_user, _ends(s.owner_of_user, len(each)), rates["user"]),
-            "item": _Group(rows, s.owner, _ends(s.owner, len(each)), rates["item"]),
+            "user": Group(user[s.user_order], s.owner_of_user, _ends(s.owner_of_user, len(each)), rates["user"]),
+            "item": Group(rows, s.owner, _ends(s.owner, len(each)), rates["item"]),
         }
         for name, value in dense.items():
             end = list(range(len(each) + 1))
-            group = _Group(value[s.order], each, end, rates["dense"], method.weight_decay_dense)
+            group = Group(value[s.order], each, end, rates["dense"], method.weight_decay_dense)
             self.groups["dense." + name] = group
         pulled = [name for name in self.groups if name != "user"] if method.pull() else []
         self.start = {name: self.groups[name].value.clone() for name in pulled}
         self.step_count = torch.zeros(len(each), dtype=torch.int64, device=each.device)
-        self.update: Callable[[_Group, Tensor], None] = self._adam if method.optimiser == "adam" else self._sgd
+        self.update: Callable[[Group, Tensor], None] = self._adam if method.optimiser == "adam" else self._sgd
 
     def run(self) -> Fitted:
         s = self.samples
         total = torch.zeros((), dtype=torch.float64, device=s.count.device)
-        with _threads_for(sum(group.value.numel() for group in self.groups.values())):
+        with threads_for(sum(group.value.numel() for group in self.groups.values())):
             for epoch in range(self.method.epochs):
                 for batch in s.epoch(epoch):
                     total += self._step(batch)
@@ -234,13 +239,13 @@ class _Descent:
             return F.binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
         return F.softplus(model.logits(user, leaves["item"][batch.neg], dense) - logits)
 
-    def _sgd(self, group: _Group, gradient: Tensor) -> None:
+    def _sgd(self, group: Group, gradient: Tensor) -> None:
         value = group.value[: len(gradient)]
         if group.decay:
             gradient = gradient + group.decay * value
         value -= group.rate * gradient
 
-    def _adam(self, group: _Group, gradient: Tensor) -> None:
+    def _adam(self, group: Group, gradient: Tensor) -> None:
         """Adam as the libraries define it: a row that was touched once goes on moving while its moments last."""
         if group.moments is None:
             group.moments = (torch.zeros_like(group.value), torch.zeros_like(group.value))
@@ -270,7 +275,7 @@ class _Descent:
 
 
 @contextmanager
-def _threads_for(parameters: int) -> Iterator[None]:
+def threads_for(parameters: int) -> Iterator[None]:
     """One thread for small steps: there, handing work to a second one costs more than it saves."""
     before = torch.get_num_threads()
     if parameters < SMALL:

@@ -19,7 +19,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.samples import negatives
-from fedrec.federation.training import ITEM, USER, LocalTraining, _threads_for
+from fedrec.federation.training import ITEM, USER, LocalTraining, threads_for
 from fedrec.methods.aggregation import (
     Complementarity,
     Outer,
@@ -166,7 +166,7 @@ class FedCA(LocalTraining):
         positive = chunk.tensor(chunk.items)
         drawn = negatives(chunk, round) if self.complementarity == "right-greedy" else None
         found = []
-        with _threads_for(0):  # many small steps: a second thread would only be waited for
+        with threads_for(0):  # many small steps: a second thread would only be waited for
             for k, table in enumerate(tables):
                 mine = positive[ends[k] : ends[k + 1]]
                 rows = (
