@@ -1,0 +1,120 @@
+"""The supervised contrastive loss over all rows of every client's item table, with its gradient in closed form.
+
+Khosla et al., "Supervised Contrastive Learning" (NeurIPS 2020). Rows are normalised, those with the same label attract
+each other, all others repel. With z the normalised rows and P(i) the other rows with the label of row i,
+
+    loss = 1/m sum_i [ log sum_{a != i} exp(z_i.z_a / tau) - 1/|P(i)| sum_{p in P(i)} z_i.z_p / tau ],
+
+where a row that is alone with its label adds nothing but counts in the mean. Attraction needs cluster sums only;
+repulsion takes all pairs, O(m^2 d) per client, and is symmetric: the similarities of two blocks of rows are computed
+once and serve both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Form = Literal["paper", "released"]
+
+FLOOR = 1e-6  # released: added to the sum in the logarithm and to |P(i)|
+BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
+SPAN = {torch.float32: 80.0, torch.float64: 700.0}  # exponents 0 .. -SPAN are far from underflow
+ROWS = 256  # of a block: large enough for matrix products, small enough to stay in a cache
+
+
+@dataclass(frozen=True)
+class SupCon:
+    """The loss for one clustering of the items, `labels` [items], which all clients share.
+
+    form=released: the variant in the code of CoFedRec and its family. It measures exponents from the row's similarity
+    to itself and adds a floor, so that at small temperatures nothing repels any more.
+    """
+
+    labels: Tensor
+    temperature: float = 0.1
+    form: Form = "paper"
+    memory: int = 1 << 28  # bytes of similarities held at once
+
+    def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
+        loss, gradient = tables.new_empty(len(tables)), torch.empty_like(tables)
+        size = tables.shape[1] ** 2 * tables.element_size()
+        # similarities of one client fill a cache; an accelerator wants many clients at once
+        group = 1 if tables.device.type == "cpu" else max(1, self.memory // size)
+        fits = self._one_exponent(tables.dtype) and size <= self.memory
+        for some in range(0, len(tables), group):
+            part = slice(some, some + group)
+            loss[part], gradient[part] = self._evaluate(tables[part], fits)
+        return loss, gradient
+
+    def _one_exponent(self, dtype: torch.dtype) -> bool:
+        """Whether exp((cosine - 1) / tau) serves all rows, though none has its own maximum taken off."""
+        return self.form == "released" or 2 / self.temperature <= SPAN[dtype]
+
+    def _evaluate(self, tables: Tensor, fits: bool) -> tuple[Tensor, Tensor]:
+        items, tau = tables.shape[1], self.temperature
+        floor = FLOOR if self.form == "released" else 0.0
+        norm = tables.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+        z = tables / norm
+        member = F.one_hot(self.labels.long()).to(z.dtype)  # [items, clusters]
+        others = (member.sum(0) - 1)[self.labels.long()]  # |P(i)|
+        share = torch.where(others > 0, 1 / (others + floor), torch.zeros_like(others))[:, None]
+        weight = (others[:, None] * share).squeeze(-1)  # 1, but 0 for a row that is alone
+        friends = member @ (member.T @ z) - z  # sum over P(i)
+        log_sum, repulsion = self._triangle(z, weight, floor) if fits else self._rows(z, weight, floor)
+        loss = (weight * log_sum).sum(1) - (share * z * friends).sum((1, 2)) / tau
+        slope = repulsion - 2 * share * friends
+        slope = (slope - (slope * z).sum(-1, keepdim=True) * z) / norm
+        scale = 1 / items if self.form == "paper" else tau / BASE_TEMPERATURE / items
+        return loss * scale, slope * (scale / tau)
+
+    def _triangle(self, z: Tensor, weight: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        """log sum_a exp(z_i.z_a / tau), and sum_a (w_i P_ia + w_a P_ai) z_a, from blocks on and above the diagonal.
+
+        With one exponent for all, P_ia = E_ia / D_i for a symmetric E, and P_ia + P_ai = E_ia (1 / D_i + 1 / D_a).
+        """
+        items, tau = z.shape[1], self.temperature
+        scaled, total, blocks = z.mT / tau, torch.zeros_like(z[..., 0]), []
+        for start in range(0, items, ROWS):
+            stop = min(start + ROWS, items)
+            e = (z[:, start:stop] @ scaled[..., start:]).sub_(1 / tau).exp_()
+            e[..., : stop - start].diagonal(dim1=1, dim2=2).zero_()
+            total[:, start:stop] += e.sum(2)
+            total[:, stop:] += e[..., stop - start :].sum(1)
+            blocks.append(e)
+        total = _positive(total + floor, weight)
+        by, pull = weight / total, torch.zeros_like(z)
+        for start, e in zip(range(0, items, ROWS), blocks, strict=True):
+            stop = min(start + ROWS, items)
+            e *= by[:, start:stop, None] + by[:, None, start:]
+            pull[:, start:stop] += e @ z[:, start:]
+            pull[:, stop:] += e[..., stop - start :].mT @ z[:, start:stop]
+        return total.log() + 1 / tau, pull
+
+    def _rows(self, z: Tensor, weight: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        """The same row block by row block, each row with its own largest exponent unless the form forbids it."""
+        items, tau = z.shape[1], self.temperature
+        log_sum, pull = torch.empty_like(z[..., 0]), torch.zeros_like(z)
+        step = max(1, min(ROWS, self.memory // (len(z) * items * z.element_size())))
+        for start in range(0, items, step):
+            stop = min(start + step, items)
+            e = z[:, start:stop] @ z.mT / tau
+            e[..., start:stop].diagonal(dim1=1, dim2=2).fill_(-torch.inf)  # before the maximum is taken
+            top = e.amax(2, keepdim=True) if self.form == "paper" else torch.full_like(e[..., :1], 1 / tau)
+            e = e.sub_(torch.where(top.isfinite(), top, torch.zeros_like(top))).exp_()
+            total = _positive(e.sum(2) + floor, weight[start:stop])
+            log_sum[:, start:stop] = total.log() + top.squeeze(2)
+            by = (weight[start:stop] / total)[..., None]
+            pull[:, start:stop] += by * (e @ z)
+            pull += e.mT @ (by * z[:, start:stop])
+        return torch.where(weight > 0, log_sum, torch.zeros_like(log_sum)), pull
+
+
+def _positive(total: Tensor, weight: Tensor) -> Tensor:
+    """1 where a row has no weight, whose sum may be empty."""
+    return torch.where(weight > 0, total, torch.ones_like(total))

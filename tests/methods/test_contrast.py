@@ -1,0 +1,113 @@
+"""The supervised contrastive loss: published examples by hand, and automatic differentiation of the plain formula."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.methods.contrast import FLOOR, SupCon
+
+TABLE = torch.tensor([[1.0, 0], [3, 4], [0, 2], [-1, 0], [0, -5]], dtype=torch.float64)
+LABELS = torch.tensor([0, 0, 0, 1, 1])
+GRADIENT = [[0, -0.518906], [-0.014661, 0.010996], [-0.213849, 0], [0, 0.735827], [0.147081, 0]]
+TINY = 200  # bytes of similarities: rows come one or few at a time
+
+
+def loss(table: Tensor = TABLE, labels: Tensor = LABELS, **options) -> float:
+    return float(SupCon(labels, **options)(table[None])[0])
+
+
+def plain(table: Tensor, labels: Tensor, temperature: float, form: str) -> Tensor:
+    """Pair by pair, differentiable."""
+    z = F.normalize(table, dim=1)
+    total = torch.zeros((), dtype=table.dtype)
+    for i in range(len(z)):
+        others = [a for a in range(len(z)) if a != i]
+        friends = [a for a in others if labels[a] == labels[i]]
+        if not friends:
+            continue
+        logit = z @ z[i] / temperature
+        if form == "paper":
+            terms = [logit[others].logsumexp(0) - logit[p] for p in friends]
+            total = total + torch.stack(terms).mean()
+        else:
+            logit = logit - logit.max().detach()
+            below = (logit[others].exp().sum() + FLOOR).log()
+            terms = [below - logit[p] for p in friends]
+            total = total + torch.stack(terms).sum() / (len(friends) + FLOOR) * temperature / 0.5
+    return total / len(z)
+
+
+@pytest.mark.parametrize("memory", [1 << 28, TINY])
+def test_loss_by_hand(memory):
+    assert loss(temperature=0.5, memory=memory) == pytest.approx(0.953332, abs=1e-6)
+    assert loss(temperature=1.0, memory=memory) == pytest.approx(1.056416, abs=1e-6)
+
+
+@pytest.mark.parametrize("memory", [1 << 28, TINY])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_small_temperatures(memory, dtype):
+    table = TABLE.to(dtype)
+    assert loss(table, temperature=0.1, memory=memory) == pytest.approx(1.904058, abs=2e-6)
+    assert loss(table, temperature=0.005, memory=memory) == pytest.approx(32.277259, abs=1e-4)
+    released = {"form": "released", "memory": memory}
+    assert loss(table, temperature=0.1, **released) / (0.1 / 0.5) == pytest.approx(1.908449, abs=2e-5)
+    assert loss(table, temperature=0.005, **released) / (0.005 / 0.5) == pytest.approx(130.184387, rel=1e-6)
+    assert loss(table, temperature=0.005, **released) == pytest.approx(1.301844, abs=1e-5)
+
+
+def test_released_rows_no_longer_repel():
+    """At a small temperature the floor swallows the sum: what is left of the gradient is attraction."""
+    _, gradient = SupCon(torch.zeros(5, dtype=torch.int64), 0.005, "released")(TABLE[None])
+    z = F.normalize(TABLE, dim=1)
+    pull = -2 / (5 * 0.5 * (4 + FLOOR)) * (z.sum(0) - z)
+    expected = (pull - (pull * z).sum(1, keepdim=True) * z) / TABLE.norm(dim=1, keepdim=True)
+    assert torch.allclose(gradient[0], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("memory", [1 << 28, TINY])
+def test_gradient_by_hand(memory):
+    _, gradient = SupCon(LABELS, 0.5, memory=memory)(TABLE[None])
+    assert torch.allclose(gradient[0], torch.tensor(GRADIENT).double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("memory", [1 << 28, TINY])
+def test_alone_with_its_label(memory):
+    alone = torch.tensor([0, 0, 0, 0, 1])
+    assert loss(labels=alone, temperature=0.5, memory=memory) == pytest.approx(1.396872, abs=1e-6)
+    every = SupCon(torch.arange(5), 0.5, memory=memory)(TABLE[None])
+    assert not any(part.any() for part in every), "nobody has a friend: nothing to learn"
+    one = SupCon(torch.zeros(1, dtype=torch.int64), 0.5, memory=memory)(TABLE[None, :1])
+    assert not any(part.any() for part in one), "one item has nobody to be compared with"
+
+
+@pytest.mark.parametrize("form", ["paper", "released"])
+@pytest.mark.parametrize("temperature", [0.5, 0.1, 0.005, 0.002])
+@pytest.mark.parametrize("memory", [1 << 28, 5_000])
+def test_automatic_differentiation_agrees(form, temperature, memory):
+    """Several clients, rows in several blocks, a label that nobody has and one that a single row has."""
+    generator = torch.Generator().manual_seed(3)
+    tables = torch.randn(3, 40, 4, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 5, (40,), generator=generator)
+    labels[labels == 2] = 1
+    labels[7] = 6
+    losses, gradients = SupCon(labels.to(torch.uint8), temperature, form, memory)(tables)
+    for k, table in enumerate(tables.unbind()):
+        leaf = table.clone().requires_grad_()
+        expected = plain(leaf, labels, temperature, form)
+        expected.backward()
+        assert float(losses[k]) == pytest.approx(float(expected.detach()), rel=1e-10)
+        assert torch.allclose(gradients[k], leaf.grad, rtol=1e-8, atol=1e-10)
+
+
+def test_many_rows_in_single_precision():
+    """Blocks and the triangle in float32 against float64 row by row; labels renamed change nothing."""
+    generator = torch.Generator().manual_seed(5)
+    tables = torch.randn(2, 600, 8, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, 9, (600,), generator=generator)
+    exact = SupCon(labels, 0.1, memory=600 * 100 * 8)(tables)
+    single = SupCon(8 - labels, 0.1)(tables.float())
+    assert torch.allclose(single[0].double(), exact[0], rtol=1e-6)
+    assert torch.allclose(single[1].double(), exact[1], rtol=1e-4, atol=1e-7)
