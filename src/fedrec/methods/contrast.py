@@ -12,6 +12,7 @@ once and serve both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,20 +44,23 @@ class SupCon:
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
         loss, gradient = tables.new_empty(len(tables)), torch.empty_like(tables)
-        size = tables.shape[1] ** 2 * tables.element_size()
+        items, rows = tables.shape[1], min(ROWS, tables.shape[1])
+        each = items * (items + 3 * rows) // 2  # the triangle, and a block beside it
+        fits = self._one_exponent(tables.dtype) and each * tables.element_size() <= self.memory
         # similarities of one client fill a cache; an accelerator wants many clients at once
-        group = 1 if tables.device.type == "cpu" else max(1, self.memory // size)
-        fits = self._one_exponent(tables.dtype) and size <= self.memory
+        group = 1 if tables.device.type == "cpu" else max(1, self.memory // (each * tables.element_size()))
+        group = min(group, len(tables))
+        space = tables.new_empty(group * each if fits else 0)  # fresh memory for every client would cost as much again
         for some in range(0, len(tables), group):
             part = slice(some, some + group)
-            loss[part], gradient[part] = self._evaluate(tables[part], fits)
+            loss[part], gradient[part] = self._evaluate(tables[part], space if fits else None)
         return loss, gradient
 
     def _one_exponent(self, dtype: torch.dtype) -> bool:
         """Whether exp((cosine - 1) / tau) serves all rows, though none has its own maximum taken off."""
         return self.form == "released" or 2 / self.temperature <= SPAN[dtype]
 
-    def _evaluate(self, tables: Tensor, fits: bool) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, tables: Tensor, space: Tensor | None) -> tuple[Tensor, Tensor]:
         items, tau = tables.shape[1], self.temperature
         floor = FLOOR if self.form == "released" else 0.0
         norm = tables.norm(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -66,34 +70,39 @@ class SupCon:
         share = torch.where(others > 0, 1 / (others + floor), torch.zeros_like(others))[:, None]
         weight = (others[:, None] * share).squeeze(-1)  # 1, but 0 for a row that is alone
         friends = member @ (member.T @ z) - z  # sum over P(i)
-        log_sum, repulsion = self._triangle(z, weight, floor) if fits else self._rows(z, weight, floor)
+        if space is None:
+            log_sum, repulsion = self._rows(z, weight, floor)
+        else:
+            log_sum, repulsion = self._triangle(z, weight, floor, space)
         loss = (weight * log_sum).sum(1) - (share * z * friends).sum((1, 2)) / tau
         slope = repulsion - 2 * share * friends
         slope = (slope - (slope * z).sum(-1, keepdim=True) * z) / norm
         scale = 1 / items if self.form == "paper" else tau / BASE_TEMPERATURE / items
         return loss * scale, slope * (scale / tau)
 
-    def _triangle(self, z: Tensor, weight: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    def _triangle(self, z: Tensor, weight: Tensor, floor: float, space: Tensor) -> tuple[Tensor, Tensor]:
         """log sum_a exp(z_i.z_a / tau), and sum_a (w_i P_ia + w_a P_ai) z_a, from blocks on and above the diagonal.
 
         With one exponent for all, P_ia = E_ia / D_i for a symmetric E, and P_ia + P_ai = E_ia (1 / D_i + 1 / D_a).
         """
-        items, tau = z.shape[1], self.temperature
-        scaled, total, blocks = z.mT / tau, torch.zeros_like(z[..., 0]), []
-        for start in range(0, items, ROWS):
+        clients, items, tau = *z.shape[:2], self.temperature
+        starts, scaled, total, blocks = range(0, items, ROWS), z.mT / tau, torch.zeros_like(z[..., 0]), []
+        for start in starts:
             stop = min(start + ROWS, items)
-            e = (z[:, start:stop] @ scaled[..., start:]).sub_(1 / tau).exp_()
-            e[..., : stop - start].diagonal(dim1=1, dim2=2).zero_()
+            shape = (clients, stop - start, items - start)
+            e, space = space[: math.prod(shape)].view(shape), space[math.prod(shape) :]
+            torch.bmm(z[:, start:stop], scaled[..., start:], out=e).sub_(1 / tau)
+            self._exp(e, slice(0, stop - start))
             total[:, start:stop] += e.sum(2)
             total[:, stop:] += e[..., stop - start :].sum(1)
             blocks.append(e)
         total = _positive(total + floor, weight)
         by, pull = weight / total, torch.zeros_like(z)
-        for start, e in zip(range(0, items, ROWS), blocks, strict=True):
+        for start, e in zip(starts, blocks, strict=True):
             stop = min(start + ROWS, items)
-            e *= by[:, start:stop, None] + by[:, None, start:]
-            pull[:, start:stop] += e @ z[:, start:]
-            pull[:, stop:] += e[..., stop - start :].mT @ z[:, start:stop]
+            e *= torch.add(by[:, start:stop, None], by[:, None, start:], out=space[: e.numel()].view(e.shape))
+            pull[:, start:stop].baddbmm_(e, z[:, start:])
+            pull[:, stop:].baddbmm_(e[..., stop - start :].mT, z[:, start:stop])
         return total.log() + 1 / tau, pull
 
     def _rows(self, z: Tensor, weight: Tensor, floor: float) -> tuple[Tensor, Tensor]:
@@ -106,13 +115,22 @@ class SupCon:
             e = z[:, start:stop] @ z.mT / tau
             e[..., start:stop].diagonal(dim1=1, dim2=2).fill_(-torch.inf)  # before the maximum is taken
             top = e.amax(2, keepdim=True) if self.form == "paper" else torch.full_like(e[..., :1], 1 / tau)
-            e = e.sub_(torch.where(top.isfinite(), top, torch.zeros_like(top))).exp_()
+            e -= torch.where(top.isfinite(), top, torch.zeros_like(top))
+            self._exp(e, slice(start, stop))
             total = _positive(e.sum(2) + floor, weight[start:stop])
             log_sum[:, start:stop] = total.log() + top.squeeze(2)
             by = (weight[start:stop] / total)[..., None]
             pull[:, start:stop] += by * (e @ z)
             pull += e.mT @ (by * z[:, start:stop])
         return torch.where(weight > 0, log_sum, torch.zeros_like(log_sum)), pull
+
+    def _exp(self, exponent: Tensor, own: slice) -> None:
+        """In place; 0 where rows meet themselves. What would underflow is held just above: there, exp is slow."""
+        span = SPAN[exponent.dtype]
+        if 2 / self.temperature > span:
+            exponent.clamp_(min=-span)
+        exponent.exp_()
+        exponent[..., own].diagonal(dim1=1, dim2=2).zero_()
 
 
 def _positive(total: Tensor, weight: Tensor) -> Tensor:
