@@ -171,6 +171,18 @@ class Interactions:
             first_line=None if self.first_line is None else self.first_line[items],
         )
 
+    def renumbered(self, order: Array) -> Interactions:
+        """The same rows with the items numbered anew: item ``order[k]`` becomes item k."""
+        place = np.empty(self.n_items, dtype=np.int64)
+        place[order] = np.arange(self.n_items)
+        return replace(
+            self,
+            item=place[self.item],
+            item_ids=self.item_ids[order],
+            info=None if self.info is None else self.info.take(order),
+            first_line=None if self.first_line is None else self.first_line[order],
+        )
+
     def with_threshold(self, min_rating: float | None = None) -> Interactions:
         """Rows that count as positive: rating >= ``min_rating``, or any rating above 0 where it is None.
 

@@ -145,6 +145,18 @@ def book_crossing(folder: Path) -> Interactions:
     return from_raw(users.astype(np.int64), items, rating=ratings.astype(np.float32), name="book-crossing")
 
 
+def svmlight(path: Path) -> sp.csr_matrix:
+    """Lines of 'label column:value ...', columns from 0: one row per line."""
+    rows = [[cell.split(":") for cell in line.split()[1:]] for line in _lines(path, "ascii")]
+    try:
+        columns = np.array([int(column) for row in rows for column, _ in row], dtype=np.int64)
+        values = np.array([float(value) for row in rows for _, value in row], dtype=np.float32)
+    except ValueError as error:
+        raise FedrecError(f"{path} is damaged: {error}; its lines should read 'label column:value ...'") from error
+    owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return sp.csr_matrix((values, (owner, columns)), shape=(len(rows), int(columns.max(initial=-1)) + 1))
+
+
 def numbers(
     path: Path, delimiter: str, *, header: bool = False, empty: int | None = None, dtype: type = np.int64
 ) -> Array:

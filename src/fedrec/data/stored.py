@@ -11,7 +11,7 @@ import numpy as np
 from fedrec.data.fetch import cache_folder, find
 from fedrec.data.interactions import Array, Interactions, ItemInfo
 from fedrec.data.partition import Partition, from_labels, one_user_per_client
-from fedrec.data.readers import citeulike_a, numbers
+from fedrec.data.readers import citeulike_a, numbers, svmlight
 from fedrec.data.splits import Split, overlaps
 from fedrec.errors import FedrecError, unknown
 
@@ -75,7 +75,11 @@ def _fedcia(
     )
 
 
-def _citeulike_tags(folder: Path) -> ItemInfo | None:
+def _citeulike_items(folder: Path) -> ItemInfo | None:
+    """The published word counts (`item_features.txt`) where a user has them, else the tags."""
+    for words in (folder / "item_features.txt", folder / "coldstart-split" / "item_features.txt"):
+        if words.is_file():
+            return ItemInfo(tags=svmlight(words))
     return citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None
 
 
@@ -102,7 +106,7 @@ _STORED = (
         citation="Zhu et al. (Heater), SIGIR 2020; data: Wang, Chen & Li, IJCAI 2013",
         home="https://github.com/Zhangcx19/IFedRec",
         clients=False,
-        info=_citeulike_tags,
+        info=_citeulike_items,
     ),
 )
 

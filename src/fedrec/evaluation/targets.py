@@ -98,6 +98,16 @@ class Targets:
             self.n_items, self.users[rows], indptr, items, mask_indptr, mask_items, candidates, self.catalogue
         )
 
+    def narrowed(self) -> Targets:
+        """The same over the catalogue alone: item k is `catalogue[k]`, so scores need no other columns."""
+        if self.catalogue is None:
+            return self
+        inside = np.isin(self.mask_items, self.catalogue)
+        mask_indptr = np.concatenate([[0], np.cumsum(inside)])[self.mask_indptr].astype(np.int64)
+        items, mask = (np.searchsorted(self.catalogue, part) for part in (self.items, self.mask_items[inside]))
+        candidates = None if self.candidates is None else np.searchsorted(self.catalogue, self.candidates)
+        return Targets(len(self.catalogue), self.users, self.indptr, items, mask_indptr, mask, candidates)
+
     def spots(self) -> Ints:
         """Flat places of `items` in a matrix with one row per user, filled from the left."""
         rows = np.repeat(np.arange(len(self)), self.counts)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from fedrec import data as rooms
 from fedrec.data import Interactions, Partition, Split
+from fedrec.data.attributes import Encoder, item_attributes
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
 from fedrec.federation.clients import ClientData, Forbidden
@@ -29,10 +31,22 @@ class Prepared:
     notes: tuple[str, ...]
     dropped: Interactions | None = None
     """Training rows kept from the clients in a sparsity study; `split.train` is without them."""
+    warm: int | None = None
+    """Under a split by items: how many are trained on. They come first in the numbering; None: all may be."""
 
     @property
     def n_items(self) -> int:
         return self.source.n_items
+
+    @property
+    def n_trained(self) -> int:
+        """Items that training can meet."""
+        return self.n_items if self.warm is None else self.warm
+
+    @cached_property
+    def described(self) -> tuple[np.ndarray, Encoder | None]:
+        """The attributes of all items, and what turns those of a new item into the same kind of vector."""
+        return item_attributes(self.source.info, self.n_trained, self.source.name)
 
     def item_counts(self) -> np.ndarray:
         """Training interactions per item."""
@@ -78,6 +92,9 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
                   source: Interactions | None = None, clients: Partition | None = None) -> Prepared:  # fmt: skip
     """Somebody's split, taken as it is, with its own clients unless others are asked for."""
     source = source or split.train
+    warm = None
+    if protocol.split == "cold-items":
+        split, source, warm = _cold_last(split, source)
     split, rest = _thinned(split, protocol.train_fraction)
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
     dropped = None if rest is None else _pairs(rest)
@@ -87,12 +104,31 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
         )
     else:
         known = [train] if dropped is None else [train, dropped]
-        ranked_valid, ranked_test = None, Targets.build(test, known, source.n_items)
+        ranked_valid, ranked_test = (
+            None,
+            Targets.build(test, known, source.n_items, catalogue=None if warm is None else test[1]),
+        )
     if clients is not None and silos is None and not centralised:
         partition = clients
     else:
         partition = _partition(split.train, source.n_users, protocol, silos, centralised)
-    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes, rest)
+    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes, rest, warm)
+
+
+def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions, int]:
+    """Items that are held out numbered after all others, each kind in its old order; how many others there are."""
+    cold = np.zeros(source.n_items, dtype=bool)
+    cold[split.valid.item] = cold[split.test.item] = True
+    both = (
+        np.intersect1d(np.flatnonzero(cold), split.train.item).size
+        + np.intersect1d(split.valid.item, split.test.item).size
+    )
+    if both:
+        raise FedrecError(f"{both} items are in more than one part, so they are not new at test; split by items, or "
+                          "use a protocol for known items such as honest")  # fmt: skip
+    order = np.argsort(cold, kind="stable")
+    train, valid, test = (part.renumbered(order) for part in (split.train, split.valid, split.test))
+    return replace(split, train=train, valid=valid, test=test), source.renumbered(order), int((~cold).sum())
 
 
 def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]:

@@ -27,6 +27,7 @@ from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.wire import Stage, parse_stages
+from fedrec.methods import methods
 from fedrec.privacy.accountant import guarantee, with_budget
 from fedrec.version import __version__
 
@@ -81,16 +82,30 @@ class Run:
         device = _device(config.device)
         self.prepared = self._prepare(data)
         self.prepared.require_candidates()
+        self._require_cold()
         self.world = World(
-            items=self.prepared.n_items,
+            items=self.prepared.n_trained,
             clients=self.prepared.partition.n_clients,
             seed=config.seed,
             participation=config.participation,
             device=device,
         )
-        self.simulator = Simulator(self.method, self.prepared.clients(self.world), self.stages, self.memory)
+        self.simulator = Simulator(
+            self.method, self.prepared.clients(self.world), self.stages, self.memory, self._attributes()
+        )
         self.progress = Progress()
         self._best: dict[str, Tensor] | None = None
+
+    def _require_cold(self) -> None:
+        """Items that nobody met in training have only their attributes to be ranked by."""
+        if self.prepared.warm is not None and self.method.attributes == "none":
+            able = ", ".join(name for name, method in methods().items() if method.attributes != "none")
+            raise FedrecError(f"{self.method.name} cannot rank items that training never met; use one of {able}")
+
+    def _attributes(self) -> Tensor | None:
+        if self.method.attributes == "none":
+            return None
+        return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
 
     def _stages(self) -> tuple[Stage, ...]:
         stages = parse_stages(self.config.privacy)
@@ -186,14 +201,18 @@ class Run:
 
     def evaluate(self, targets: Targets, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
         """Rank every user's held-out items with the simulator's present state."""
+        counts, ranked = self.prepared.item_counts(), None
+        if self.prepared.warm is not None and targets.catalogue is not None:
+            ranked = torch.from_numpy(targets.catalogue).to(self.world.device)
+            counts, targets = counts[targets.catalogue], targets.narrowed()
         evaluator = Evaluator(
             targets,
             ks=self.protocol.ks,
             ties=self.protocol.ties,
             metrics=metrics or self.protocol.metrics,
-            item_counts=self.prepared.item_counts(),
+            item_counts=counts,
         )
-        for users, scores in self.simulator.scores(round):
+        for users, scores in self.simulator.scores(round, ranked):
             evaluator.update(users, scores)
         return evaluator.result()
 
@@ -250,7 +269,7 @@ class Run:
             },
             "protocol": self.protocol.label,
             "leaks": list(self.protocol.leaks),
-            "notes": list(self.prepared.notes),
+            "notes": [*self.prepared.notes, *method.remarks(self.world)],
             "clients": self.world.clients,
             "seed": self.config.seed,
             "rounds_run": progress.next_round,

@@ -29,7 +29,10 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class World:
-    """Public facts: everybody may know them. Interactions are not among them, item attributes are the server's."""
+    """Public facts: everybody may know them. Interactions are not among them, item attributes are the server's.
+
+    `items` are those that training can meet; cold items have the numbers that follow.
+    """
 
     items: int
     clients: int
@@ -87,6 +90,7 @@ class Rows:
     """One table per client that equals the common `base` except in a few rows: dense on the wire, sparse in here.
 
     `owner[r]` is the client (position in the chunk) of changed row r, `item[r]` its index, `value[r]` its content.
+    With `shift` (one number per client), all other rows have gone that share of the way from `base` to `towards`.
     """
 
     base: Tensor
@@ -94,9 +98,22 @@ class Rows:
     item: Tensor
     value: Tensor
     clients: int
+    shift: Tensor | None = None
+    towards: Tensor | None = None
+
+    def way(self) -> Tensor | None:
+        """Where rows that no sample touched are going, as seen from `base`."""
+        return None if self.towards is None else self.towards - self.base
+
+    def untouched(self) -> Tensor:
+        """What the changed rows would be, had no sample touched them."""
+        start, way = self.base[self.item], self.way()
+        return start if way is None or self.shift is None else start + self.shift[self.owner, None] * way[self.item]
 
     def dense(self) -> Tensor:
-        table = self.base.unsqueeze(0).repeat(self.clients, 1, 1)
+        table, way = self.base.unsqueeze(0).repeat(self.clients, 1, 1), self.way()
+        if way is not None and self.shift is not None:
+            table += self.shift[:, None, None] * way
         table[self.owner, self.item] = self.value
         return table
 
@@ -190,7 +207,7 @@ class Method:
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
     fold_in_rounds: ClassVar[int | None] = None  # local rounds that a new user needs; None: new users are not possible
-    attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients
+    attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
 
     rounds: int = 100
 
@@ -221,6 +238,14 @@ class Method:
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
         return state
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        """What a client receives in order to score `items`, which need not be those it was trained on."""
+        return self.broadcast(server, clients, round)
+
+    def remarks(self, world: World) -> Sequence[str]:
+        """What every report of a run should say about these parameters in this world."""
+        return ()
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """Logits of `items` for every user of the chunk: [users, items]."""

@@ -113,7 +113,7 @@ class Simulator:
         per_user = self.method.score_bytes(self.world)
         everyone = np.arange(self.world.clients)
         for home, chunk, where in self._chunks(everyone, np.diff(self.data.client_ptr) * per_user):
-            down = self.method.broadcast(self.server, chunk.clients, round)
+            down = self.method.offer(self.server, chunk.clients, round, wanted)
             with torch.no_grad():
                 yield chunk.users, self.method.score(self._take(home, where), down, chunk, wanted)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -70,7 +70,11 @@ class Clip:
         square = torch.zeros(len(place.clients), dtype=torch.float64, device=device)
         for name, value in values.items():
             if isinstance(value, Rows):
-                change = (value.value - value.base[value.item]).double().square().sum(1)
+                start, way = value.base[value.item], value.way()
+                change = (value.value - start).double().square().sum(1)
+                if way is not None and value.shift is not None:  # all rows but the changed ones went along
+                    square += value.shift.double().square() * way.double().square().sum()
+                    change -= (value.untouched() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
             elif value.is_floating_point():
                 square += (value - _reference(place, name)).double().flatten(1).square().sum(1)
@@ -81,7 +85,8 @@ class Clip:
         if isinstance(value, Rows):
             start = value.base[value.item]
             by = factor[value.owner, None].to(start.dtype)
-            return Rows(value.base, value.owner, value.item, start + by * (value.value - start), value.clients)
+            shift = None if value.shift is None else value.shift * factor.to(start.dtype)
+            return replace(value, value=start + by * (value.value - start), shift=shift)
         if not value.is_floating_point():
             return value
         reference = _reference(place, name)
@@ -335,11 +340,15 @@ def _weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
         count = value.clients if weight is None else float(weight.sum())
         return value.base.double() * count + value.total
     if isinstance(value, Rows):
-        change = (value.value - value.base[value.item]).double()
+        change = (value.value - value.untouched()).double()
         if weight is not None:
             change *= weight.double()[value.owner, None]
         count = value.clients if weight is None else float(weight.sum())
-        return (value.base.double() * count).index_add_(0, value.item, change)
+        total, way = value.base.double() * count, value.way()
+        if way is not None and value.shift is not None:
+            shift = value.shift.double() if weight is None else value.shift.double() * weight.double()
+            total += float(shift.sum()) * way.double()
+        return total.index_add_(0, value.item, change)
     if weight is None:
         return value.double().sum(0)
     return torch.tensordot(weight.double(), value.double(), dims=1)
@@ -363,7 +372,9 @@ def _block(reduction: Reduction, keep: slice) -> Reduction:
     if isinstance(value, Rows):
         inside = (value.owner >= keep.start) & (value.owner < keep.stop)
         owner = value.owner[inside] - keep.start
-        value = Rows(value.base, owner, value.item[inside], value.value[inside], keep.stop - keep.start)
+        value = replace(value, owner=owner, item=value.item[inside], value=value.value[inside],
+                        clients=keep.stop - keep.start,
+                        shift=None if value.shift is None else value.shift[keep])  # fmt: skip
     elif isinstance(value, Tensor):
         value = value[keep]
     weight = reduction.weight[keep] if isinstance(reduction, Mean) and reduction.weight is not None else None

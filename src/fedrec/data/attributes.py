@@ -1,0 +1,127 @@
+"""Item attributes as vectors, fitted on the items that training may see: what a new item brings with it.
+
+Tags, words of the title and the decade are terms. tf = log(1 + count), idf = log(N / (1 + df)), a truncated SVD, then
+columns with mean 0 and variance 1, clipped to [-5, 5]. Frequencies, directions, means and variances all come from the
+warm items; the others are projected, so nothing about them shapes what the model is trained on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedrec.data.interactions import Array, ItemInfo
+from fedrec.data.seeds import generator
+from fedrec.errors import FedrecError
+
+RANK = 300
+FEWEST = 5  # warm items that must carry a term
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_POWER_ITERATIONS, _EXTRA = 5, 10
+_CLIP, _ZERO = 5.0, 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """From terms to vectors, as fitted; `words` names the columns of the count matrix that it takes."""
+
+    words: tuple[str, ...]
+    kept: Array
+    idf: Array
+    directions: Array
+    mean: Array
+    scale: Array
+
+    @staticmethod
+    def fit(counts: sp.csr_matrix, words: Sequence[str], rank: int = RANK) -> Encoder:
+        """`counts` [warm items, terms]."""
+        frequency = np.asarray((counts > 0).sum(0)).ravel()
+        kept = np.flatnonzero(frequency >= min(FEWEST, max(1, counts.shape[0] // 20)))
+        if not len(kept):
+            raise FedrecError("no attribute is shared by enough items of the training part; cold items need attributes")
+        idf = np.log(counts.shape[0] / (1.0 + frequency[kept]))
+        weighted = _weighted(counts[:, kept], idf)
+        directions = _leading_directions(weighted, min(rank, *weighted.shape))
+        plain = weighted @ directions
+        scale = plain.std(0)
+        return Encoder(tuple(words), kept, idf, directions, plain.mean(0), np.where(scale > 0, scale, 1.0))
+
+    def encode(self, counts: sp.csr_matrix) -> Array:
+        """[items, rank] float32."""
+        return _scaled(_weighted(counts[:, self.kept], self.idf) @ self.directions, self.mean, self.scale)
+
+    def counts(self, items: Iterable[Iterable[str]]) -> sp.csr_matrix:
+        """The terms of new items as counts; those that no column is named after say nothing."""
+        column = {word: j for j, word in enumerate(self.words)}
+        rows = list(items)
+        cells = [(i, column[term]) for i, terms in enumerate(rows) for term in terms if term in column]
+        at = np.array(cells, dtype=np.int64).reshape(-1, 2)
+        ones = np.ones(len(at))
+        return sp.csr_matrix((ones, (at[:, 0], at[:, 1])), shape=(len(rows), len(self.words)))
+
+
+def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array, Encoder | None]:
+    """[items, c] for all items, of which the first `warm` were trained on; the encoder where there are terms.
+
+    Real-valued features, where a data set has them, are only scaled.
+    """
+    if info is not None and info.features is not None:
+        values = np.asarray(info.features.todense(), dtype=np.float64)
+        scale = values[:warm].std(0)
+        return _scaled(values, values[:warm].mean(0), np.where(scale > 0, scale, 1.0)), None
+    counts, words = term_counts(info)
+    if counts is None:
+        raise FedrecError(f"'{name}' has no item attributes, without which new items cannot be ranked; use ml-100k, "
+                          "ml-1m, citeulike-a:coldstart or synthetic")  # fmt: skip
+    encoder = Encoder.fit(counts[:warm], words)
+    return encoder.encode(counts), encoder
+
+
+def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str, ...]]:
+    """[items, terms] and the names of the terms: tags as they are, decades as `1990s`, words in lower case."""
+    parts: list[sp.csr_matrix] = []
+    words: list[str] = []
+    if info is not None and info.tags is not None:
+        parts.append(info.tags)
+        words += info.tag_names or [f"term{j}" for j in range(info.tags.shape[1])]
+    if info is not None and (info.titles is not None or info.years is not None):
+        n = int(info.n_items() or 0)
+        terms = [title_terms("" if info.titles is None else str(info.titles[i]),
+                             0 if info.years is None else int(info.years[i])) for i in range(n)]  # fmt: skip
+        known = sorted({term for mine in terms for term in mine})
+        column = {term: j for j, term in enumerate(known)}
+        rows = np.repeat(np.arange(n), [len(mine) for mine in terms])
+        columns = np.array([column[term] for mine in terms for term in mine], dtype=np.int64)
+        parts.append(sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(n, len(known))))
+        words += known
+    return (sp.hstack(parts, format="csr") if parts else None), tuple(words)
+
+
+def title_terms(title: str, year: int = 0) -> list[str]:
+    """The terms that a title and a year stand for."""
+    decade = [f"{year // 10 * 10}s"] if year > 0 else []
+    return decade + _WORD.findall(title.lower())
+
+
+def _weighted(counts: sp.csr_matrix, idf: Array) -> sp.csr_matrix:
+    return sp.csr_matrix(counts, dtype=np.float64).log1p().multiply(idf[None]).tocsr()
+
+
+def _scaled(values: Array, mean: Array, scale: Array) -> Array:
+    clipped = np.clip((values - mean) / scale, -_CLIP, _CLIP)
+    return np.where(np.abs(clipped) < _ZERO, 0.0, clipped).astype(np.float32)
+
+
+def _leading_directions(matrix: sp.csr_matrix, rank: int) -> Array:
+    """[terms, rank] right singular vectors, by randomised subspace iteration; signs fixed by the largest entry."""
+    width = min(rank + _EXTRA, *matrix.shape)
+    basis = matrix @ generator(0).standard_normal((matrix.shape[1], width))
+    for _ in range(_POWER_ITERATIONS):
+        basis = matrix @ (matrix.T @ np.linalg.qr(basis)[0])
+    small = (matrix.T @ np.linalg.qr(basis)[0]).T
+    found = np.linalg.svd(small, full_matrices=False)[2][:rank].T
+    return np.asarray(found * np.sign(found[np.abs(found).argmax(0), np.arange(rank)]))
