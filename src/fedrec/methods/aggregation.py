@@ -33,15 +33,29 @@ def simplex_project(points: Tensor) -> Tensor:
     return (x - threshold.gather(-1, support - 1)).clamp(min=0)
 
 
-def square_distances(stack: Tensor) -> Tensor:
-    """Squared Euclidean distances between all pairs, from inner products."""
+def inner_products(stack: Tensor) -> Tensor:
+    """Of all pairs of clients."""
     flat = stack.flatten(1)
     gram = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
     for columns in _blocks(flat.shape[1], len(flat)):
         part = flat[:, columns].double()
         gram.addmm_(part, part.T)
+    return gram
+
+
+def square_distances(stack: Tensor) -> Tensor:
+    """Squared Euclidean distances between all pairs, from inner products."""
+    gram = inner_products(stack)
     norm = gram.diagonal()
     return (norm[:, None] + norm[None] - 2 * gram).clamp(min=0).fill_diagonal_(0)
+
+
+def cosines(stack: Tensor) -> Tensor:
+    """Between all pairs, 1 with oneself; 0 with a client that is zero throughout."""
+    gram = inner_products(stack)
+    norm = gram.diagonal().sqrt()
+    scale = torch.where(norm > 0, norm, torch.ones_like(norm))
+    return (gram / (scale[:, None] * scale[None])).fill_diagonal_(1)
 
 
 def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None) -> Tensor:

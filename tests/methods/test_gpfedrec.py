@@ -1,0 +1,171 @@
+"""GPFedRec: the suite, whole tables under autograd as the naive loop, the graph by hand, and what it becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import participants
+from fedrec.federation.samples import Samples
+from fedrec.federation.simulator import Simulator
+from fedrec.methods.aggregation import cosines
+from fedrec.methods.gpfedrec import GPFedRec
+from fedrec.methods.local import Local
+from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from methods import naive
+
+SMALL = {"dim": 4, "init_std": 0.5, "batch": 16}
+NCF = {**SMALL, "dim": 8, "lr": 0.3, "lr_user": 0.5, "lr_item": 2.0, "regularisation": 5.0}
+MF = {**SMALL, "backbone": "mf", "lr": 1.0, "lr_user": 0.7, "lr_item": 2.0, "regularisation": 20.0}
+ALIVE = 4  # a seed under which the last hidden layer, two units wide here, is not dead
+
+
+def train(method: GPFedRec, client: naive.Client, guide: Tensor, data: ClientData, number: int, round: int) -> None:
+    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
+    steps = naive.optimiser(method, client)
+    for epoch in range(method.epochs):
+        for batch in samples.epoch(epoch):
+            real = batch.valid[0]
+            logits = client(batch.user[0][real], samples.item[batch.pos[0][real]])
+            loss = F.binary_cross_entropy_with_logits(logits, batch.label[0][real])
+            loss = loss + method.regularisation * F.mse_loss(client.item, guide)
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+
+
+def neighbours(method: GPFedRec, tables: list[Tensor]) -> list[list[int]]:
+    """For every client, by two loops over clients."""
+    alike = [[float(F.cosine_similarity(a.flatten(), b.flatten(), dim=0)) for b in tables] for a in tables]
+    if method.graph == "released":
+        alike = [[0.0 if u == v else 1 - c for v, c in enumerate(row)] for u, row in enumerate(alike)]
+    mean = sum(map(sum, alike)) / len(tables) ** 2
+    found = []
+    for u, row in enumerate(alike):
+        if method.neighbours:
+            near = sorted(range(len(row)), key=lambda v: -row[v])[: method.neighbours]
+        else:
+            near = [v for v, value in enumerate(row) if value > method.threshold * mean]
+        found.append(sorted({*near, u} if method.graph == "paper" or not near else near))
+    return found
+
+
+def reference(method: GPFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
+    world, method = data.world, method.for_world(data.world)
+    federation = naive.Federation(method, data)
+    common = federation.server["item"]
+    guides = [common] * world.clients
+    for round in range(rounds):
+        chosen = participants(world, round, world.participation)
+        for number in chosen:
+            federation.clients[number].item.data = common.clone()
+            train(method, federation.clients[number], guides[number], data, int(number), round)
+        tables = [federation.clients[number].item.detach() for number in chosen]
+        near = neighbours(method, tables)
+        for _ in range(method.layers):
+            tables = [torch.stack([tables[v] for v in near[u]]).mean(0) for u in range(len(tables))]
+        for number, table in zip(chosen, tables, strict=True):
+            guides[number] = table
+        common = torch.stack(tables).mean(0)
+    server = {"server.item": common, "server.guide": torch.stack(guides)}
+    return {"user.user": federation.users(), "scores": federation.scores(received=False), **federation.own(), **server}
+
+
+class GPFedRecTests(MethodTests):
+    def data(self, layout: str = "", **options: Any) -> ClientData:
+        return super().data(layout, **{"seed": ALIVE} | options)
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return reference(self.method, data, rounds)
+
+
+class TestGPFedRec(GPFedRecTests):
+    method = GPFedRec(**NCF)
+
+
+class TestGPFedRecReleased(GPFedRecTests):
+    method = GPFedRec(**NCF, graph="released", layers=2, epochs=2)
+
+
+class TestGPFedRecMf(GPFedRecTests):
+    method = GPFedRec(**MF, neighbours=3)
+
+
+FLAT = torch.tensor([[1, 0], [0.8, 0.6], [0, 1]]).double()[:, None]
+
+
+@pytest.mark.parametrize(
+    ("graph", "rows"),
+    [
+        ("released", [[0, 0, 1], [0, 0, 1], [0.5, 0.5, 0]]),
+        ("paper", [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]),
+    ],
+)
+def test_graph_by_hand(graph, rows):
+    cosine = cosines(FLAT)
+    assert float(cosine.mean()) == pytest.approx(0.644444, abs=1e-6)
+    assert GPFedRec(graph=graph).adjacency(cosine).tolist() == rows
+
+
+def test_nearest_neighbours_and_nobody():
+    cosine = cosines(FLAT)
+    assert GPFedRec(neighbours=2).adjacency(cosine).tolist()[2] == [0, 0.5, 0.5]
+    assert GPFedRec(neighbours=1, graph="released").adjacency(cosine).tolist() == [[0, 0, 1], [0, 0, 1], [1, 0, 0]]
+    assert torch.equal(GPFedRec(threshold=9, graph="released").adjacency(cosine), torch.eye(3).double())
+
+
+def test_released_rates():
+    rates = GPFedRec().for_world(tiny_world(1682).world).rates()
+    assert rates["dense"] == 0.1
+    assert rates["user"] == pytest.approx(7.9)
+    assert rates["item"] == pytest.approx(0.1 * 1682 * 80 - 0.1)
+    assert GPFedRec().for_world(tiny_world(participation=0.5).world).rates()["user"] == pytest.approx(15.9)
+
+
+class LocalDeeper(Local):
+    model = GPFedRec.model
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf"])
+@pytest.mark.parametrize("silo", [False, True])
+def test_one_client_is_local(backbone, silo):
+    data = tiny_world(silos=(12,)) if silo else tiny_world(per_user=(15,))
+    own = {**SMALL, "backbone": backbone, "lr": 0.3, "lr_item": 0.9}
+    alone = run(LocalDeeper(**own), data, 3)
+    federated = run(GPFedRec(**own, lr_user=0.3, regularisation=0.0), data, 3)
+    assert_close({name: federated[name] for name in alone}, alone, 1e-9, "one client against local")
+
+
+def test_rows_without_samples_approach_the_guide():
+    data = tiny_world(500, seed=ALIVE)
+    simulator = Simulator(GPFedRec(**NCF), data)
+    simulator.round(0)
+    common, guide = simulator.server["item"].clone(), simulator.server["guide"].clone()
+    simulator.round(1)
+    own = simulator.homes[0].state.per_client["item"]
+    left = (1 - 2 * 2.0 * 5.0 / (500 * 8)) ** -(-data.positives * 5 // 16)
+    expected = guide + torch.from_numpy(left)[:, None, None] * (common - guide)
+    away = (guide - common).abs().amax(-1) > 1e-9
+    near = torch.isclose(own, expected, rtol=0, atol=1e-12).all(-1)
+    assert bool((near & away).any(1).all()), "each client has rows that moved only towards its guide"
+
+
+def test_bytes_are_two_tables_down_and_one_up():
+    simulator = Simulator(GPFedRec(**NCF), tiny_world(dtype=torch.float32))
+    for round in range(2):
+        simulator.round(round)
+    assert (simulator.wire.ledger.up == 2 * 4 * 40 * 8).all()
+    assert (simulator.wire.ledger.down == 2 * 2 * 4 * 40 * 8).all()
+
+
+@pytest.mark.parametrize("wrong", [{"optimiser": "adam"}, {"regularisation": -1.0}, {"layers": 0}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(FedrecError, match="gpfedrec"):
+        GPFedRec(**wrong)
