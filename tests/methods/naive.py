@@ -18,6 +18,9 @@ from fedrec.federation.contract import participants
 from fedrec.federation.samples import Samples
 from fedrec.federation.training import LocalTraining
 
+# One epoch of plain steps from a normal start, where a method's own defaults would take ten of Adam.
+SGD = {"optimiser": "sgd", "epochs": 1, "init": "normal", "weight_decay_dense": 0.0}
+
 
 class Client(nn.Module):
     """One client's whole model: its users, a whole item table, and for ncf the layers."""
@@ -72,6 +75,9 @@ def train(method: LocalTraining, client: Client, data: ClientData, number: int, 
     """All local epochs of client `number`."""
     samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
     steps = optimiser(method, client)
+    drawn = [client.item] * ("item" in method.pulled) + [*client.layers.parameters()] * ("dense" in method.pulled)
+    start = [p.detach().clone() for p in drawn]
+    total, seen, means = 0.0, 0, []  # of the losses since the start
     for epoch in range(method.epochs):
         for batch in samples.epoch(epoch):
             real = batch.valid[0]
@@ -83,9 +89,16 @@ def train(method: LocalTraining, client: Client, data: ClientData, number: int, 
                 neg = samples.item[batch.neg[0][real]]
                 losses = -F.logsigmoid(client(user, pos) - client(user, neg))
                 loss = losses.mean() if method.reduction == "mean" else losses.sum()
+            total += loss.item() * (int(real.sum()) if method.reduction == "mean" else 1)
+            seen += int(real.sum())
+            if method.pull():
+                loss = loss + method.pull() * sum((p - s).square().sum() for p, s in zip(drawn, start, strict=True))
             steps.zero_grad()
             loss.backward()
             steps.step()
+        means.append(total / max(1, seen))
+        if epoch and abs(means[-1] - means[-2]) / abs(means[-2] + 1e-5) < method.early_exit:
+            break
 
 
 @dataclass

@@ -13,8 +13,8 @@ from fedrec.methods import FedAtt, Local
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
 
-MF = {"dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
-NCF = {"backbone": "ncf", "dim": 4, "init_std": 0.3, "batch": 16, "lr": 0.5, "lr_dense": 0.2}
+MF = {**naive.SGD, "dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
+NCF = {**MF, "backbone": "ncf", "lr": 0.5, "lr_dense": 0.2}
 
 
 def attentive(method: FedAtt, data: ClientData, rounds: int) -> naive.Federation:

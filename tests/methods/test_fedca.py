@@ -173,15 +173,22 @@ class TestReleased(FedCATests):
     method = FedCA(**MF | FedCA.presets["released"] | MANY)
 
 
+class TestProximal(FedCATests):
+    method = FedCA(**MF | MANY | {"epochs": 5}, interpolate="inference", proximal=0.1, early_exit=0.05)
+
+
 class TestPrincipalNcf(FedCATests):
     # two components: three of four dimensions always share two, and arccos is as rough as 1e-8 at these angles of 0
     method = FedCA(
-        **NCF | MANY | {"components": 2}, complementarity="right-principal", outer="sin", similarity="pca1-raw"
+        **NCF | MANY | {"components": 2, "early_exit": 0.05, "epochs": 4},
+        complementarity="right-principal",
+        outer="sin",
+        similarity="pca1-raw",
     )
 
 
 class TestGlobalNcf(FedCATests):
-    method = FedCA(**NCF, **MANY, complementarity="left-global", weights="eq8", interpolate="inference")
+    method = FedCA(**NCF, **MANY, complementarity="left-global", weights="eq8", interpolate="inference", proximal=0.05)
 
 
 class TestRaw(FedCATests):
@@ -343,6 +350,7 @@ def test_presets_train_as_published(backbone, preset):
     assert {name: getattr(method, name) for name in published} == published
     assert method.rates() == {"user": 0.01, "item": 0.01, "dense": 0.01}
     assert (method.weight_decay_dense, method.components) == (1e-3, 4)
+    assert method.early_exit == (1e-4 if preset == "released" else 0)
 
 
 @pytest.mark.parametrize("preset", ["paper", "released"])
@@ -377,7 +385,16 @@ def test_the_order_of_item_numbers_matters_only_where_it_must():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"alpha": -1.0}, {"beta": -0.1}, {"interpolation": 1.5}, {"aggregated_fraction": 0.0}, {"components": 0}],
+    [
+        {"alpha": -1.0},
+        {"beta": -0.1},
+        {"interpolation": 1.5},
+        {"aggregated_fraction": 0.0},
+        {"components": 0},
+        {"proximal": -1.0},
+        {"proximal": 0.1, "interpolate": "both"},
+        {"early_exit": -1.0},
+    ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(FedrecError, match=next(iter(wrong))):

@@ -11,31 +11,13 @@ from torch.nn import functional as F
 from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Ups, participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedGraph
 from fedrec.testing import MethodTests, assert_close, outcome, run, tiny_world
 from methods import naive
 
-MF = {"dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
-NCF = {"backbone": "ncf", "dim": 4, "init_std": 0.3, "batch": 16, "lr": 0.5, "lr_dense": 0.2}
-
-
-def train(method: PFedGraph, client: naive.Client, data: ClientData, number: int, round: int) -> None:
-    """Local training with the squared distance to the start in the loss."""
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    steps = naive.optimiser(method, client)
-    start = [client.item.detach().clone(), *(p.detach().clone() for p in client.layers.parameters())]
-    for epoch in range(method.epochs):
-        for batch in samples.epoch(epoch):
-            real = batch.valid[0]
-            logits = client(batch.user[0][real], samples.item[batch.pos[0][real]])
-            loss = F.binary_cross_entropy_with_logits(logits, batch.label[0][real])
-            shared = [client.item, *client.layers.parameters()]
-            loss = loss + method.proximal * sum((p - s).square().sum() for p, s in zip(shared, start, strict=True))
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
+MF = {**naive.SGD, "dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
+NCF = {**MF, "backbone": "ncf", "lr": 0.5, "lr_dense": 0.2}
 
 
 def on_simplex(point: Tensor) -> Tensor:
@@ -57,7 +39,7 @@ def collaborate(method: PFedGraph, data: ClientData, rounds: int) -> naive.Feder
     for round in range(rounds):
         chosen = participants(data.world, round, data.world.participation)
         for number in chosen:
-            train(method, federation.clients[number], data, int(number), round)
+            naive.train(method, federation.clients[number], data, int(number), round)
         models = [
             {"item": federation.clients[k].item.detach().clone(), **federation.clients[k].dense()} for k in chosen
         ]
@@ -88,7 +70,7 @@ class TestPFedGraphProximal(PFedGraphTests):
 
 
 class TestPFedGraphNcf(PFedGraphTests):
-    method = PFedGraph(**NCF, proximal=0.1, epochs=2)
+    method = PFedGraph(**NCF | {"epochs": 2}, proximal=0.1)
 
 
 def test_weights_by_hand():

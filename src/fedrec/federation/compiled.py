@@ -30,19 +30,18 @@ def fit_compiled(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, 
     trained = user.clone(memory_format=torch.contiguous_format)
     blocks = _blocks(chunk.positives * (1 + data.negatives), world.items if shared else 0)
     total = np.empty((world.items, method.dim) if shared else (0, 0))
-    loss = np.zeros(count)
+    loss, seen = np.zeros(count), np.zeros(count, dtype=np.int64)
     rates = method.rates()
     hyper = (float(rates["user"]), float(rates["item"]), method.batch, method.epochs, method.optimiser == "adam",
-             method.reduction == "mean")  # fmt: skip
+             method.reduction == "mean", float(method.early_exit), float(method.pull()))  # fmt: skip
     keys = np.array(
         [stream(world.seed, Purpose.NEGATIVES, round), stream(world.seed, Purpose.ORDER, round)], dtype=np.uint64
     )
     weights = np.ones(count) if weight is None else weight.double().numpy()
     train_clients(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
                   world.items, data.negatives, method.loss == "bpr", keys, hyper, trained.numpy(), tables.numpy(),
-                  shared, weights, blocks, total, loss)  # fmt: skip
-    per_positive = data.negatives + (1 if method.loss == "bce" else 0)
-    chunk.observe("loss", float(loss.sum()), int(chunk.positives.sum()) * per_positive * method.epochs)
+                  shared, weights, blocks, total, loss, seen)  # fmt: skip
+    chunk.observe("loss", float(loss.sum()), int(seen.sum()))
     if not shared:
         return Fitted(trained, table)
     return Fitted(trained, Folded(table, torch.from_numpy(total), count))

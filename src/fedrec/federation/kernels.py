@@ -177,10 +177,10 @@ def _sgd_step(p, rows, place, home, touched, coef, grad, rate_user, rate_item):
 
 
 @njit(**FAST)
-def _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second):
+def _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start):
     """The same with Adam. Its rows go on moving after the batches that touched them, so all of them are visited.
 
-    The moments of p follow those of the rows: first[-1], second[-1].
+    The moments of p follow those of the rows: first[-1], second[-1]. A `pull` draws rows back to `start`.
     """
     fix_1, fix_2 = 1.0 - 0.9**step, 1.0 - 0.999**step
     for f in range(len(p)):
@@ -192,6 +192,8 @@ def _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, sca
         place[k] = new
         for f in range(len(p)):
             q, g = rows[old, f], c * p[f]
+            if pull > 0.0:
+                g += 2.0 * pull * (q - start[k, f])
             grad[f] += c * q
             first[k, f] = 0.9 * first[k, f] + 0.1 * g
             second[k, f] = 0.999 * second[k, f] + 0.001 * g * g
@@ -206,10 +208,10 @@ def _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, sca
 def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
     """All epochs of one client. Row k of the `used` ones is rows[place[k]]; it is never written but to rows[home[k]].
 
-    Returns the summed loss.
+    Returns the summed loss and how many epochs it is from.
     """
-    rate_user, rate_item, batch, epochs, adam, mean = hyper
-    order, touched, logits, coef, grad, first, second = scratch
+    rate_user, rate_item, batch, epochs, adam, mean, early_exit, pull = hyper
+    order, touched, logits, coef, grad, first, second, start = scratch
     count = n_pos * slots if pairs else n_pos * (1 + slots)
     for k in range(used):
         coef[k] = 0.0
@@ -217,7 +219,11 @@ def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyp
         for k in range(-1, used):
             for f in range(len(p)):
                 first[k, f] = second[k, f] = 0.0
-    loss, step = 0.0, 0
+    if pull > 0.0:
+        for k in range(used):
+            for f in range(len(p)):
+                start[k, f] = rows[place[k], f]
+    loss, step, average = 0.0, 0, 0.0
     for epoch in range(epochs):
         if count > batch:
             permutation(fold(order_key, np.uint64(epoch)), count, order)
@@ -233,11 +239,15 @@ def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyp
             scale = 1.0 / len(now) if mean else 1.0
             step += 1
             if adam:
-                _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second)
+                _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second,
+                           pull, start)  # fmt: skip
             else:
                 hit = touched[: len(now) * (2 if pairs else 1)]
                 _sgd_step(p, rows, place, home, hit, coef, grad, rate_user * scale, rate_item * scale)
-    return loss
+        before, average = average, loss / (count * (epoch + 1))
+        if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:
+            return loss, epoch + 1
+    return loss, epochs
 
 
 @njit(**FAST)
@@ -268,7 +278,7 @@ def _number(slot, slot_of, ids):
 
 @njit(**FAST)
 def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr, gap, n_items, slots, pairs, keys,
-                 hyper, user, table, shared, weight, loss):  # fmt: skip
+                 hyper, user, table, shared, weight, loss, seen):  # fmt: skip
     """Clients lo:hi one after another; see `train_clients`."""
     d, dtype, most = user.shape[1], table.dtype, 0
     for k in range(lo, hi):
@@ -282,7 +292,8 @@ def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr
     touched, logits = np.empty(2 * size, dtype=np.uint32), np.empty(size, dtype=dtype)
     coef, grad = np.empty(rows_most, dtype=dtype), np.empty(d, dtype=dtype)
     first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
-    scratch = (order, touched, logits, coef, grad, first, second)
+    start = np.empty((rows_most if hyper[7] > 0.0 else 0, d), dtype=dtype)
+    scratch = (order, touched, logits, coef, grad, first, second, start)
     copies = np.empty((n_items + rows_most if shared else 0, d), dtype=dtype)
     for i in range(n_items):
         slot_of[i] = -1
@@ -305,26 +316,28 @@ def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr
             place[r] = ids[r]
             home[r] = n_items + r if shared else ids[r]
         rows = copies if shared else table[k]
-        loss[k] = _train(user[k], rows, place, home, used, mine, n_pos, slots, pairs,
-                         fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
+        loss[k], epochs = _train(user[k], rows, place, home, used, mine, n_pos, slots, pairs,
+                                 fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
+        seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
         if shared:
             _add_changes(part, rows, place[:used], ids, weight[k])
 
 
 @njit(parallel=True, cache=True, **FAST)
 def train_clients(clients, places, users, user_ptr, items, pool_ptr, gap, n_items, slots, pairs, keys, hyper,
-                  user, table, shared, weight, blocks, total, loss):  # fmt: skip
+                  user, table, shared, weight, blocks, total, loss, seen):  # fmt: skip
     """Train clients of one user each. `user` [clients, d] is updated in place.
 
     shared: `table` [1, items, d] is everybody's start, and `total` becomes the sum of weight * (own table - start).
     otherwise: `table` [clients, items, d] is updated in place. Clients blocks[b]:blocks[b + 1] form block b: a fixed
-    division, so that the order of summation does not depend on the number of cores.
+    division, so that the order of summation does not depend on the number of cores. `loss` and `seen` become each
+    client's summed loss and the samples that it is from.
     """
     count, d = len(blocks) - 1, user.shape[1]
     parts = np.empty((count, n_items if shared else 0, d), dtype=table.dtype)  # of `total`, one per block
     for b in prange(count):
         _train_block(blocks[b], blocks[b + 1], parts[b], clients, places, users, user_ptr, items, pool_ptr, gap,
-                     n_items, slots, pairs, keys, hyper, user, table, shared, weight, loss)  # fmt: skip
+                     n_items, slots, pairs, keys, hyper, user, table, shared, weight, loss, seen)  # fmt: skip
     for i in prange(len(total)):
         for f in range(d):
             value = 0.0

@@ -6,23 +6,25 @@ a round's samples touch are gathered, trained and sent on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedrec.errors import FedrecError
 from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Folded, Method, Rows, Tensors, World
 from fedrec.federation.samples import Batch, Loss, Samples
-from fedrec.models import BACKBONES, Backbone
-from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
+from fedrec.federation.sequences import user_vectors
+from fedrec.models import BACKBONES, Backbone, Sequential
+from fedrec.random import Purpose, fold, fold_tensor, normal, signed, stream, uniform
 
 USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
 SMALL = 2_000_000  # parameters in a step
@@ -43,28 +45,47 @@ class LocalTraining(Method):
 
     # A network needs gentler steps than the bare inner product: Adam at the rate of FedCA's comparison.
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "ncf": {"optimiser": "adam", "lr": 0.01, "init_std": 0.1}
+        "ncf": {"optimiser": "adam", "lr": 0.01, "init_std": 0.1},
+        "sasrec": {"optimiser": "adam", "lr": 0.01, "init_std": 0.1, "dim": 16},
     }
 
     # Each batch is gone through once per phase: a new forward pass, then a step on the groups named.
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "dense"),)
+    pulled: ClassVar[tuple[str, ...]] = ("item", "dense")  # the groups that `pull` acts on
+    moments: ClassVar[tuple[float, float]] = (0.9, 0.999)  # of Adam
 
     backbone: str = "mf"
     dim: int = 32
+    init: Literal["normal", "uniform"] = "normal"  # of standard deviation init_std, or within 1 / sqrt(dim)
     init_std: float = 0.01
+    common_user: bool = False  # all user vectors start equal
     lr: float = 10.0
     lr_item: float | None = None  # None: lr
     lr_dense: float | None = None  # None: lr
     weight_decay_dense: float = 0.0  # added to the gradient of dense weights
     epochs: int = 1
+    early_exit: float = 0.0  # stop when an epoch changes the mean loss since the round began by less than this part
     batch: int = 256
     optimiser: Literal["sgd", "adam"] = "sgd"
     loss: Loss = "bce"
     reduction: Literal["mean", "sum"] = "mean"  # over the batch
+    length: int = 50  # sasrec: items of a sequence that are read, the last ones; there, batch counts sequences
+    dropout: float = 0.2  # sasrec: part of the activations that training drops
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.early_exit < 1:
+            raise FedrecError(f"early_exit={self.early_exit} does not fit: 0 (never), or a part such as 1e-4")
+        _ = self.model  # refuses what it cannot be made with
 
     @cached_property
     def model(self) -> Backbone:
-        return BACKBONES[self.backbone](self.dim)
+        """The backbone, with those of its settings that the method has as parameters."""
+        kind: Any = BACKBONES[self.backbone]
+        return kind(**{f.name: getattr(self, f.name) for f in fields(kind) if hasattr(self, f.name)})
+
+    def slots(self) -> int | None:
+        """How many of the negatives that were drawn a sequential backbone uses at each position; None: all."""
+        return None
 
     def rates(self) -> dict[str, float]:
         item = self.lr if self.lr_item is None else self.lr_item
@@ -78,21 +99,29 @@ class LocalTraining(Method):
     # -- initial values: a function of the seed and of who it is for, never of a batch --
 
     def init_items(self, world: World) -> Tensor:
-        """The common item table N(0, init_std^2)."""
-        key = stream(world.seed, Purpose.INIT, ITEM)
-        position = torch.arange(world.items * self.dim)
-        table = self.init_std * normal(key, position, world.dtype).reshape(world.items, self.dim)
-        return table.to(world.device)
+        """The common item table."""
+        key = torch.tensor(signed(stream(world.seed, Purpose.INIT, ITEM)))
+        return self._initial(key, torch.arange(world.items * self.dim), world).reshape(world.items, self.dim)
 
     def init_users(self, world: World, users: np.ndarray) -> Tensor:
-        """Independent user vectors N(0, init_std^2); of width zero where the backbone has none."""
-        key = fold_tensor(stream(world.seed, Purpose.INIT, USER), torch.from_numpy(users.astype(np.int64)))
+        """Independent user vectors, unless they are asked to be equal; of width zero where the backbone has none."""
+        of = np.zeros_like(users) if self.common_user else users
+        key = fold_tensor(stream(world.seed, Purpose.INIT, USER), torch.from_numpy(of.astype(np.int64)))
         width = self.dim if self.model.has_user else 0
-        vectors = self.init_std * normal(key[:, None], torch.arange(width)[None], world.dtype)
-        return vectors.to(world.device)
+        return self._initial(key[:, None], torch.arange(width)[None], world)
+
+    def _initial(self, key: Tensor, position: Tensor, world: World) -> Tensor:
+        if self.init == "normal":
+            return (self.init_std * normal(key, position, world.dtype)).to(world.device)
+        draws = uniform(fold_tensor(key, position), world.dtype)
+        return ((2 * draws - 1) / self.dim**0.5).to(world.device)
 
     def init_dense(self, world: World) -> Tensors:
-        """Dense weights, uniform within 1/sqrt(fan-in) (a bias has the fan-in of its weight)."""
+        """Dense weights, uniform within 1/sqrt(fan-in) (a bias has the fan-in of its weight), or as a sequential
+        backbone says."""
+        if isinstance(self.model, Sequential):
+            made = self.model.initial(stream(world.seed, Purpose.INIT, DENSE), world.dtype)
+            return {name: value.to(world.device) for name, value in made.items()}
         dense, fan_in = {}, 1
         for index, (name, shape) in enumerate(self.model.dense_shapes().items()):
             fan_in = shape[-1] if len(shape) > 1 else fan_in
@@ -118,10 +147,24 @@ class LocalTraining(Method):
 
     def descent(self) -> type[Descent]:
         """How a chunk's clients descend: a method whose local loss has further terms names its own kind."""
+        if isinstance(self.model, Sequential):
+            from fedrec.federation.sequence_training import SequenceDescent
+
+            return SequenceDescent
         return Descent
+
+    def common_scores(self, user: Tensor, common: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
+        """Scores where all clients have the same model: `common` holds `item` and dense weights."""
+        user = self._vectors(user, common, chunk)
+        return self.model.scores(user, common["item"][items], {k: v for k, v in common.items() if k != "item"})
+
+    def _vectors(self, user: Tensor, tensors: Tensors, chunk: Chunk) -> Tensor:
+        """What users are scored with: their own vectors, or what a sequential backbone makes of their items."""
+        return user_vectors(self.model, chunk, tensors) if isinstance(self.model, Sequential) else user
 
     def own_scores(self, user: Tensor, own: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores where every client has its own model: `own` holds `item` and dense weights, one per client."""
+        user = self._vectors(user, own, chunk)
         own = {name: _columns(value, items) if name == "item" else value for name, value in own.items()}
         if chunk.data.single:
             table = own.pop("item")
@@ -139,7 +182,7 @@ class LocalTraining(Method):
             and world.device.type == "cpu"
             and self.backbone == "mf"
             and len(self.phases) == 1
-            and self.pull() == 0
+            and (self.pull() == 0 or self.optimiser == "adam")  # its steps visit all rows anyway
             and self.descent() is Descent
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
@@ -147,8 +190,9 @@ class LocalTraining(Method):
         )
 
     def score_bytes(self, world: World) -> int:
-        # a network holds its widest layer, twice, for every pair of user and item
-        widest = max((shape[0] for shape in self.model.dense_shapes().values()), default=0)
+        # a network holds its widest layer, twice, for every pair of user and item; one of sequences keeps to a budget
+        shapes = {} if isinstance(self.model, Sequential) else self.model.dense_shapes()
+        widest = max((shape[0] for shape in shapes.values()), default=0)
         return super().score_bytes(world) + 2 * widest * world.items * world.dtype.itemsize
 
     def sample_bytes(self, world: World) -> int:
@@ -180,7 +224,7 @@ class Descent:
     def __init__(self, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
                  dense: Tensors) -> None:  # fmt: skip
         self.method, self.chunk, self.table = method, chunk, table
-        self.samples = s = Samples(chunk, round, method.loss, method.batch)
+        self.samples = s = self._draw(method, chunk, round)
         self.personal = table.dim() == 3
         self.clients = s.order[s.owner]  # the client (position in the chunk) of every row of the working set
         rows = table[self.clients, s.item] if self.personal else table[s.item]
@@ -194,41 +238,58 @@ class Descent:
             end = list(range(len(each) + 1))
             group = Group(value[s.order], each, end, rates["dense"], method.weight_decay_dense)
             self.groups["dense." + name] = group
-        pulled = [name for name in self.groups if name != "user"] if method.pull() else []
+        pulled = [name for name in self.groups if name.split(".")[0] in method.pulled] if method.pull() else []
         self.start = {name: self.groups[name].value.clone() for name in pulled}
         self.step_count = torch.zeros(len(each), dtype=torch.int64, device=each.device)
+        self.going = torch.ones(len(each), dtype=torch.bool, device=each.device)  # not yet stopped by early_exit
         self.update: Callable[[Group, Tensor], None] = self._adam if method.optimiser == "adam" else self._sgd
+
+    def _draw(self, method: LocalTraining, chunk: Chunk, round: int) -> Any:
+        """The samples of the round."""
+        return Samples(chunk, round, method.loss, method.batch)
 
     def run(self) -> Fitted:
         s = self.samples
-        total = torch.zeros((), dtype=torch.float64, device=s.count.device)
+        total = torch.zeros(len(s.count), dtype=torch.float64, device=s.count.device)  # by client, since the start
+        seen = torch.zeros_like(s.count)
         with threads_for(sum(group.value.numel() for group in self.groups.values())):
             for epoch in range(self.method.epochs):
+                before, now = total / seen.clamp(min=1), self.going
                 for batch in s.epoch(epoch):
-                    total += self._step(batch)
-        self.chunk.observe("loss", float(total), int(s.count.sum()) * self.method.epochs)
+                    total[: batch.clients] += self._step(batch) * now[: batch.clients]
+                seen += s.count * now
+                if self.method.early_exit and epoch:
+                    self.going = now & ~settled(before, total / seen.clamp(min=1), self.method.early_exit)
+                    if not self.going.any():
+                        break
+        self.chunk.observe("loss", float(total.sum()), int(seen.sum()))
         return self._result()
 
     def _step(self, batch: Batch) -> Tensor:
-        """One batch of every client that has one left; returns the summed loss."""
+        """One batch of every client that has one left; returns the loss summed by client."""
         self.step_count[: batch.clients] += 1
         total, *_ = [self._phase(batch, kinds) for kinds in self.method.phases]
         return total
 
     def _phase(self, batch: Batch, kinds: tuple[str, ...]) -> Tensor:
-        """A step on the groups of these kinds, the others held; returns the summed loss before it."""
+        """A step on the groups of these kinds, the others held; returns each client's summed loss before it."""
         leaves = {name: group.value[: group.end[batch.clients]].detach() for name, group in self.groups.items()}
         moving = {name: leaf.requires_grad_() for name, leaf in leaves.items() if name.split(".")[0] in kinds}
-        losses = self._losses(leaves, batch) * batch.valid
-        weight = 1.0 / batch.size[:, None].to(losses.dtype) if self.method.reduction == "mean" else 1.0
-        # a backbone without user vectors leaves theirs, of width zero, unused
-        gradients = torch.autograd.grad((losses * weight).sum(), list(moving.values()), materialize_grads=True)
+        total, gradients = self._gradients(leaves, list(moving.values()), batch)
         for name, gradient in zip(moving, gradients, strict=True):
             if name in self.start:
                 away = self.groups[name].value[: len(gradient)] - self.start[name][: len(gradient)]
                 gradient = gradient + 2 * self.method.pull() * away
             self.update(self.groups[name], gradient)
-        return losses.detach().sum().double()
+        return total
+
+    def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: Any) -> tuple[Tensor, Sequence[Tensor]]:
+        """Each client's summed loss, and the gradients of what moves."""
+        losses = self._losses(leaves, batch) * batch.valid
+        weight = 1.0 / batch.size[:, None].to(losses.dtype) if self.method.reduction == "mean" else 1.0
+        # a backbone without user vectors leaves theirs, of width zero, unused
+        gradients = torch.autograd.grad((losses * weight).sum(), moving, materialize_grads=True)
+        return losses.detach().sum(1).double(), gradients
 
     def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
         model = self.method.model
@@ -243,7 +304,7 @@ class Descent:
         value = group.value[: len(gradient)]
         if group.decay:
             gradient = gradient + group.decay * value
-        value -= group.rate * gradient
+        self._move(group, value, gradient)
 
     def _adam(self, group: Group, gradient: Tensor) -> None:
         """Adam as the libraries define it: a row that was touched once goes on moving while its moments last."""
@@ -252,11 +313,17 @@ class Descent:
         value, (first, second) = group.value[: len(gradient)], (m[: len(gradient)] for m in group.moments)
         if group.decay:
             gradient = gradient + group.decay * value
-        first.mul_(0.9).add_(gradient, alpha=0.1)
-        second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        beta1, beta2 = self.method.moments
+        first.mul_(beta1).add_(gradient, alpha=1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         shape = (-1, *[1] * (gradient.dim() - 1))
         count = self.step_count[group.owner[: len(gradient)]].to(value.dtype).reshape(shape)
-        value -= group.rate * (first / (1 - 0.9**count)) / ((second / (1 - 0.999**count)).sqrt() + 1e-8)
+        self._move(group, value, (first / (1 - beta1**count)) / ((second / (1 - beta2**count)).sqrt() + 1e-8))
+
+    def _move(self, group: Group, value: Tensor, step: Tensor) -> None:
+        if self.method.early_exit:
+            step = step * self.going[group.owner[: len(step)]].reshape(-1, *[1] * (step.dim() - 1))
+        value -= group.rate * step
 
     def _result(self) -> Fitted:
         s, groups = self.samples, self.groups
@@ -272,6 +339,11 @@ class Descent:
             return Fitted(user, self.table, dense)
         rows = Rows(self.table, self.clients, s.item, groups["item"].value, len(self.chunk.clients))
         return Fitted(user, rows, dense)
+
+
+def settled(before: Tensor, after: Tensor, threshold: float) -> Tensor:
+    """Whether a running mean of the loss hardly changed with the last epoch."""
+    return (after - before).abs() / (before + 1e-5).abs() < threshold
 
 
 @contextmanager

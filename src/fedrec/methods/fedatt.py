@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.methods.comparison import TOGETHER, Compared
 from fedrec.methods.fedavg import FedAvg
 from fedrec.random import Purpose, fold_tensor, normal, signed, stream
 
@@ -23,13 +24,14 @@ KEY = "noise_key"  # the server's own; it is not sent
 
 
 @dataclass(frozen=True)
-class FedAtt(FedAvg):
+class FedAtt(Compared, FedAvg):
     name: ClassVar[str] = "fedatt"
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     summary: ClassVar[str] = "attentive mean: clients farther from the server weigh more"
     paper: ClassVar[str] = "Ji et al., IJCNN 2019"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "released": {"attention_norm": "spectral", "noise_scale": 0.001}
+        "released": {"attention_norm": "spectral", "noise_scale": 0.001},
+        "fedca": TOGETHER,
     }
 
     step: float = 1.2  # 1: the attentive mean itself

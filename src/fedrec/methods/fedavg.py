@@ -14,18 +14,19 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
-from fedrec.federation.training import LocalTraining
+from fedrec.methods.comparison import TOGETHER, Aggregating
 
 
 @dataclass(frozen=True)
-class FedAvg(LocalTraining):
+class FedAvg(Aggregating):
     name: ClassVar[str] = "fedavg"
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"WAA": {}, "fedncf": {"backbone": "ncf"}}
     summary: ClassVar[str] = "sample-weighted mean of item table and network"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
-    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user",)
     fold_in_rounds: ClassVar[int | None] = 30
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": TOGETHER}
 
     score_with: Literal["received", "local"] = "received"  # local: the client's own model after training
 
@@ -65,9 +66,7 @@ class FedAvg(LocalTraining):
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         if self.score_with == "local":
             return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
-        dense = dict(down.shared)
-        table = dense.pop("item")
-        return self.model.scores(state.per_user["user"], table[items], dense)
+        return self.common_scores(state.per_user["user"], down.shared, chunk, items)
 
     def client_bytes(self, world: World) -> int:
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
+from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.samples import negatives
-from fedrec.federation.training import ITEM, USER, LocalTraining, threads_for
+from fedrec.federation.training import threads_for
 from fedrec.methods.aggregation import (
     Complementarity,
     Outer,
@@ -32,20 +32,18 @@ from fedrec.methods.aggregation import (
     represent,
     similarity,
 )
-from fedrec.random import Purpose, fold_array, fold_tensor, stream, uniform
+from fedrec.methods.comparison import Aggregating, Compared
 
 SERVED = "served."  # what a client scores with, where that is not what its next training starts from
 MIXED = "mixed."  # on the server: the aggregates of the last round, one per aggregated client
-AGGREGATED = 1  # the stream that draws who is aggregated
 
 
 @dataclass(frozen=True)
-class FedCA(LocalTraining):
+class FedCA(Compared, Aggregating):
     name: ClassVar[str] = "fedca"
     summary: ClassVar[str] = "own mixture of tables by share, similarity and complementarity"
     paper: ClassVar[str] = "Zhang et al., ACM TOIS 44(2), 2026"
-    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
-    backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # the same rates for both
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user",)
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {
@@ -54,22 +52,16 @@ class FedCA(LocalTraining):
         "released": {
             "alpha": 0.3, "beta": 0.3, "aggregated_fraction": 0.1, "similarity": "pca1",
             "complementarity": "right-greedy", "weights": "released", "interpolate": "both", "init": "normal",
-            "init_std": 1.0, "common_user": True,
+            "init_std": 1.0, "common_user": True, "early_exit": 1e-4,
         },
     }  # fmt: skip
 
-    dim: int = 16
-    optimiser: Literal["sgd", "adam"] = "adam"  # moments start afresh every round
-    lr: float = 0.01
-    weight_decay_dense: float = 1e-3
-    epochs: int = 10
-    init: Literal["uniform", "normal"] = "uniform"  # within 1 / sqrt(dim), or of standard deviation init_std
-    common_user: bool = False  # all user vectors start equal
     alpha: float = 0.5  # pull towards the similarity (weights=released: reward of the complementarity)
     beta: float = 0.2  # reward of the complementarity (weights=released: pull towards the similarity)
     interpolation: float = 0.9  # part of a client's own table in its mixture with the aggregate
     interpolate: Literal["both", "inference"] = "both"  # inference: training starts from the aggregate alone
-    aggregated_fraction: float = 0.6  # of those who train: who uploads, and receives an aggregate
+    aggregated_fraction: float = 0.6
+    proximal: float = 0.0  # weight of the squared distance of the table to the aggregate in the local loss
     shares: Literal["samples", "equal"] = "samples"
     similarity: Similarity = "paper"
     complementarity: Complementarity = "right-greedy"
@@ -77,18 +69,27 @@ class FedCA(LocalTraining):
     weights: Weights = "eq5"
     components: int = 4  # vectors in the compact representation
 
+    pulled: ClassVar[tuple[str, ...]] = ("item",)
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, good in {
             "alpha": self.alpha >= 0,
             "beta": self.beta >= 0,
             "interpolation": 0 <= self.interpolation <= 1,
-            "aggregated_fraction": 0 < self.aggregated_fraction <= 1,
             "components": self.components >= 1,
+            "proximal": self.proximal >= 0,
         }.items():
             if not good:
                 raise FedrecError(
                     f"{name}={getattr(self, name)} is out of range for fedca; `fedrec methods fedca` shows it"
                 )
+
+        if self.proximal and self.interpolate != "inference":
+            raise FedrecError("proximal needs interpolate=inference: there training starts from the aggregate")
+
+    def pull(self) -> float:
+        return self.proximal
 
     def compares(self) -> bool:
         """Whether the similarity has any influence."""
@@ -100,26 +101,9 @@ class FedCA(LocalTraining):
 
     # -- start --
 
-    def init_items(self, world: World) -> Tensor:
-        if self.init == "normal":
-            return super().init_items(world)
-        position = torch.arange(world.items * self.dim)
-        draws = fold_tensor(stream(world.seed, Purpose.INIT, ITEM), position)
-        return self._within(draws, world).reshape(world.items, self.dim)
-
-    def init_users(self, world: World, users: np.ndarray) -> Tensor:
-        of = np.zeros_like(users) if self.common_user else users
-        if self.init == "normal":
-            return super().init_users(world, of)
-        key = fold_tensor(stream(world.seed, Purpose.INIT, USER), torch.from_numpy(of.astype(np.int64)))
-        return self._within(fold_tensor(key[:, None], torch.arange(self.dim)[None]), world)
-
-    def _within(self, draws: Tensor, world: World) -> Tensor:
-        return ((2 * uniform(draws, world.dtype) - 1) / self.dim**0.5).to(world.device)
-
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         """Room for the aggregates of a round (a checkpoint has the same shapes whenever it is taken)."""
-        count = self._aggregated(len(participants(world, 0, world.participation)))
+        count = self.aggregated(len(participants(world, 0, world.participation)))
         common = {"item": self.init_items(world), **self.init_dense(world)}
         server = {MIXED + name: value.new_zeros(count, *value.shape) for name, value in common.items()}
         server["clients"] = torch.zeros(count, dtype=torch.int64, device=world.device)
@@ -134,16 +118,6 @@ class FedCA(LocalTraining):
         return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
 
     # -- one round --
-
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        """All that take part train; a part of them, drawn afresh, is aggregated."""
-        train = participants(world, round, world.participation)
-        draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
-        chosen = train[np.sort(np.argsort(draws, kind="stable")[: self._aggregated(len(train))])]
-        return Plan(train, upload=chosen, receive=chosen)
-
-    def _aggregated(self, training: int) -> int:
-        return max(1, int(self.aggregated_fraction * training + 1e-9))
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         held = state.per_client

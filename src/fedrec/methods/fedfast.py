@@ -17,13 +17,14 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Mean, Plan, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.methods.comparison import AGGREGATED, Compared
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.perfedrec import cluster, profiles
 from fedrec.random import Purpose, fold, fold_array, signed, stream
 
 
 @dataclass(frozen=True)
-class FedFast(FedAvg):
+class FedFast(Compared, FedAvg):
     name: ClassVar[str] = "fedfast"
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     summary: ClassVar[str] = "delegates of clusters train; rows that moved farther count for more"
@@ -52,16 +53,15 @@ class FedFast(FedAvg):
         return ["item", *self.model.dense_shapes()]
 
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        """ActvSAMP: the same number from every group, as far as it has them. All clients where all are asked for."""
-        wanted = max(1, int(world.participation * world.clients + 1e-9))
+        """ActvSAMP draws who trains, and of these, should not all be aggregated, who is."""
         label, everyone = server["label"].numpy(), np.arange(world.clients)
-        draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round), everyone)
-        groups = [everyone[label == k] for k in np.unique(label)]
-        each = -(-wanted // len(groups)) if wanted < world.clients else world.clients
-        train = np.sort(np.concatenate([group[np.argsort(draws[group], kind="stable")[:each]] for group in groups]))
+        wanted = max(1, int(world.participation * world.clients + 1e-9))
+        train = evenly(everyone, label, wanted, stream(world.seed, Purpose.PARTICIPATION, round))
+        key = stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED)
+        upload = evenly(train, label[train], self.aggregated(len(train)), key)
         if not self.user_propagation:
-            return Plan(train)
-        return Plan(train, receive=np.setdiff1d(everyone[label < self.clusters], train))
+            return Plan(train, upload=upload)
+        return Plan(train, upload=upload, receive=np.setdiff1d(everyone[label < self.clusters], train))
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={name: server[name] for name in self._names()})
@@ -114,6 +114,17 @@ class FedFast(FedAvg):
     def client_bytes(self, world: World) -> int:
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
         return 4096 + (8 * dense + 2 * world.items * self.dim) * world.dtype.itemsize
+
+
+def evenly(clients: np.ndarray, label: np.ndarray, wanted: int, key: int) -> np.ndarray:
+    """The same number from every group, as far as it has them; all where all are wanted."""
+    if wanted >= len(clients):
+        return clients
+    draws = fold_array(key, clients)
+    groups = [np.flatnonzero(label == k) for k in np.unique(label)]
+    each = -(-wanted // len(groups))
+    chosen = [group[np.argsort(draws[group], kind="stable")[:each]] for group in groups]
+    return clients[np.sort(np.concatenate(chosen))]
 
 
 def merge_rows(table: Tensor, tables: Tensor) -> Tensor:

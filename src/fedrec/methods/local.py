@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Reduction, State, World, replicate
 from fedrec.federation.training import LocalTraining
+from fedrec.methods.comparison import ALONE
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,10 @@ class Local(LocalTraining):
     name: ClassVar[str] = "local"
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"IM": {}}
     summary: ClassVar[str] = "no exchange: each client alone"
-    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user", "item")
     fold_in_rounds: ClassVar[int | None] = 150
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": ALONE}
 
     rounds: int = 150
 
@@ -35,7 +38,8 @@ class Local(LocalTraining):
         return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
 
     def client_bytes(self, world: World) -> int:
-        return 4096 + 2 * world.items * self.dim * world.dtype.itemsize
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return 4096 + (2 * world.items * self.dim + 8 * dense) * world.dtype.itemsize
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return self.own_scores(state.per_user["user"], state.per_client, chunk, items)

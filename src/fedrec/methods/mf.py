@@ -18,6 +18,7 @@ class CentralMF(Local):
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     summary: ClassVar[str] = "matrix factorisation on all data in one place"
     paper: ClassVar[str] = "Koren et al., Computer 2009"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     centralised: ClassVar[bool] = True
     backbones: ClassVar[tuple[str, ...]] = ("mf",)
     fold_in_rounds: ClassVar[int | None] = None

@@ -7,6 +7,7 @@ user embeddings; here these stay private, and a client sends its profile, the me
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -15,12 +16,11 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
-from fedrec.federation.training import LocalTraining
-from fedrec.random import Purpose, fold, fold_array, signed, stream, uniform
+from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
+from fedrec.random import Purpose, fold, signed, stream, uniform
 
 CLUSTER = "cluster."  # prefix of a cluster's tensors
-AGGREGATED = 1  # stream of who is aggregated
 STEPS = 100  # of k-means, at most
 
 
@@ -69,16 +69,16 @@ def _nearest(points: Tensor, centres: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PerFedRec(LocalTraining):
+class PerFedRec(Compared, Aggregating):
     name: ClassVar[str] = "perfedrec"
     summary: ClassVar[str] = "k-means clusters; scores with the local, the cluster's and the global model together"
     paper: ClassVar[str] = "Luo et al., CIKM 2022"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
     private: ClassVar[tuple[str, ...]] = ("user",)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": TOGETHER}
 
     clusters: int = 10
     cluster_on: Literal["profile", "table"] = "profile"  # table: the whole item table, and no profile is sent
-    aggregated_fraction: float = 1.0  # of those who train: who uploads; the others keep their cluster's model
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         common = self._common(world)
@@ -101,13 +101,6 @@ class PerFedRec(LocalTraining):
 
     def _names(self) -> list[str]:
         return ["item", *self.model.dense_shapes()]
-
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        train = participants(world, round, world.participation)
-        count = max(1, int(self.aggregated_fraction * len(train) + 1e-9))
-        draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
-        chosen = train[np.sort(np.argsort(draws, kind="stable")[:count])]
-        return Plan(train, upload=chosen, receive=chosen)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         """The global model, which a client only scores with."""

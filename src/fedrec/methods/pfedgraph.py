@@ -6,6 +6,7 @@ data a client has against how alike two clients' changes since the common start 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,26 +17,28 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
-from fedrec.federation.training import LocalTraining
 from fedrec.methods.aggregation import mix, simplex_project
+from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
 
 NOBODY = -1  # has a mixture waiting
 COLUMNS = 1 << 13  # of all clients' parameters, compared at once
 
 
 @dataclass(frozen=True)
-class PFedGraph(LocalTraining):
+class PFedGraph(Compared, Aggregating):
     name: ClassVar[str] = "pfedgraph"
     summary: ClassVar[str] = "each client gets its own mixture, by similarity of model changes and data size"
     paper: ClassVar[str] = "Ye et al., ICML 2023"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
     private: ClassVar[tuple[str, ...]] = ("user",)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": TOGETHER}
 
     size_weight: float = 0.8  # lambda: how much shares of the data count against similarity
     same_above: float = 0.9  # similarities above it count as 1
     proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size_weight <= 0 or self.proximal < 0:
             raise FedrecError("pfedgraph needs size_weight above 0 and proximal from 0 on")
 
@@ -44,16 +47,17 @@ class PFedGraph(LocalTraining):
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         """The common start, and room for one mixture per participant: a checkpoint has the same shapes at any time."""
-        initial, count = self._initial(world), len(participants(world, 0, world.participation))
+        initial = self._common(world)
+        count = self.aggregated(len(participants(world, 0, world.participation)))
         server = {f"initial.{name}": value for name, value in initial.items()}
         server |= {f"own.{name}": value.new_zeros(count, *value.shape) for name, value in initial.items()}
         return server | {"clients": torch.full((count,), NOBODY)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        own = replicate(self._initial(world), len(chunk.clients))
+        own = replicate(self._common(world), len(chunk.clients))
         return State(own, {"user": self.init_users(world, chunk.users)})
 
-    def _initial(self, world: World) -> Tensors:
+    def _common(self, world: World) -> Tensors:
         return {"item": self.init_items(world), **self.init_dense(world)}
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:

@@ -16,21 +16,22 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
-from fedrec.federation.training import LocalTraining
+from fedrec.methods.comparison import TOGETHER, Aggregating
 
 
 @dataclass(frozen=True)
-class PFedRec(LocalTraining):
+class PFedRec(Aggregating):
     name: ClassVar[str] = "pfedrec"
     summary: ClassVar[str] = "private head, mean of item tables, scores with the table adapted locally"
     paper: ClassVar[str] = "Zhang et al., IJCAI 2023"
-    backbones: ClassVar[tuple[str, ...]] = ("linear", "mf", "ncf")
+    backbones: ClassVar[tuple[str, ...]] = ("linear", "mf", "ncf", "sasrec")
     # within another backbone: Adam at one rate for all, as in FedCA's comparison
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        name: {"optimiser": "adam", "lr": 0.01, "lr_item": 0.01, "init_std": 0.1} for name in ("mf", "ncf")
+        name: {"optimiser": "adam", "lr": 0.01, "lr_item": 0.01, "init_std": 0.1} for name in ("mf", "ncf", "sasrec")
     }
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
     fold_in_rounds: ClassVar[int | None] = 30
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": {**TOGETHER, "backbone": "mf", "lr_item": 0.01}}
     # every batch: a step on the head, then a new forward pass and a step on the table
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"), ("item",))
 
