@@ -232,6 +232,10 @@ class Method:
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         return server
 
+    def answered(self, server: Tensors, plan: Plan, round: int) -> np.ndarray:
+        """Who gets an answer: those of the plan, unless it takes the aggregation to know."""
+        return plan.receives()
+
     def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
         """What goes back after the aggregation; None: nothing but the next broadcast."""
         return None

@@ -77,7 +77,7 @@ class Simulator:
                     observed[name] += total
                     observed["#" + name] += count
         self.server = self.method.aggregate(self.server, basket.ups(self.world.dtype), number)
-        self._answer(plan.receives(), number)
+        self._answer(self.method.answered(self.server, plan, number), number)
         return self._log(number, len(plan.train), time.perf_counter() - started, observed)
 
     def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
