@@ -20,24 +20,19 @@ def loss(table: Tensor = TABLE, labels: Tensor = LABELS, **options) -> float:
 
 
 def plain(table: Tensor, labels: Tensor, temperature: float, form: str) -> Tensor:
-    """Pair by pair, differentiable."""
+    """The formula with whole matrices, differentiable."""
     z = F.normalize(table, dim=1)
-    total = torch.zeros((), dtype=table.dtype)
-    for i in range(len(z)):
-        others = [a for a in range(len(z)) if a != i]
-        friends = [a for a in others if labels[a] == labels[i]]
-        if not friends:
-            continue
-        logit = z @ z[i] / temperature
-        if form == "paper":
-            terms = [logit[others].logsumexp(0) - logit[p] for p in friends]
-            total = total + torch.stack(terms).mean()
-        else:
-            logit = logit - logit.max().detach()
-            below = (logit[others].exp().sum() + FLOOR).log()
-            terms = [below - logit[p] for p in friends]
-            total = total + torch.stack(terms).sum() / (len(friends) + FLOOR) * temperature / 0.5
-    return total / len(z)
+    logit = z @ z.T / temperature
+    itself = torch.eye(len(z), dtype=torch.bool)
+    friends = (labels[:, None] == labels[None]) & ~itself
+    if form == "paper":
+        below = logit.masked_fill(itself, -torch.inf).logsumexp(1)
+        count = friends.sum(1).clamp(min=1)
+    else:
+        logit = logit - logit.amax(1, keepdim=True).detach()
+        below = (logit.exp().masked_fill(itself, 0).sum(1) + FLOOR).log()
+        count = (friends.sum(1).double() + FLOOR) * 0.5 / temperature
+    return ((below[:, None] - logit) * friends).sum(1).div(count).mean()
 
 
 @pytest.mark.parametrize("memory", [1 << 28, TINY])

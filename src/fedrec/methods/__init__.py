@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
+from fedrec.methods.cgfedrec import CGFedRec
 from fedrec.methods.ease import Ease
 from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
@@ -30,6 +31,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     FedAtt,
     FedCA,
     PFedRec,
+    CGFedRec,
     PFedGraph,
     PerFedRec,
     CentralMF,

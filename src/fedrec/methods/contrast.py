@@ -13,12 +13,17 @@ once and serve both.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Tensors
+from fedrec.federation.samples import Batch
+from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
 
 Form = Literal["paper", "released"]
 
@@ -136,3 +141,48 @@ class SupCon:
 def _positive(total: Tensor, weight: Tensor) -> Tensor:
     """1 where a row has no weight, whose sum may be empty."""
     return torch.where(weight > 0, total, torch.ones_like(total))
+
+
+class Contrastive(Descent):
+    """Descent on the loss of a batch plus `strength` times the contrastive loss of the whole own table.
+
+    The second part is there at every batch, or with `once` at the first batch of every epoch.
+    """
+
+    def __init__(self, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                 contrast: SupCon, strength: float, once: bool = False) -> None:  # fmt: skip
+        super().__init__(method, chunk, round, user, table, dense)
+        s, items = self.samples, table.shape[1]
+        each = torch.arange(len(s.order), device=s.order.device)
+        ends = [items * k for k in range(len(each) + 1)]
+        rate = self.groups["item"].rate
+        self.groups["item"] = Group(table[s.order].flatten(0, 1), each.repeat_interleave(items), ends, rate)
+        self.row = s.owner * items + s.item  # where the rows with samples are, now that all rows are there
+        self.contrast, self.strength, self.once = contrast, strength, once
+        self.batches, self.along = 0, self.update
+        self.update = self._update
+
+    def _step(self, batch: Batch) -> Tensor:
+        self.batches += 1
+        return super()._step(batch)
+
+    def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
+        neg = None if batch.neg is None else self.row[batch.neg]
+        return super()._losses(leaves, replace(batch, pos=self.row[batch.pos], neg=neg))
+
+    def _update(self, group: Group, gradient: Tensor) -> None:
+        if group is self.groups["item"] and self._due():
+            tables = group.value[: len(gradient)].unflatten(0, (-1, self.table.shape[1]))
+            loss, slope = self.contrast(tables)
+            self.chunk.observe("contrastive", float(loss.sum()), len(loss))
+            gradient = gradient.add(slope.flatten(0, 1), alpha=self.strength)
+        self.along(group, gradient)
+
+    def _due(self) -> bool:
+        return not self.once or (self.batches - 1) % int(self.samples.steps[0]) == 0
+
+    def _result(self) -> Fitted:
+        rows = self.groups["item"]
+        self.table[self.samples.order] = rows.value.view_as(self.table)
+        self.groups["item"] = replace(rows, value=rows.value[self.row])
+        return super()._result()

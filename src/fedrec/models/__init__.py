@@ -8,7 +8,8 @@ from fedrec.models.backbone import Backbone
 from fedrec.models.linear import Linear
 from fedrec.models.mf import MF
 from fedrec.models.ncf import NCF
+from fedrec.models.scorer import Scorer
 
-BACKBONES: dict[str, Callable[[int], Backbone]] = {"mf": MF, "ncf": NCF, "linear": Linear}
+BACKBONES: dict[str, Callable[[int], Backbone]] = {"mf": MF, "ncf": NCF, "linear": Linear, "scorer": Scorer}
 
-__all__ = ["BACKBONES", "MF", "NCF", "Backbone", "Linear"]
+__all__ = ["BACKBONES", "MF", "NCF", "Backbone", "Linear", "Scorer"]

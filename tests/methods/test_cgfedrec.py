@@ -1,0 +1,211 @@
+"""CGFedRec: the suite, two optimisers per client as the naive loop, published figures, and what its variants become."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import ClientData, Forbidden
+from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.samples import Samples
+from fedrec.federation.simulator import Simulator
+from fedrec.federation.wire import Laplace
+from fedrec.methods import Local, PFedRec
+from fedrec.methods.cgfedrec import CGFedRec, label_agreement
+from fedrec.methods.kmeans import kmeans, random_labels
+from fedrec.random import Purpose, fold, stream
+from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from methods import naive
+from methods.test_contrast import LABELS, TABLE, plain
+
+SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "item_rate_scale": 0.1, "clusters": 4}
+STRONG = {**SMALL, "contrast_weight": 0.3, "temperature": 0.3}
+
+
+class Client(naive.Client):
+    """A network of item rows alone."""
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        x = self.item[item]
+        for layer in list(self.layers)[:-1]:
+            x = F.relu(layer(x))
+        return self.layers[-1](x).squeeze(-1)
+
+
+def train(method: CGFedRec, client: Client, data: ClientData, number: int, round: int, labels: Tensor | None) -> None:
+    """For every batch: forward, step on the scorer; forward again, step on the table (or both after one forward)."""
+    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
+    rates = method.rates()
+    scorer = torch.optim.SGD(client.layers.parameters(), lr=rates["dense"])
+    table = torch.optim.SGD([client.item], lr=rates["item"])
+    turns = [[scorer], [table]] if method.update == "sequential" else [[scorer, table]]
+    for epoch in range(method.epochs):
+        for count, batch in enumerate(samples.epoch(epoch)):
+            item, label = samples.item[batch.pos[0]], batch.label[0]
+            for turn in turns:
+                client.zero_grad()
+                each = F.binary_cross_entropy_with_logits(client(batch.user[0], item), label, reduction="none")
+                loss = each[batch.valid[0]].mean()
+                if labels is not None and (method.con_every == "batch" or count == 0):
+                    contrast = plain(client.item, labels, method.temperature, method.supcon)
+                    loss = loss + method.contrast_weight * contrast
+                loss.backward()
+                for one in turn:
+                    one.step()
+
+
+def clustered(method: CGFedRec, mean: Tensor, seed: int, round: int, last: Tensor | None) -> tuple[Tensor, Tensor]:
+    key = fold(stream(seed, Purpose.CLUSTER), round)
+    if method.variant in ("ERC", "RC"):
+        return random_labels(len(mean), method.clusters, key), mean
+    return kmeans(mean, method.clusters, key, centres=last)
+
+
+def reference(method: CGFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
+    world, method = data.world, method.for_world(data.world)
+    mean, dense, labels, centres = method.init_items(world), method.init_dense(world), None, None
+    users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
+    clients = [Client(method, method.init_users(world, mine), mean, dense) for mine in users]
+    for round in range(rounds):
+        chosen = participants(world, round, world.participation)
+        for number in chosen:
+            if method.variant in ("E", "EC", "ERC"):
+                clients[number].item.data = mean.clone()
+            train(method, clients[number], data, int(number), round, labels)
+        tables = {int(k): clients[k].item.detach() for k in chosen}
+        if method.upload == "full":
+            mean = torch.stack(list(tables.values())).mean(0)
+        else:
+            mean = mean.clone()
+            for i in range(world.items):
+                ends = data.user_ptr[data.client_ptr]
+                rows = [table[i] for k, table in tables.items() if i in data.items[ends[k] : ends[k + 1]]]
+                mean[i] = torch.stack(rows).mean(0) if rows else mean[i]
+        if method.variant not in ("E", "local"):
+            labels, centres = clustered(method, mean, world.seed, round, centres if method.warm_start else None)
+    held = [client.dense() | {"item": client.item.detach().clone()} for client in clients]
+    scores = torch.cat([client.everything() for client in clients])[torch.from_numpy(np.argsort(data.users))]
+    own = {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
+    server = {"server.item": mean} if method.variant != "local" else {}
+    return server | own | {"scores": scores}
+
+
+class CGFedRecTests(MethodTests):
+    sampled_rows_only = False  # the contrast moves all of them
+    rounds = 2
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return reference(self.method, data, rounds)
+
+
+class TestCGFedRec(CGFedRecTests):
+    method = CGFedRec(**STRONG)
+
+
+class TestCGFedRecScorer(CGFedRecTests):
+    method = CGFedRec(**STRONG, backbone="scorer", supcon="paper", update="simultaneous", warm_start=True)
+
+
+class TestCGFedRecMixed(CGFedRecTests):
+    method = CGFedRec(**STRONG, variant="EC", upload="interacted", con_every="epoch")
+
+
+@pytest.mark.parametrize("variant", ["E", "ERC", "RC", "local"])
+def test_variants_against_the_naive_loop(variant):
+    method, data = CGFedRec(**STRONG, variant=variant), tiny_world(participation=0.5)
+    expected = reference(method, data, 2)
+    found = run(method, data, 2)
+    assert_close({name: found[name] for name in expected}, expected, 1e-9, variant)
+
+
+def test_the_mean_table_alone_is_pfedrec():
+    data, own = tiny_world(participation=0.5), {**SMALL, "epochs": 2}
+    del own["clusters"]
+    theirs = run(PFedRec(**own), data, 3)
+    mine = run(CGFedRec(**SMALL, variant="E"), data, 3)
+    assert_close({name: mine[name] for name in theirs}, theirs, 1e-12, "E against pfedrec")
+
+
+class LocalInTwoSteps(Local):
+    phases = PFedRec.phases
+
+
+@pytest.mark.parametrize("settings", [{"variant": "RC", "contrast_weight": 0.0}, {"variant": "local"}])
+def test_random_labels_without_weight_are_local(settings):
+    data = tiny_world()
+    method = CGFedRec(**SMALL, **settings)
+    rates = {"lr": 0.3, "lr_item": method.for_world(data.world).lr_item}
+    alone = run(LocalInTwoSteps(backbone="linear", dim=4, init_std=0.5, batch=16, epochs=2, **rates), data, 3)
+    mine = run(method, data, 3)
+    assert_close({name: mine[name] for name in alone}, alone, 1e-12, "against local")
+
+
+@pytest.mark.parametrize("update", ["simultaneous", "sequential"])
+def test_joint_step_by_hand(update):
+    """Item 0 liked, item 4 not; rates of 1, so that what moved is the gradient."""
+    forbidden = Forbidden(np.zeros(3, dtype=int), np.array([1, 2, 3]))
+    data = ClientData.build(tiny_world(5, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
+                            client_ptr=np.array([0, 1]), negatives=1, forbidden=forbidden)  # fmt: skip
+    method = CGFedRec(dim=2, lr=1.0, lr_item=1.0, epochs=1, update=update, contrast_weight=0.1, temperature=0.5,
+                      supcon="paper")  # fmt: skip
+    omega = torch.tensor([[[0.5, -0.5]]]).double()
+    head = {"weight0": omega.clone(), "bias0": torch.zeros(1, 1).double()}
+    state = State({**head, "item": TABLE[None].clone()}, {"user": torch.zeros(1, 0).double()})
+    chunk = data.chunk(np.array([0]))
+    new, _ = method.local(state, Down(shared={"labels": LABELS.to(torch.uint8)}), chunk, 1)
+    moved = TABLE - new.per_client["item"][0]
+    assert torch.allclose(omega - new.per_client["weight0"], torch.tensor([-0.188770, -2.310355]).double(), atol=1e-6)
+    assert float(-new.per_client["bias0"]) == pytest.approx(0.273301, abs=1e-6)
+    assert torch.allclose(moved[3], torch.tensor([0, 0.073583]).double(), atol=1e-6)
+    expected = torch.tensor([[-0.094385, 0.042495], [0.245744, -0.231035]]).double()
+    assert torch.allclose(moved[[0, 4]], expected, atol=1e-6) == (update == "simultaneous")
+    total, contrast = chunk.observed["loss"], chunk.observed["contrastive"]
+    assert total[0] / total[1] == pytest.approx(1.526483, abs=1e-6)
+    assert total[0] / total[1] + 0.1 * contrast[0] / contrast[1] == pytest.approx(1.621817, abs=1e-6)
+
+
+def test_bytes_are_those_of_the_formulae():
+    """Down one byte per item, up a table: 1 - 1/(4 d) of the download is saved, half of that of the round trip."""
+    data = tiny_world(1682, dtype=torch.float32)
+    simulator = Simulator(CGFedRec(clusters=50, contrast_weight=0.0), data)
+    for round in range(2):
+        simulator.round(round)
+    first, second = simulator.wire.ledger.rounds[0], simulator.wire.ledger.rounds[1]
+    table, labels = 1682 * 32 * 4, 1682
+    assert first["down"] == 0, "there are no labels before the first mean"
+    assert second["up"] == 12 * table == 12 * 215_296
+    assert second["down"] == 12 * labels
+    assert 1 - second["down"] / second["up"] == 0.9921875
+    assert 1 - (second["down"] + second["up"]) / (2 * second["up"]) == 0.49609375
+    many = CGFedRec(clusters=300).init_server(data.world)["labels"]
+    assert many.element_size() == 2, "more than 256 labels need a second byte"
+
+
+def test_released_item_rates():
+    world = replace(tiny_world().world, items=1682)
+    assert CGFedRec().for_world(world).rates()["item"] == pytest.approx(13_456)
+
+
+def test_noise_reaches_the_labels_alone():
+    """The own table of a client stays clean; the mean that is clustered does not."""
+    data, method = tiny_world(), CGFedRec(**STRONG)
+    clean, noised = Simulator(method, data), Simulator(method, data, (Laplace(5.0),))
+    clean.round(0)
+    noised.round(0)
+    assert torch.equal(clean.homes[0].state.per_client["item"], noised.homes[0].state.per_client["item"])
+    assert not torch.allclose(clean.server["item"], noised.server["item"], atol=0.5)
+    assert label_agreement(clean, 0) == 1
+    assert label_agreement(noised, 0) < 0.8
+    assert noised.wire.ledger.up.sum() == clean.wire.ledger.up.sum()
+
+
+@pytest.mark.parametrize("wrong", [{"clusters": 0}, {"temperature": 0.0}, {"contrast_weight": -1.0}])
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(FedrecError, match=next(iter(wrong))):
+        CGFedRec(**wrong)
