@@ -9,18 +9,23 @@ from importlib.metadata import entry_points
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
 from fedrec.methods.cgfedrec import CGFedRec
+from fedrec.methods.cofedrec import CoFedRec
 from fedrec.methods.ease import Ease
 from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedfast import FedFast
 from fedrec.methods.fedmf import FedMF
+from fedrec.methods.gpfedrec import GPFedRec
+from fedrec.methods.ifedrec import IFedRec
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
+from fedrec.methods.neumf import CentralNeuMF
 from fedrec.methods.perfedrec import PerFedRec
 from fedrec.methods.pfedgraph import PFedGraph
 from fedrec.methods.pfedrec import PFedRec
 from fedrec.methods.popularity import Popularity
+from fedrec.methods.sasrec import CentralSASRec
 
 BUILT_IN: tuple[type[Method], ...] = (
     Popularity,
@@ -32,9 +37,14 @@ BUILT_IN: tuple[type[Method], ...] = (
     FedCA,
     PFedRec,
     CGFedRec,
+    GPFedRec,
+    CoFedRec,
     PFedGraph,
     PerFedRec,
+    IFedRec,
     CentralMF,
+    CentralNeuMF,
+    CentralSASRec,
     Ease,
 )
 
