@@ -59,6 +59,7 @@ class GPFedRec(LocalTraining):
     regularisation: float = 1.0  # gamma
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.optimiser != "sgd":
             raise FedrecError("gpfedrec descends by optimiser=sgd only: rows without samples move in closed form")
         if self.regularisation < 0 or self.neighbours < 0 or self.layers < 1:
