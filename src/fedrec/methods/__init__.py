@@ -16,6 +16,7 @@ from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedfast import FedFast
 from fedrec.methods.fedmf import FedMF
+from fedrec.methods.fedrap import FedRAP
 from fedrec.methods.gpfedrec import GPFedRec
 from fedrec.methods.ifedrec import IFedRec
 from fedrec.methods.local import Local
@@ -39,6 +40,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     CGFedRec,
     GPFedRec,
     CoFedRec,
+    FedRAP,
     PFedGraph,
     PerFedRec,
     IFedRec,
