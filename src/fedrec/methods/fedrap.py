@@ -1,0 +1,178 @@
+"""FedRAP: an item has a row that all share and a row of each client's own; what a client scores is their sum.
+
+Li et al., "Federated Recommendation with Additive Personalization" (ICLR 2024). The shared table C is averaged, the
+own table D_u and the scorer (w_u, b_u) never leave. A client descends, with the rows of its batch, on
+
+    BCE(w_u . (D_u + C) + b_u) - lambda * mean((D_u - C)^2) + mu * mean(|C|)
+
+so that the two tables differ and the shared one is sparse. Steps shrink with every batch and from round to round;
+weight decay reaches all rows at every step, which has a closed form where no sample touches a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
+from fedrec.federation.samples import Batch
+from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
+from fedrec.random import Purpose, signed, stream
+
+OWN = 3  # stream of the own table's initial values
+
+
+@dataclass(frozen=True)
+class FedRAP(LocalTraining):
+    name: ClassVar[str] = "fedrap"
+    summary: ClassVar[str] = "the sum of a shared and an own item table, held apart; only the shared one is averaged"
+    paper: ClassVar[str] = "Li et al., ICLR 2024"
+    backbones: ClassVar[tuple[str, ...]] = ("linear",)
+    backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    private: ClassVar[tuple[str, ...]] = ("own", "dense")
+    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "own", "dense"),)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "paper": {"anneal": "paper"},
+        "released": {"anneal": "released"},
+        # what the released code recommends for ml-100k
+        "ml-100k": {"anneal": "released", "sparse": 1e-3, "weight_decay": 1e-6, "lr": 1e-4, "lr_item": 1000.0},
+        # as compared in the papers of these names
+        "cgfedrec": {"anneal": "released", "lr_item": 100.0, "round_decay": 1.0},
+        "fedrkg": {"anneal": "paper"},
+    }
+
+    backbone: str = "linear"
+    init_std: float = 1.0
+    lr: float = 0.5  # of the scorer
+    lr_item: float | None = 200.0  # of both tables
+    batch_decay: float = 0.95  # of all rates, after every batch of a round
+    round_decay: float = 0.97  # of the rates that a round starts with
+    weight_decay: float = 1e-4  # of everything
+    epochs: int = 10
+    early_exit: float = 1e-4
+    batch: int = 2048
+    apart: float = 0.1  # lambda: reward of the distance between the two tables
+    sparse: float = 0.1  # mu: price of the shared table
+    regular: Literal["l1", "l2", "none"] = "l1"  # which price
+    anneal: Literal["paper", "released"] = "paper"  # paper: both grow as tanh(round / 10); released: constant
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimiser != "sgd" or self.loss != "bce":
+            raise FedrecError("fedrap descends by optimiser=sgd on loss=bce only")
+        for name in ("batch_decay", "round_decay"):
+            if not 0 < getattr(self, name) <= 1:
+                raise FedrecError(f"{name}={getattr(self, name)} does not fit fedrap: above 0, at most 1 (no decay)")
+        for name in ("weight_decay", "apart", "sparse"):
+            if getattr(self, name) < 0:
+                raise FedrecError(f"{name}={getattr(self, name)} does not fit fedrap: it must be from 0 on")
+
+    def for_round(self, round: int) -> FedRAP:
+        """The same with the rates and coefficients of a round."""
+        rates, slower = self.rates(), self.round_decay**round
+        grown = math.tanh(round / 10) if self.anneal == "paper" else 1.0
+        return replace(
+            self, lr=rates["dense"] * slower, lr_dense=None, lr_item=rates["item"] * slower,
+            apart=self.apart * grown, sparse=self.sparse * grown,
+        )  # fmt: skip
+
+    def init_own(self, world: World) -> Tensor:
+        key = torch.tensor(signed(stream(world.seed, Purpose.INIT, OWN)))
+        return self._initial(key, torch.arange(world.items * self.dim), world).reshape(world.items, self.dim)
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return {"item": self.init_items(world)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        kept = {"own": self.init_own(world), **self.init_dense(world)}
+        return State(replicate(kept, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared=server)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        dense = dict(state.per_client)
+        own = dense.pop("own")
+        method, user = self.for_round(round), state.per_user["user"]
+        fitted = Additive(method, chunk, round, user, down.shared["item"], dense, own).run()
+        return State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": Mean(fitted.table)}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return {"item": ups["item"]} if "item" in ups else server
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        held = dict(state.per_client)
+        held["item"] = held.pop("own") + down.shared["item"]
+        return self.own_scores(state.per_user["user"], held, chunk, items)
+
+    def client_bytes(self, world: World) -> int:
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return 4096 + (8 * dense + 2 * world.items * self.dim) * world.dtype.itemsize
+
+    def sample_bytes(self, world: World) -> int:
+        return 2 * super().sample_bytes(world)
+
+    def score_bytes(self, world: World) -> int:
+        return super().score_bytes(world) + 2 * world.items * self.dim * world.dtype.itemsize
+
+
+class Additive(Descent):
+    """Descent on two tables at once: the shared one, and `own` [clients, items, d], which is updated in place."""
+
+    method: FedRAP
+
+    def __init__(self, method: FedRAP, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                 own: Tensor) -> None:  # fmt: skip
+        super().__init__(method, chunk, round, user, table, dense)
+        item = self.groups["item"]
+        self.own = own
+        self.groups["own"] = Group(own[self.clients, self.samples.item], item.owner, item.end, item.rate)
+        for group in self.groups.values():
+            group.decay += method.weight_decay
+        self.left = torch.ones(len(self.step_count), dtype=table.dtype, device=table.device)  # of untouched rows
+
+    def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
+        """Means over the entries of the batch are means over its samples of means over coordinates."""
+        method, own, shared = self.method, leaves["own"][batch.pos], leaves["item"][batch.pos]
+        dense = {name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}
+        logits = method.model.logits(leaves["user"][batch.user], own + shared, dense)
+        losses = F.binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
+        losses = losses - method.apart * (own - shared).square().mean(-1)
+        if method.regular == "none":
+            return losses
+        return losses + method.sparse * (shared.abs() if method.regular == "l1" else shared.square()).mean(-1)
+
+    def _step(self, batch: Batch) -> Tensor:
+        loss = super()._step(batch)
+        some = slice(batch.clients)
+        shrink = 1 - self.groups["item"].rate * self.method.weight_decay * self._pace()[some]
+        self.left[some] = torch.where(self.going[some], self.left[some] * shrink, self.left[some])
+        return loss
+
+    def _pace(self) -> Tensor:
+        """What is left of every client's rates at its present step."""
+        return self.method.batch_decay ** (self.step_count - 1).to(self.left.dtype)
+
+    def _move(self, group: Group, value: Tensor, step: Tensor) -> None:
+        pace = self._pace()[group.owner[: len(step)]]
+        super()._move(group, value, step * pace.reshape(-1, *[1] * (step.dim() - 1)))
+
+    def _result(self) -> Fitted:
+        fitted = super()._result()
+        rows, left = fitted.table, torch.empty_like(self.left)
+        assert isinstance(rows, Rows)
+        left[self.samples.order] = self.left
+        if self.method.weight_decay:
+            self.own *= left[:, None, None]
+            rows = replace(rows, shift=1 - left, towards=torch.zeros_like(rows.base))
+        self.own[self.clients, self.samples.item] = self.groups["own"].value
+        return Fitted(fitted.user, rows, fitted.dense)
