@@ -1,7 +1,7 @@
 """Compiled training of matrix factorisation, one client after another on every core.
 
 With p fixed during a step, all samples of a row share one direction: the gradient of row i is (a scalar) * p. The
-rows that a client has changed live in a scratch that stays in cache; only the sum over clients, or the client's own
+rows that a client touches live in a scratch that stays in cache; only the sum over clients, or the client's own
 table, is written. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
 
 Written for the machine in three ways: loops over the factors are plain, so that they become vector instructions;
@@ -20,6 +20,7 @@ from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
 _30, _27, _31, _32, _1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32), np.uint64(1)
+ROWS = 32  # of gradients that Adam holds at once: they stay in the nearest cache
 # not nnan or ninf: a diverged run must show
 EXACT = {"error_model": "numpy"}
 FAST = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
@@ -113,11 +114,11 @@ def _dot(p, rows, k):
 
 
 @njit(**FAST)
-def _bce_batch(p, rows, place, slot, batch, n_pos, coef, touched, logits):
+def _bce_batch(p, rows, slot, batch, n_pos, coef, touched, logits):
     """Add dloss/dx of one pointwise batch to the coefficients of its rows; returns the summed loss."""
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
-        logits[t] = _dot(p, rows, place[touched[t]])
+        logits[t] = _dot(p, rows, touched[t])
     loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
     for t in range(len(batch)):
         x = logits[t]
@@ -133,11 +134,11 @@ def _bce_batch(p, rows, place, slot, batch, n_pos, coef, touched, logits):
 
 
 @njit(**FAST)
-def _bpr_batch(p, rows, place, slot, batch, n_pos, slots, coef, touched, logits):
+def _bpr_batch(p, rows, slot, batch, n_pos, slots, coef, touched, logits):
     """The same for pairs: x = p (q_i - q_j), loss = log(1 + exp(-x))."""
     for t in range(len(batch)):
         touched[2 * t], touched[2 * t + 1] = slot[batch[t] // slots], slot[n_pos + batch[t]]
-        logits[t] = _dot(p, rows, place[touched[2 * t]]) - _dot(p, rows, place[touched[2 * t + 1]])
+        logits[t] = _dot(p, rows, touched[2 * t]) - _dot(p, rows, touched[2 * t + 1])
     loss, product = 0.0, 1.0
     for t in range(len(batch)):
         x = logits[t]
@@ -154,7 +155,7 @@ def _bpr_batch(p, rows, place, slot, batch, n_pos, slots, coef, touched, logits)
 
 
 @njit(**FAST)
-def _sgd_step(p, rows, place, home, touched, coef, grad, rate_user, rate_item):
+def _sgd_step(p, rows, touched, coef, grad, rate_user, rate_item):
     """Move p and the touched rows against their gradients, which are sum_k coef[k] * rows[k] and coef[k] * p."""
     for f in range(len(p)):
         grad[f] = 0.0
@@ -163,53 +164,59 @@ def _sgd_step(p, rows, place, home, touched, coef, grad, rate_user, rate_item):
         coef[k] = 0.0  # a row that was drawn twice moves once
         if c != 0.0:
             step = rows.dtype.type(rate_item * c)
-            old, new = place[k], home[k]
-            if old != new:
-                place[k] = new
-                for f in range(len(p)):
-                    rows[new, f] = rows[old, f]
             for f in range(len(p)):
-                grad[f] += c * rows[new, f]
-                rows[new, f] -= step * p[f]
+                grad[f] += c * rows[k, f]
+                rows[k, f] -= step * p[f]
     step = rows.dtype.type(rate_user)
     for f in range(len(p)):
         p[f] -= step * grad[f]
 
 
 @njit(**FAST)
-def _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start):
-    """The same with Adam. Its rows go on moving after the batches that touched them, so all of them are visited.
-
-    The moments of p follow those of the rows: first[-1], second[-1]. A `pull` draws rows back to `start`.
-    """
-    fix_1, fix_2 = 1.0 - 0.9**step, 1.0 - 0.999**step
-    for f in range(len(p)):
-        grad[f] = 0.0
-    for k in range(used):
-        c = coef[k] * scale
-        coef[k] = 0.0
-        old, new = place[k], home[k]
-        place[k] = new
-        for f in range(len(p)):
-            q, g = rows[old, f], c * p[f]
-            if pull > 0.0:
-                g += 2.0 * pull * (q - start[k, f])
-            grad[f] += c * q
-            first[k, f] = 0.9 * first[k, f] + 0.1 * g
-            second[k, f] = 0.999 * second[k, f] + 0.001 * g * g
-            rows[new, f] = q - rate_item * (first[k, f] / fix_1) / (math.sqrt(second[k, f] / fix_2) + 1e-8)
-    for f in range(len(p)):
-        first[-1, f] = 0.9 * first[-1, f] + 0.1 * grad[f]
-        second[-1, f] = 0.999 * second[-1, f] + 0.001 * grad[f] * grad[f]
-        p[f] -= rate_user * (first[-1, f] / fix_1) / (math.sqrt(second[-1, f] / fix_2) + 1e-8)
+def _adam(value, gradient, first, second, rate, fix_1, fix_2):
+    """One step on a run of numbers: constants of their own type, one root and one division each."""
+    real = value.dtype.type
+    keep_1, take_1, keep_2, take_2 = real(0.9), real(0.1), real(0.999), real(0.001)
+    scale, floor = real(rate * math.sqrt(fix_2) / fix_1), real(1e-8 * math.sqrt(fix_2))
+    for j in range(len(value)):
+        g = gradient[j]
+        m = keep_1 * first[j] + take_1 * g
+        v = keep_2 * second[j] + take_2 * g * g
+        first[j], second[j] = m, v
+        value[j] -= scale * m / (np.sqrt(v) + floor)
 
 
 @njit(**FAST)
-def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
-    """All epochs of one client. Row k of the `used` ones is rows[place[k]]; it is never written but to rows[home[k]].
+def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start):
+    """The same with Adam. Its rows go on moving after the batches that touched them, so all of them are visited.
 
-    Returns the summed loss and how many epochs it is from.
+    The moments of p follow those of the rows: first[-1], second[-1]. A `pull` draws rows back to `start`. Gradients
+    are formed for a few rows at a time, which then move as one run of numbers.
     """
+    d, real = len(p), p.dtype.type
+    fix_1, fix_2 = 1.0 - 0.9**step, 1.0 - 0.999**step
+    for f in range(d):
+        grad[0, f] = 0.0
+    for low in range(0, used, ROWS):
+        high = min(low + ROWS, used)
+        for k in range(low, high):
+            c = real(coef[k] * scale)
+            coef[k] = 0.0
+            for f in range(d):
+                grad[0, f] += c * rows[k, f]
+                grad[1 + k - low, f] = c * p[f]
+            if pull > 0.0:
+                back = real(2.0 * pull)
+                for f in range(d):
+                    grad[1 + k - low, f] += back * (rows[k, f] - start[k, f])
+        _adam(rows[low:high].reshape(-1), grad[1 : 1 + high - low].reshape(-1), first[low:high].reshape(-1),
+              second[low:high].reshape(-1), rate_item, fix_1, fix_2)  # fmt: skip
+    _adam(p, grad[0], first[-1], second[-1], rate_user, fix_1, fix_2)
+
+
+@njit(**FAST)
+def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
+    """All epochs of one client, on its `used` rows; returns the summed loss and how many epochs it is from."""
     rate_user, rate_item, batch, epochs, adam, mean, early_exit, pull = hyper
     order, touched, logits, coef, grad, first, second, start = scratch
     count = n_pos * slots if pairs else n_pos * (1 + slots)
@@ -222,7 +229,7 @@ def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyp
     if pull > 0.0:
         for k in range(used):
             for f in range(len(p)):
-                start[k, f] = rows[place[k], f]
+                start[k, f] = rows[k, f]
     loss, step, average = 0.0, 0, 0.0
     for epoch in range(epochs):
         if count > batch:
@@ -233,17 +240,16 @@ def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyp
         for lo in range(0, count, batch):
             now = order[lo : min(lo + batch, count)]
             if pairs:
-                loss += _bpr_batch(p, rows, place, slot, now, n_pos, slots, coef, touched, logits)
+                loss += _bpr_batch(p, rows, slot, now, n_pos, slots, coef, touched, logits)
             else:
-                loss += _bce_batch(p, rows, place, slot, now, n_pos, coef, touched, logits)
+                loss += _bce_batch(p, rows, slot, now, n_pos, coef, touched, logits)
             scale = 1.0 / len(now) if mean else 1.0
             step += 1
             if adam:
-                _adam_step(p, rows, place, home, used, coef, grad, rate_user, rate_item, scale, step, first, second,
-                           pull, start)  # fmt: skip
+                _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start)
             else:
                 hit = touched[: len(now) * (2 if pairs else 1)]
-                _sgd_step(p, rows, place, home, hit, coef, grad, rate_user * scale, rate_item * scale)
+                _sgd_step(p, rows, hit, coef, grad[0], rate_user * scale, rate_item * scale)
         before, average = average, loss / (count * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:
             return loss, epoch + 1
@@ -251,13 +257,13 @@ def _train(p, rows, place, home, used, slot, n_pos, slots, pairs, order_key, hyp
 
 
 @njit(**FAST)
-def _add_changes(part, rows, place, ids, weight):
+def _add_changes(part, rows, table, ids, weight):
     """Add weight * (row now - row at the start) of one client to its block's part of the sum over clients."""
     by = part.dtype.type(weight)
-    for k in range(len(place)):
-        now, start = place[k], ids[k]
+    for k in range(len(ids)):
+        start = ids[k]
         for f in range(part.shape[1]):
-            part[start, f] += by * (rows[now, f] - rows[start, f])
+            part[start, f] += by * (rows[k, f] - table[start, f])
 
 
 @njit(**EXACT)
@@ -288,18 +294,16 @@ def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr
     moments = rows_most + 1 if hyper[4] else 1
     slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
     slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(rows_most + 1, dtype=np.uint32)
-    place, home = np.empty(rows_most, dtype=np.uint32), np.empty(rows_most, dtype=np.uint32)
+    rows = np.empty((rows_most, d), dtype=dtype)
     touched, logits = np.empty(2 * size, dtype=np.uint32), np.empty(size, dtype=dtype)
-    coef, grad = np.empty(rows_most, dtype=dtype), np.empty(d, dtype=dtype)
+    coef, grad = np.empty(rows_most, dtype=dtype), np.empty((1 + ROWS, d), dtype=dtype)
     first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
     start = np.empty((rows_most if hyper[7] > 0.0 else 0, d), dtype=dtype)
     scratch = (order, touched, logits, coef, grad, first, second, start)
-    copies = np.empty((n_items + rows_most if shared else 0, d), dtype=dtype)
     for i in range(n_items):
         slot_of[i] = -1
         if shared:
             for f in range(d):
-                copies[i, f] = table[0, i, f]  # behind these lie the rows that a client has changed
                 part[i, f] = 0.0
     for k in range(lo, hi):
         begin = user_ptr[places[k]]
@@ -312,15 +316,19 @@ def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr
         excluded = gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]]
         draw_negatives(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, n_pos, excluded, mine[n_pos:])
         used = _number(mine, slot_of, ids)
+        whole = table[0 if shared else k]
         for r in range(used):
-            place[r] = ids[r]
-            home[r] = n_items + r if shared else ids[r]
-        rows = copies if shared else table[k]
-        loss[k], epochs = _train(user[k], rows, place, home, used, mine, n_pos, slots, pairs,
+            for f in range(d):
+                rows[r, f] = whole[ids[r], f]
+        loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
                                  fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
         seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
         if shared:
-            _add_changes(part, rows, place[:used], ids, weight[k])
+            _add_changes(part, rows, whole, ids[:used], weight[k])
+        else:
+            for r in range(used):
+                for f in range(d):
+                    whole[ids[r], f] = rows[r, f]
 
 
 @njit(parallel=True, cache=True, **FAST)
