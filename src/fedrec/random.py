@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     DROPOUT = 6
     CLUSTER = 7
     CANDIDATES = 8
+    TRIPLES = 9
 
 
 def signed(value: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
 from fedrec.methods import method_class
+from fedrec.methods.kinds import backbones_of, choose_kind
 
 _COUNTS = {"rounds", "dim", "batch", "epochs"}  # the same in every method, and nothing works with none of them
 _MOST = 1 << 31  # beyond it no array can be indexed, and no user means it
@@ -25,7 +26,9 @@ def build_method(
     rounds: int | None = None,
 ) -> Method:
     """The method with its parameters: defaults < those of the backbone < alias, preset < params < rounds."""
-    cls, implied = method_class(name)
+    usual, implied = method_class(name)
+    wanted = backbone or (params or {}).get("backbone") or implied.get("backbone")
+    cls = choose_kind(usual, None if wanted is None else str(wanted), preset, params or {})
     values: dict[str, Any] = dict(implied)
     if preset is not None:
         if preset not in cls.presets:
@@ -39,7 +42,8 @@ def build_method(
         values["rounds"] = rounds
     chosen = values.get("backbone")
     if chosen is not None and chosen not in cls.backbones:
-        raise unknown(f"backbone of {cls.name}", str(chosen), cls.backbones or ["(none: it has a model of its own)"])
+        known = backbones_of(usual) or ["(none: it has a model of its own)"]
+        raise unknown(f"backbone of {cls.name}", str(chosen), known)
     for key in _COUNTS & values.keys():
         if not 1 <= values[key] <= _MOST:
             most = "at least 1" if values[key] < 1 else f"at most {_MOST:,}"

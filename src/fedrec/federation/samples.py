@@ -47,10 +47,10 @@ def negatives(chunk: Chunk, round: int) -> Tensor:
             rank = rank + ((rank >= other) & ~replace).to(rank.dtype)
         taken.append(rank)
         ranks[:, s] = rank
-    return _allowed_item(chunk, owner, ranks)
+    return allowed_item(chunk, owner, ranks)
 
 
-def _allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:
+def allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:
     """The rank-th item of each user's pool. One sorted array serves all users: each has its own range of values."""
     ptr, places, stride = chunk.data.pool.indptr, chunk.places, chunk.world.items + 1
     gap = chunk.tensor(chunk.data.pool.gap[concatenated_ranges(ptr[places], ptr[places + 1])])

@@ -14,11 +14,16 @@ from fedrec.methods.ease import Ease
 from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedca import FedCA
+from fedrec.methods.fedcia import FedCIA
 from fedrec.methods.fedfast import FedFast
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.fedrap import FedRAP
+from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gpfedrec import GPFedRec
 from fedrec.methods.ifedrec import IFedRec
+from fedrec.methods.kinds import kinds_of
+from fedrec.methods.lightgcn import CentralLightGCN
+from fedrec.methods.fedrkg import FedRKG
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
 from fedrec.methods.neumf import CentralNeuMF
@@ -36,8 +41,10 @@ BUILT_IN: tuple[type[Method], ...] = (
     FedFast,
     FedAtt,
     FedCA,
+    FedCIA,
     PFedRec,
     CGFedRec,
+    FedRKG,
     GPFedRec,
     CoFedRec,
     FedRAP,
@@ -45,6 +52,8 @@ BUILT_IN: tuple[type[Method], ...] = (
     PerFedRec,
     IFedRec,
     CentralMF,
+    CentralLightGCN,
+    CentralGFCF,
     CentralNeuMF,
     CentralSASRec,
     Ease,
@@ -66,7 +75,7 @@ def methods() -> dict[str, type[Method]]:
 def method_class(name: str) -> tuple[type[Method], Mapping[str, object]]:
     """The method with this name or alias (in any case), and the parameters that the alias implies."""
     known = methods()
-    for method in known.values():
+    for method in (kind for usual in known.values() for kind in kinds_of(usual)):
         names: dict[str, Mapping[str, object]] = {method.name: {}, **method.aliases}
         for alias, implied in names.items():
             if name.lower() == alias.lower():

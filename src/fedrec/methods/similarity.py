@@ -1,0 +1,233 @@
+"""Item-item similarity C = E E' of item tables (rows are items): averaging it, shortening it, moving towards it.
+
+The server's average C_s is either a dense matrix or P diag(s) P' with orthonormal columns P, of which a tail may have
+been cut off. With G = E'E the squared distance and its gradient need no items x items matrix:
+
+    f(E) = |E E' - C_s|^2 = tr(G G) - 2 tr(E' C_s E) + |C_s|^2        grad f = 4 (E G - C_s E)
+
+Gradient steps with weight decay never leave the span of P and the table they start from. In coordinates of that span
+(`align_within`) a step does not depend on the number of items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedrec.random import normal
+
+Distance = Literal["fro_norm", "mse", "mse_literal"]
+OVERSAMPLING, REPEATS, PROBES = 16, 2, 32  # of the randomised factorisation
+TINY = 1e-15  # part of the squares below which a distance counts as rounding
+
+
+class Target(Protocol):
+    """C_s, as far as alignment needs it."""
+
+    @property
+    def square(self) -> Tensor:
+        """|C_s|^2."""
+        ...
+
+    def times(self, table: Tensor) -> Tensor:
+        """C_s E for a table, or several."""
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A whole matrix. Noise may have made it asymmetric: its symmetric part pulls, all of it counts as distance."""
+
+    symmetric: Tensor
+    square: Tensor
+
+    @staticmethod
+    def of(matrix: Tensor) -> Dense:
+        return Dense(0.5 * (matrix + matrix.T), matrix.double().square().sum())
+
+    def times(self, table: Tensor) -> Tensor:
+        return self.symmetric @ table
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """P diag(s) P', and the sum of squares of the eigenvalues that were cut off."""
+
+    vectors: Tensor
+    values: Tensor
+    tail: Tensor
+
+    @property
+    def square(self) -> Tensor:
+        return self.values.double().square().sum() + self.tail.double().sum()
+
+    def times(self, table: Tensor) -> Tensor:
+        return self.vectors @ (self.values[:, None] * (self.vectors.T @ table))
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Plain gradient descent on the distance to C_s."""
+
+    steps: int
+    rate: float
+    decay: float
+    distance: Distance
+    items: int
+
+    def align(self, table: Tensor, target: Target) -> Tensor:
+        """The tables [..., items, d] after all steps."""
+        first: Tensor | None = None
+        for _ in range(self.steps):
+            gram = table.mT @ table
+            pulled = target.times(table)
+            norm = distance(table, gram, pulled, target.square)
+            first = norm if first is None else first
+            gradient = (table @ gram - pulled) * self._scale(norm, first).to(table.dtype)[..., None, None]
+            table = table - self.rate * (gradient + self.decay * table)
+        return table
+
+    def _scale(self, norm: Tensor, first: Tensor) -> Tensor:
+        """What 4 (E G - C_s E) = grad f is divided by, as a factor of E G - C_s E.
+
+        The released code descends the norm itself; the paper writes the mean square, at whose scale the same rate does
+        nothing (`mse_literal`). `mse` gives it a first step of the released length.
+        """
+        if self.distance == "mse_literal":
+            return torch.full_like(norm, 4.0 / self.items**2)
+        return 2.0 / (norm if self.distance == "fro_norm" else first)
+
+    def align_within(self, table: Tensor, target: LowRank) -> Tensor:
+        """The same steps in coordinates of span(P, table)."""
+        inside = target.vectors.T @ table
+        basis, rest = torch.linalg.qr(table - target.vectors @ inside)
+        rank = len(target.values)
+        moved = self.align(torch.cat([inside, rest], -2), _Within(target.values, target.square))
+        return target.vectors @ moved[..., :rank, :] + basis @ moved[..., rank:, :]
+
+
+@dataclass(frozen=True)
+class _Within:
+    """C_s in coordinates of its own eigenvectors followed by directions that it does not touch."""
+
+    values: Tensor
+    square: Tensor
+
+    def times(self, table: Tensor) -> Tensor:
+        rank = len(self.values)
+        return torch.cat([self.values[:, None] * table[..., :rank, :], torch.zeros_like(table[..., rank:, :])], -2)
+
+
+def distance(table: Tensor, gram: Tensor, pulled: Tensor, square: Tensor) -> Tensor:
+    """|E E' - C_s|, in float64: near the optimum it is a small difference of large numbers."""
+    own = gram.double().square().sum((-2, -1))
+    shared = (table * pulled).sum((-2, -1), dtype=torch.float64)
+    return (own - 2 * shared + square).clamp(min=TINY * (own + square)).sqrt()
+
+
+# -- what a client sends, short --
+
+
+def shorten(table: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best C of this rank: vectors [..., items, rank], eigenvalues, and the part of |C| that is lost.
+
+    From the d x d matrix G = W L W': E W has orthogonal columns with squared norms L, and E W (E W)' = C.
+    """
+    values, rotation = torch.linalg.eigh(table.double().mT @ table.double())
+    values, rotation = values.flip(-1).clamp(min=0), rotation.flip(-1)
+    length = values.sqrt()[..., None, :rank]
+    vectors = (table.double() @ rotation[..., :rank]) / torch.where(length > 0, length, torch.ones_like(length))
+    return vectors.to(table.dtype), values[..., :rank].to(table.dtype), _lost(values, rank)
+
+
+def shorten_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for the symmetric part of any matrix: the eigenvalues of largest size, with their signs."""
+    values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT).double())
+    order = values.abs().argsort(descending=True, stable=True)
+    values = values.gather(-1, order)
+    vectors = vectors.gather(-1, order[..., None, :].expand(vectors.shape))
+    return vectors[..., :rank].to(matrix.dtype), values[..., :rank].to(matrix.dtype), _lost(values, rank)
+
+
+def _lost(values: Tensor, rank: int) -> Tensor:
+    whole = values.square().sum(-1)
+    return (values[..., rank:].square().sum(-1) / whole.clamp(min=1e-300)).sqrt()
+
+
+# -- what the server makes of it --
+
+Factor = tuple[Tensor, Tensor]  # vectors [items, q] and eigenvalues [q]
+
+
+def mean_matrix(factors: list[Factor]) -> Tensor:
+    """The mean as a whole matrix."""
+    total = sum(((v * s) @ v.T for v, s in factors), torch.zeros(()))
+    return torch.as_tensor(total) / len(factors)
+
+
+def mean_factor(factors: list[Factor], rank: int, key: int, whole: int) -> LowRank:
+    """The mean's eigenvectors of largest eigenvalue, and the tail; all eigenvalues sent must be at least zero.
+
+    Exactly where the columns together, or the items, are at most `whole`; else by a randomised range finder, which
+    goes through the factors client by client. There the tail, which only sets the length of steps, is estimated.
+    """
+    items, columns = factors[0][0].shape[0], sum(len(s) for _, s in factors)
+    roots = [v * s.clamp(min=0).sqrt() / len(factors) ** 0.5 for v, s in factors]
+    if columns <= min(items, whole):
+        found = _from_columns(torch.cat(roots, 1).double(), rank)
+    elif items <= whole:
+        matrix = sum((b.double() @ b.double().T for b in roots), torch.zeros(()))
+        values, vectors = torch.linalg.eigh(torch.as_tensor(matrix))
+        found = _cut(values, vectors, rank)
+    else:
+        found = _by_range(roots, rank, key)
+    dtype, missing = roots[0].dtype, rank - len(found.values)
+    # zeros stand for eigenvalues that do not exist, so that the size never depends on who took part
+    vectors, values = (pad(part, (0, missing)).to(dtype) for part in (found.vectors, found.values))
+    return LowRank(vectors, values, found.tail.to(dtype))
+
+
+def _cut(values: Tensor, vectors: Tensor, rank: int) -> LowRank:
+    """The largest of all eigenvalues (given in ascending order)."""
+    values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
+    return LowRank(vectors[:, :rank], values[:rank], values[rank:].square().sum().reshape(1))
+
+
+def _from_columns(columns: Tensor, rank: int) -> LowRank:
+    """Eigenvectors of B B' from those of B'B; directions without length are left out."""
+    values, rotation = torch.linalg.eigh(columns.T @ columns)
+    kept = values > 1e-12 * values[-1:].clamp(min=1e-300)
+    cut = _cut(values[kept], rotation[:, kept], rank)
+    basis, upper = torch.linalg.qr(columns @ (cut.vectors / cut.values.sqrt()))  # small ones are not quite orthogonal
+    return LowRank(basis * upper.diagonal().sign(), cut.values, cut.tail)
+
+
+def _by_range(roots: list[Tensor], rank: int, key: int) -> LowRank:
+    items = roots[0].shape[0]
+    width = min(items, rank + OVERSAMPLING)
+    draws = normal(key, torch.arange(items * (width + PROBES)), roots[0].dtype).to(roots[0].device)
+    basis, probes = draws.reshape(items, -1).split([width, PROBES], 1)
+    for _ in range(1 + REPEATS):
+        basis = torch.linalg.qr(_times(roots, basis))[0]
+    small = basis.new_zeros(width, width, dtype=torch.float64)
+    for root in roots:
+        inner = (basis.T @ root).double()
+        small += inner @ inner.T
+    values, rotation = torch.linalg.eigh(small)
+    cut = _cut(values, rotation, rank)
+    vectors = basis @ cut.vectors.to(basis.dtype)
+    beyond = _times(roots, probes)
+    beyond = beyond - vectors @ (vectors.T @ beyond)
+    return LowRank(vectors, cut.values, (beyond.double().square().sum() / PROBES).reshape(1))
+
+
+def _times(roots: list[Tensor], table: Tensor) -> Tensor:
+    """C_s E, client by client."""
+    total = torch.zeros_like(table)
+    for root in roots:
+        total += root @ (root.T @ table)
+    return total
