@@ -121,11 +121,14 @@ class Federation:
         dense = {name: value for name, value in self.server.items() if name != "item"}
         return Client(self.method, user, self.server["item"], dense)
 
+    def train(self, number: int, round: int) -> None:
+        train(self.method, self.clients[number], self.data, number, round)
+
     def alone(self, rounds: int) -> None:
         """Each trains its own model; nothing is exchanged."""
         for round in range(rounds):
             for number in participants(self.data.world, round, self.data.world.participation):
-                train(self.method, self.clients[number], self.data, int(number), round)
+                self.train(int(number), round)
 
     def averaged(self, rounds: int, weighted: bool) -> None:
         """Those who take part receive, train and are averaged."""
@@ -133,7 +136,7 @@ class Federation:
             chosen = participants(self.data.world, round, self.data.world.participation)
             for number in chosen:
                 self.clients[number] = self.model(self.clients[number].user.detach())
-                train(self.method, self.clients[number], self.data, int(number), round)
+                self.train(int(number), round)
             sizes = [float(self.data.positives[k]) * (1 + self.data.negatives) for k in chosen]
             shares = [size / sum(sizes) if weighted else 1 / len(chosen) for size in sizes]
             uploads = [{"item": self.clients[k].item.detach(), **self.clients[k].dense()} for k in chosen]

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedrec.models import BACKBONES, MF, NCF, Backbone
+from fedrec.models import BACKBONES, MF, NCF, Backbone, NeuMF, SASRec
 
-MODELS = [MF(4), NCF(4), NCF(5, hidden=(6, 3, 2)), NCF(1)]
+MODELS = [MF(4), NCF(4), NCF(5, hidden=(6, 3, 2)), NCF(1), NeuMF(7, factors=3), SASRec(4)]
 USERS, ITEMS = 3, 7
 
 
@@ -88,4 +88,4 @@ def test_ncf_shapes_follow_the_paper():
 def test_backbones_by_name_take_a_width(name):
     model = BACKBONES[name](6)
     assert model.dim == 6
-    assert model.has_user == (name != "linear")
+    assert model.has_user == (name in ("mf", "ncf", "neumf"))

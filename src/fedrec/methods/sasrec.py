@@ -1,0 +1,98 @@
+"""Centralised SASRec: one self-attentive model of everybody's sequences, the reference for what order is worth.
+
+Kang & McAuley, ICDM 2018. One round is one epoch over all users' sequences, 128 at a time, negatives redrawn. Adam's
+moments last from round to round. A user who was not in training needs nothing but a list of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Reduction, State, Tensors, World
+from fedrec.federation.training import Descent
+from fedrec.methods.local import Local
+
+MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
+
+
+@dataclass(frozen=True)
+class CentralSASRec(Local):
+    name: ClassVar[str] = "sasrec"
+    aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    summary: ClassVar[str] = "self-attention over sequences, all data in one place"
+    paper: ClassVar[str] = "Kang & McAuley, ICDM 2018"
+    centralised: ClassVar[bool] = True
+    backbones: ClassVar[tuple[str, ...]] = ("sasrec",)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    private: ClassVar[tuple[str, ...]] = ("item", "dense")
+    fold_in_rounds: ClassVar[int | None] = 0
+    moments: ClassVar[tuple[float, float]] = (0.9, 0.98)
+
+    backbone: str = "sasrec"
+    rounds: int = 200
+    dim: int = 50
+    length: int = 200
+    blocks: int = 2
+    heads: int = 1
+    norm_first: bool = False
+    negatives: int = 1  # at each position; at most those that the protocol draws
+    lr: float = 0.001
+    optimiser: Literal["sgd", "adam"] = "adam"
+    batch: int = 128  # sequences
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.negatives < 1:
+            raise FedrecError(f"negatives={self.negatives} does not fit sasrec: it must be at least 1")
+
+    def slots(self) -> int:
+        return self.negatives
+
+    def init_items(self, world: World) -> Tensor:
+        """Xavier-normal, as all matrices."""
+        return super().init_items(world) * (2 / (world.items + self.dim)) ** 0.5 / self.init_std
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = super().init_clients(world, chunk)
+        model = dict(state.per_client)
+        for mark in MOMENTS:
+            state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
+        state.per_client["steps"] = torch.zeros(len(chunk.clients), dtype=torch.int64, device=world.device)
+        return state
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        held = {name: value.clone() for name, value in state.per_client.items()}
+        dense = {name: held[name] for name in self.model.dense_shapes()}
+        descent = self.descent()(self, chunk, round, state.per_user["user"], held["item"], dense)
+        places = self._resume(descent, held)
+        fitted = descent.run()
+        assert isinstance(fitted.table, Tensor)
+        for name, at in places.items():
+            for mark, moment in zip(MOMENTS, descent.groups[name].moments or (), strict=True):
+                held[mark + name.removeprefix("dense.")][at] = moment
+        held["steps"][descent.samples.order] = descent.step_count
+        return State(held | {"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
+
+    def _resume(self, descent: Descent, held: Tensors) -> dict[str, tuple[Tensor, ...]]:
+        """Hand over the moments, those of rows that this round does not draw aside; and say where they belong."""
+        s = descent.samples
+        places: dict[str, tuple[Tensor, ...]] = {
+            name: (s.order,) for name in descent.groups if name.startswith("dense.")
+        }
+        places["item"] = (descent.clients, s.item)
+        for name, at in places.items():
+            first, second = (held[mark + name.removeprefix("dense.")][at] for mark in MOMENTS)
+            descent.groups[name].moments = (first, second)
+        descent.step_count += held["steps"][s.order]
+        return places
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        own = {name: state.per_client[name] for name in ("item", *self.model.dense_shapes())}
+        return self.own_scores(state.per_user["user"], own, chunk, items)
