@@ -1,0 +1,314 @@
+"""FedDAE: an autoencoder of a user's row with two encoders, one of its own and one for all, mixed by a gate.
+
+Li et al., "Personalized Federated Collaborative Filtering: A Variational AutoEncoder Approach" (AAAI 2025). The input
+x_u is the binary row of a user's training items. Either encoder takes x / |x| to a mean and a variance; the gate turns
+x into two weights, and z = w_1 z_own + w_2 z_shared goes through the decoder. The loss of a client is
+
+    - sum_i x_i log softmax(decoder(z))_i + beta_t * KL(N(mu, sigma^2) || N(0, 1))
+
+with mu = w_1 mu_own + w_2 mu_shared and sigma^2 = w_1^2 sigma_own^2 + w_2^2 sigma_shared^2. Clients train their encoder
+and gate, and send the gradient of the shared encoder and the decoder; the server steps along its mean.
+
+The input never changes outside a user's items, so the first layers of its own encoder and gate are held only in the
+rows of these items: no other row has an influence on anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Folded, Mean, Method, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
+
+OWN, SHARED, GATE, DECODER = "own.", "shared.", "gate.", "decoder."
+PARTS = (OWN, SHARED, GATE, DECODER)  # each with its own stream of initial values
+SITES = {OWN: 0, SHARED: 1, GATE: 2}  # streams of dropout and noise
+ROWS = "weight0"  # of own encoder and gate: held in the rows of the client's items
+FIRST, SECOND, STEPS = "first.", "second.", "steps"  # of the server's Adam; it is not sent
+GRADIENT = "gradient."
+
+
+@dataclass(frozen=True)
+class FedDAE(Method):
+    name: ClassVar[str] = "feddae"
+    summary: ClassVar[str] = "variational autoencoder: own and shared encoder mixed by a gate, shared decoder"
+    paper: ClassVar[str] = "Li et al., AAAI 2025"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "paper": {"variant": "paper"},
+        "released": {"variant": "released"},
+        "small": {"variant": "paper", "dim": 32, "layers": 2},  # the sizes of FedRKG's comparison
+    }
+
+    dim: int = 256  # of z, and hidden units of the gate
+    layers: int = 3  # of encoders and decoder; hidden ones are 3, 2 times dim wide (with 2 layers: 2 times)
+    lr: float = 1e-3  # of the clients' Adam, which starts afresh every round
+    lr_server: float = 1e-3  # of the server's
+    weight_decay: float = 1e-8  # of what clients train
+    epochs: int = 5  # steps on the one row
+    dropout: float = 0.5
+    beta: float = 1.0  # of the KL term, in the end
+    anneal_cap: float = 1.0  # beta grows as min(this, tanh(round / 10))
+    # released: own parts start from their initial values every round, gradients pile up over the epochs, and beta is
+    # there in the first round only
+    variant: Literal["paper", "released"] = "paper"
+    half: bool = False  # own parts are kept in bfloat16 between rounds: half the memory
+
+    def __post_init__(self) -> None:
+        for name, good, wanted in (
+            ("layers", self.layers >= 2, "at least 2"),
+            ("dropout", 0 <= self.dropout < 1, "from 0 to below 1"),
+            ("beta", self.beta >= 0, "from 0 on"),
+            ("anneal_cap", 0 <= self.anneal_cap <= 1, "from 0 to 1"),
+            ("weight_decay", self.weight_decay >= 0, "from 0 on"),
+        ):
+            if not good:
+                raise FedrecError(f"{name}={getattr(self, name)} does not fit feddae: it must be {wanted}")
+
+    @property
+    def private(self) -> tuple[str, ...]:  # type: ignore[override]
+        if self.variant == "released":
+            return ()
+        return tuple(part + name for part in (OWN, GATE) for name in self._shapes(part, 1))
+
+    def strength(self, round: int) -> float:
+        """beta_t of the KL term."""
+        if self.variant == "released":
+            return self.beta if round == 0 else 0.0
+        return self.beta * min(self.anneal_cap, math.tanh(round / 10))
+
+    # -- start --
+
+    def _shapes(self, part: str, items: int) -> dict[str, tuple[int, ...]]:
+        """Weights [in, out] and biases: encoders m - 3d - 2d - 2d (mean, variance), decoder d - 2d - 3d - m."""
+        hidden = [self.dim * k for k in range(self.layers, 1, -1)]
+        sizes = {
+            OWN: [items, *hidden, 2 * self.dim],
+            SHARED: [items, *hidden, 2 * self.dim],
+            GATE: [items, self.dim, 2],
+            DECODER: [self.dim, *hidden[::-1], items],
+        }[part]
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (fan_in, out) in enumerate(pairwise(sizes)):
+            shapes |= {f"weight{layer}": (fan_in, out), f"bias{layer}": (out,)}
+        return shapes
+
+    def initial(self, world: World, part: str) -> Tensors:
+        """Uniform within 1 / sqrt(fan-in)."""
+        made, fan_in = {}, 1
+        for index, (name, shape) in enumerate(self._shapes(part, world.items).items()):
+            fan_in = shape[0] if len(shape) > 1 else fan_in
+            key = stream(world.seed, Purpose.INIT, PARTS.index(part), index)
+            draws = uniform(fold_tensor(key, torch.arange(math.prod(shape))), world.dtype)
+            made[part + name] = ((2 * draws - 1) / fan_in**0.5).reshape(shape).to(world.device)
+        return made
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        sent = self.initial(world, SHARED) | self.initial(world, DECODER)
+        moments = {mark + name: torch.zeros_like(value) for mark in (FIRST, SECOND) for name, value in sent.items()}
+        return sent | moments | {STEPS: torch.zeros((), dtype=torch.float64)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        if not chunk.data.single:
+            raise FedrecError("feddae learns from one row per client: it needs one user per client; leave --silos out")
+        if self.variant == "released":
+            return State()
+        kept, clients = {}, len(chunk.clients)
+        width = int(chunk.data.positives.max(initial=0))  # rows of the client with most items
+        for name, value in (self.initial(world, OWN) | self.initial(world, GATE)).items():
+            dtype = torch.bfloat16 if self.half else value.dtype
+            if name.endswith(ROWS):
+                kept[name] = torch.zeros(clients, width, value.shape[1], dtype=dtype, device=value.device)
+                kept[name][_filled(chunk, width)] = value[chunk.tensor(chunk.items)].to(dtype)
+            else:
+                kept |= replicate({name: value.to(dtype)}, clients)
+        return State(kept)
+
+    # -- one round --
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: value for name, value in server.items() if name.startswith((SHARED, DECODER))})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        own = self._own(state, chunk)
+        folded = chunk.foldable
+        sent = dict(down.shared) if folded else replicate(down.shared, len(chunk.clients))
+        total = self._train(own, sent, chunk, round)
+        for name, value in own.items() if state.per_client else ():
+            kept = state.per_client[name]
+            kept[_filled(chunk, kept.shape[1]) if name.endswith(ROWS) else slice(None)] = value.to(kept.dtype)
+        payload: dict[str, Reduction] = {}
+        for name, value in total.items():
+            base = value.new_zeros(()).expand(value.shape)
+            summed = Folded(base, value.double(), len(chunk.clients)) if folded else value
+            payload[GRADIENT + name] = Mean(summed)
+        return state, payload
+
+    def _own(self, state: State, chunk: Chunk) -> Tensors:
+        """What clients train: first layers as the rows of all their items, one client after another."""
+        if not state.per_client:
+            common = self.initial(chunk.world, OWN) | self.initial(chunk.world, GATE)
+            rows = chunk.tensor(chunk.items)
+            first = {name: value[rows] for name, value in common.items() if name.endswith(ROWS)}
+            rest = {name: value for name, value in common.items() if name not in first}
+            return first | replicate(rest, len(chunk.clients))
+        held = {}
+        for name, value in state.per_client.items():
+            mine = value[_filled(chunk, value.shape[1])] if name.endswith(ROWS) else value
+            held[name] = mine.to(chunk.world.dtype, copy=True)
+        return held
+
+    def _train(self, own: Tensors, sent: Tensors, chunk: Chunk, round: int) -> Tensors:
+        """Adam on `own`, in place; returns the summed gradients of `sent`, which stays as it came."""
+        view, beta = Inputs(chunk), self.strength(round)
+        leaves = {name: value.requires_grad_() for name, value in own.items()}
+        fixed = {name: value.detach().requires_grad_() for name, value in sent.items()}
+        steps = torch.optim.Adam(list(leaves.values()), lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        total: Tensors = {}
+        for epoch in range(self.epochs):
+            loss = self._loss(leaves | fixed, view, beta, (round, epoch))
+            loss.sum().backward()
+            chunk.observe("loss", float(loss.detach().sum()), len(loss))
+            steps.step()
+            if self.variant == "paper":
+                steps.zero_grad()  # those of `fixed` go on adding up: that is their sum
+            else:
+                total = {name: total.get(name, 0) + _slope(leaf) for name, leaf in fixed.items()}
+        for value in own.values():
+            value.requires_grad_(False)
+        return total or {name: _slope(leaf) for name, leaf in fixed.items()}
+
+    def _loss(self, weights: Tensors, view: Inputs, beta: float, when: tuple[int, int]) -> Tensor:
+        """Of every client."""
+        gate = self._gate(weights, view, when)
+        (mu_own, log_own), (mu_shared, log_shared) = (self._encode(weights, part, view, when) for part in (OWN, SHARED))
+        z_own = mu_own + (log_own / 2).exp() * view.noise(OWN, when, self.dim)
+        z_shared = mu_shared + (log_shared / 2).exp() * view.noise(SHARED, when, self.dim)
+        scores = self._decode(weights, gate[:, :1] * z_own + gate[:, 1:] * z_shared).log_softmax(1)
+        loss = -view.summed(scores[view.owner, view.item, None]).squeeze(1)
+        if beta == 0:
+            return loss
+        mean = gate[:, :1] * mu_own + gate[:, 1:] * mu_shared
+        variance = gate[:, :1].square() * log_own.exp() + gate[:, 1:].square() * log_shared.exp()
+        return loss - beta / 2 * (1 + variance.log() - mean.square() - variance).sum(1)
+
+    def _encode(self, weights: Tensors, part: str, view: Inputs, when: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the variance; `when` (round, epoch) is None at inference, without dropout."""
+        value = view.value if when is None else view.value * view.kept(part, when, view.owner, view.item, self.dropout)
+        hidden = view.first(weights, part, value)
+        for layer in range(1, self.layers):
+            hidden = _layer(weights, part, layer, hidden.tanh())
+        mean, log_variance = hidden.split(self.dim, 1)
+        return mean, log_variance
+
+    def _gate(self, weights: Tensors, view: Inputs, when: tuple[int, int] | None) -> Tensor:
+        hidden = view.first(weights, GATE, torch.ones_like(view.value)).relu()
+        if when is not None:
+            clients, units = torch.arange(len(hidden))[:, None], torch.arange(hidden.shape[1])[None]
+            place = (clients.to(hidden.device), units.to(hidden.device))
+            hidden = hidden * view.kept(GATE, when, *place, self.dropout)
+        return _layer(weights, GATE, 1, hidden).softmax(1)
+
+    def _decode(self, weights: Tensors, z: Tensor) -> Tensor:
+        hidden = _layer(weights, DECODER, 0, z)
+        for layer in range(1, self.layers):
+            hidden = _layer(weights, DECODER, layer, hidden.tanh())
+        return hidden
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """Adam on the mean gradient."""
+        new, steps = dict(server), float(server[STEPS]) + 1
+        if not len(ups.clients):
+            return server
+        new[STEPS] = server[STEPS] + 1
+        for name in [name for name in server if GRADIENT + name in ups]:
+            gradient = ups[GRADIENT + name]
+            first = new[FIRST + name] = 0.9 * server[FIRST + name] + 0.1 * gradient
+            second = new[SECOND + name] = 0.999 * server[SECOND + name] + 0.001 * gradient.square()
+            size = (second / (1 - 0.999**steps)).sqrt() + 1e-8
+            new[name] = server[name] - self.lr_server / (1 - 0.9**steps) * first / size
+        return new
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        """With the means, without dropout."""
+        view, weights = Inputs(chunk), self._own(state, chunk) | down.shared
+        gate = self._gate(weights, view, None)
+        own, shared = (self._encode(weights, part, view, None)[0] for part in (OWN, SHARED))
+        return self._decode(weights, gate[:, :1] * own + gate[:, 1:] * shared)[:, items]
+
+    # -- memory --
+
+    def _entries(self, *parts: str, items: int) -> int:
+        return sum(math.prod(shape) for part in parts for shape in self._shapes(part, items).values())
+
+    def client_bytes(self, world: World) -> int:
+        # own weights, gradient, two moments; what is sent, and its gradient, per client where stages act on it
+        own = self._entries(OWN, GATE, items=0)
+        return 4096 + (6 * own + 2 * self._entries(SHARED, DECODER, items=world.items)) * world.dtype.itemsize
+
+    def sample_bytes(self, world: World) -> int:
+        # counted for each of five samples per item, where there are only items
+        return 2 * (self.layers + 1) * self.dim * world.dtype.itemsize
+
+    def score_bytes(self, world: World) -> int:
+        rows = world.items // 4 * (self.layers + 1) * self.dim
+        return super().score_bytes(world) + (self._entries(OWN, GATE, items=0) + rows) * world.dtype.itemsize
+
+
+class Inputs:
+    """The rows x_u of a chunk's clients, as (owner, item) of every one in them, and the draws that belong to them."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.world, self.count = chunk.world, len(chunk.clients)
+        self.client = chunk.tensor(chunk.clients)
+        length = chunk.tensor(chunk.positives)
+        self.owner = torch.repeat_interleave(torch.arange(self.count, device=length.device), length)
+        self.item = chunk.tensor(chunk.items)
+        self.value = length.to(chunk.world.dtype).rsqrt()[self.owner]  # x / |x|
+
+    def summed(self, rows: Tensor) -> Tensor:
+        """One row per (owner, item) to one per client."""
+        return rows.new_zeros(self.count, rows.shape[1]).index_add(0, self.owner, rows)
+
+    def first(self, weights: Tensors, part: str, value: Tensor) -> Tensor:
+        """The first layer on an input with these entries."""
+        table = weights[part + ROWS]
+        if part == SHARED:
+            table = table[self.item] if table.dim() == 2 else table[self.owner, self.item]
+        return self.summed(table * value[:, None]) + weights[part + "bias0"]
+
+    def kept(self, part: str, when: tuple[int, int], owner: Tensor, position: Tensor, dropout: float) -> Tensor:
+        """0 where dropout strikes, else the factor that keeps the expectation."""
+        key = fold_tensor(stream(self.world.seed, Purpose.DROPOUT, *when, SITES[part]), self.client)
+        draws = uniform(fold_tensor(key[owner], position), self.world.dtype)
+        return (draws >= dropout).to(self.world.dtype) / (1 - dropout)
+
+    def noise(self, part: str, when: tuple[int, int], width: int) -> Tensor:
+        key = fold_tensor(stream(self.world.seed, Purpose.NOISE, *when, SITES[part]), self.client)
+        return normal(key[:, None], torch.arange(width, device=key.device)[None], self.world.dtype)
+
+
+def _layer(weights: Tensors, part: str, layer: int, hidden: Tensor) -> Tensor:
+    """x W + b, with weights common to all clients or one per client."""
+    weight, bias = weights[f"{part}weight{layer}"], weights[f"{part}bias{layer}"]
+    through = hidden @ weight if weight.dim() == 2 else torch.bmm(hidden.unsqueeze(1), weight).squeeze(1)
+    return through + bias
+
+
+def _slope(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _filled(chunk: Chunk, width: int) -> Tensor:
+    """Which of `width` places per client hold a row."""
+    length = chunk.tensor(chunk.positives)
+    return torch.arange(width, device=length.device)[None] < length[:, None]

@@ -1,0 +1,210 @@
+"""FedDAE: the suite, whole networks under library optimisers as the naive loop, and the sizes that were published."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Ups, participants
+from fedrec.federation.simulator import Simulator
+from fedrec.federation.wire import parse_stages
+from fedrec.methods.feddae import DECODER, GATE, OWN, SHARED, FedDAE
+from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
+from fedrec.testing import MethodTests, assert_close, run, tiny_world
+
+SMALL = {"dim": 3, "layers": 2, "lr": 0.02, "lr_server": 0.03, "weight_decay": 1e-3, "epochs": 2}
+
+
+def layers(method: FedDAE, data: ClientData, part: str) -> nn.ModuleList:
+    """Linear layers with the method's initial values."""
+    initial, found = method.initial(data.world, part), nn.ModuleList()
+    for k in range(len(initial) // 2):
+        weight, bias = initial[f"{part}weight{k}"], initial[f"{part}bias{k}"]
+        layer = nn.Linear(*weight.shape, dtype=weight.dtype)
+        layer.load_state_dict({"weight": weight.T, "bias": bias})
+        found.append(layer)
+    return found
+
+
+def tower(parts: nn.ModuleList, x: Tensor) -> Tensor:
+    for k, layer in enumerate(parts):
+        x = layer(x if k == 0 else x.tanh())
+    return x
+
+
+class Net(nn.Module):
+    """One user's autoencoder with both encoders whole."""
+
+    def __init__(self, method: FedDAE, data: ClientData, number: int) -> None:
+        super().__init__()
+        self.method, self.seed, self.number = method, data.world.seed, number
+        self.own, self.gate = layers(method, data, OWN), layers(method, data, GATE)
+        self.x = torch.zeros(data.world.items, dtype=torch.float64)
+        self.x[torch.from_numpy(data.chunk(np.array([number])).items)] = 1
+
+    def keys(self, purpose: Purpose, when: tuple[int, int], site: int) -> Tensor:
+        return fold_tensor(stream(self.seed, purpose, *when, site), torch.tensor(self.number))
+
+    def dropped(self, x: Tensor, when: tuple[int, int] | None, site: int) -> Tensor:
+        if when is None:
+            return x
+        draws = uniform(fold_tensor(self.keys(Purpose.DROPOUT, when, site), torch.arange(len(x))))
+        return x * (draws >= self.method.dropout) / (1 - self.method.dropout)
+
+    def latent(self, shared: nn.ModuleList, when: tuple[int, int] | None) -> tuple[Tensor, Tensor, Tensor]:
+        """z, mu and sigma^2 of the mixture."""
+        unit = self.x / max(float(self.x.norm()), 1e-12)
+        weights = self.gate[1](self.dropped(self.gate[0](self.x).relu(), when, 2)).softmax(0)
+        z, mean, variance = (torch.zeros(self.method.dim, dtype=torch.float64) for _ in range(3))
+        for site, (encoder, weight) in enumerate(zip((self.own, shared), weights, strict=True)):
+            mu, log = tower(encoder, self.dropped(unit, when, site)).chunk(2)
+            noise = torch.zeros(()) if when is None else self.noise(when, site)
+            z = z + weight * (mu + noise * (log / 2).exp())
+            mean, variance = mean + weight * mu, variance + weight**2 * log.exp()
+        return z, mean, variance
+
+    def noise(self, when: tuple[int, int], site: int) -> Tensor:
+        return normal(self.keys(Purpose.NOISE, when, site), torch.arange(self.method.dim))
+
+    def loss(self, shared: nn.ModuleList, decoder: nn.ModuleList, beta: float, when: tuple[int, int]) -> Tensor:
+        z, mean, variance = self.latent(shared, when)
+        kl = 0.5 * (mean**2 + variance - 1 - variance.log()).sum()
+        return -(self.x * tower(decoder, z).log_softmax(0)).sum() + beta * kl
+
+
+def train(net: Net, shared: nn.ModuleList, decoder: nn.ModuleList, round: int) -> list[Tensor]:
+    """All epochs of one client; the gradient that it sends, summed over epochs."""
+    method, common = net.method, [*shared.parameters(), *decoder.parameters()]
+    mine = [*net.own.parameters(), *net.gate.parameters()]
+    steps = torch.optim.Adam(mine, lr=method.lr, weight_decay=method.weight_decay)
+    beta = math.tanh(round / 10) if method.variant == "paper" else float(round == 0)
+    for parameter in (*common, *mine):
+        parameter.grad = None
+    total = [torch.zeros_like(parameter) for parameter in common]
+    for epoch in range(method.epochs):
+        if method.variant == "paper":
+            for parameter in (*common, *mine):
+                parameter.grad = None
+        net.loss(shared, decoder, beta * method.beta, (round, epoch)).backward()
+        steps.step()
+        for sum_, parameter in zip(total, common, strict=True):
+            sum_ += cast(Tensor, parameter.grad)
+    return total
+
+
+def named(part: str, parts: nn.ModuleList) -> dict[str, Tensor]:
+    found = {}
+    for k, layer in enumerate(parts):
+        found |= {f"{part}weight{k}": layer.weight.detach().T.clone(), f"{part}bias{k}": layer.bias.detach().clone()}
+    return found
+
+
+def reference(method: FedDAE, data: ClientData, rounds: int) -> dict[str, Tensor]:
+    world = data.world
+    shared, decoder = layers(method, data, SHARED), layers(method, data, DECODER)
+    common = [*shared.parameters(), *decoder.parameters()]
+    server = torch.optim.Adam(common, lr=method.lr_server)
+    nets = [Net(method, data, number) for number in range(world.clients)]
+    for round in range(rounds):
+        chosen = participants(world, round, world.participation)
+        gradients = []
+        for number in chosen:
+            gradients.append(train(nets[number], shared, decoder, round))
+            if method.variant == "released":
+                nets[number] = Net(method, data, int(number))
+        for parameter, *each in zip(common, *gradients, strict=True):
+            parameter.grad = torch.stack(each).mean(0)
+        server.step()
+    with torch.no_grad():
+        scores = torch.stack([tower(decoder, net.latent(shared, None)[1]) for net in nets])
+    found = {f"server.{name}": value for name, value in (named(SHARED, shared) | named(DECODER, decoder)).items()}
+    if method.variant == "paper":
+        for part in (OWN, GATE):
+            each = [named(part, net.own if part == OWN else net.gate) for net in nets]
+            rest = [name for name in each[0] if name != part + "weight0"]
+            found |= {f"client.{name}": torch.stack([mine[name] for mine in each]) for name in rest}
+    return found | {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
+
+
+class FedDAETests(MethodTests):
+    layouts = ("devices",)
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return reference(self.method, data, rounds)
+
+
+class TestFedDAE(FedDAETests):
+    method = FedDAE(**SMALL, beta=0.7)
+
+
+class TestFedDAEReleased(FedDAETests):
+    method = FedDAE(**{**SMALL, "layers": 3, "epochs": 3}, variant="released")
+    rounds = 2
+
+
+def test_sizes_are_the_published_ones():
+    shapes = FedDAE()._shapes(OWN, 1682)
+    assert [shapes[f"weight{k}"] for k in range(3)] == [(1682, 768), (768, 512), (512, 512)]
+    shapes = FedDAE()._shapes(DECODER, 1682)
+    assert [shapes[f"weight{k}"] for k in range(3)] == [(256, 512), (512, 768), (768, 1682)]
+    small = FedDAE(**FedDAE.presets["small"])
+    assert [small._shapes(OWN, 9)[f"weight{k}"] for k in range(2)] == [(9, 64), (64, 64)]
+    assert [small._shapes(DECODER, 9)[f"weight{k}"] for k in range(2)] == [(32, 64), (64, 9)]
+    assert small._shapes(GATE, 9)["weight0"] == (9, 32)
+
+
+def test_beta_grows_or_is_gone():
+    method = FedDAE(beta=2.0, anneal_cap=0.2)
+    assert [method.strength(t) for t in (0, 1, 30)] == pytest.approx([0, 2 * math.tanh(0.1), 0.4])
+    assert [FedDAE(variant="released").strength(t) for t in (0, 1, 30)] == [1, 0, 0]
+
+
+def test_bytes_are_shared_encoder_and_decoder_each_way():
+    simulator = Simulator(FedDAE(**SMALL), tiny_world(dtype=torch.float32))
+    for round in range(2):
+        simulator.round(round)
+    floats = 40 * 6 + 6 + 6 * 6 + 6 + 3 * 6 + 6 + 6 * 40 + 40
+    assert (simulator.wire.ledger.up == 2 * 4 * floats).all()
+    assert (simulator.wire.ledger.down == 2 * 4 * floats).all()
+
+
+def test_gradients_pass_stages_one_by_one():
+    data = tiny_world()
+    loose = run(FedDAE(**SMALL), data, 2, stages=parse_stages("clip=1e9"))
+    assert_close(loose, run(FedDAE(**SMALL), data, 2), 1e-9, "a clip that never strikes against none")
+    tight = run(FedDAE(**SMALL), data, 2, stages=parse_stages("clip=0.01"))
+    assert not torch.allclose(tight["scores"], loose["scores"])
+
+
+def test_half_the_memory_is_nearly_the_same():
+    data = tiny_world(dtype=torch.float32)
+    whole, half = (Simulator(FedDAE(**SMALL, half=kind), data) for kind in (False, True))
+    for simulator in (whole, half):
+        simulator.round(0)
+    kept, rough = whole.homes[0].state.per_client, half.homes[0].state.per_client
+    assert all(2 * rough[name].nbytes == value.nbytes for name, value in kept.items())
+    assert all(torch.allclose(rough[name].float(), value, atol=0.02) for name, value in kept.items())
+
+
+def test_a_silent_round_changes_nothing():
+    method = FedDAE(**SMALL)
+    server = method.init_server(tiny_world().world)
+    assert method.aggregate(server, Ups({}, {}, np.zeros(0, np.int64)), 0) is server
+
+
+def test_several_users_per_client_are_refused():
+    with pytest.raises(FedrecError, match="one user per client"):
+        Simulator(FedDAE(**SMALL), tiny_world(silos=(5, 4, 3)))
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 1}, {"dropout": 1.0}, {"beta": -1.0}, {"anneal_cap": 2.0}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(FedrecError, match="feddae"):
+        FedDAE(**wrong)
