@@ -15,6 +15,7 @@ from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedcia import FedCIA
+from fedrec.methods.feddae import FedDAE
 from fedrec.methods.fedfast import FedFast
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.fedrap import FedRAP
@@ -48,6 +49,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     GPFedRec,
     CoFedRec,
     FedRAP,
+    FedDAE,
     PFedGraph,
     PerFedRec,
     IFedRec,
