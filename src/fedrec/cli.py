@@ -182,18 +182,68 @@ def compare_command(
 
 @app.command("report")
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders of run folders.")] = None,
     out: Annotated[Path | None, typer.Option(help="The file; default report.html in the first folder.")] = None,
     references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
+    figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of the figure, key=value.")] = None,
 ) -> None:
-    """One self-contained HTML page about a run, its seeds, or several runs side by side."""
+    """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec import console
+    from fedrec.experiment.params import parse_settings
     from fedrec.report.comparison import find_runs
     from fedrec.report.html import write_report
+    from fedrec.report.pictures import PICTURES, picture_class
+    from fedrec.report.pictures.write import write_figure
 
+    if figure == "list":
+        rows = [[name, kind.summary, kind.settings()] for name, kind in PICTURES.items()]
+        console.table(["figure", "what", "settings (--set)"], rows)
+        return
+    kind = picture_class(figure) if figure else None
+    if not runs:
+        raise FedrecError("give the folder of a run, e.g. fedrec report runs/fedmf-ml-100k")
+    if kind is not None:
+        path = write_figure(kind, parse_settings(set_ or []), find_runs(runs), out or runs[0] / f"{kind.name}.html")
+        console.out.print(f"{path} written")
+        return
+    if set_:
+        raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
     path = write_report(find_runs(runs), out or runs[0] / "report.html", references, users)
     console.out.print(f"{path} written")
+
+
+@app.command("reproduce")
+def reproduce_command(
+    target: Annotated[str | None, typer.Argument(help="PAPER or PAPER/TABLE; left out: the list.")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
+    protocols: Annotated[str | None, typer.Option(help="Only these, with semicolons, e.g. honest.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Instead of the table's, e.g. 0,1,2.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One seed and a tenth of the rounds.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs, do nothing.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    memory: Annotated[str, typer.Option(help="Memory budget of a run.")] = "8G",
+    out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
+) -> None:
+    """Run a paper's tables again, beside what it prints and under the honest protocol; goes on where it stopped."""
+    from fedrec.reproduce.command import Wanted, reproduce, show_papers
+
+    if target is None:
+        show_papers()
+        return
+    wanted = Wanted(
+        _words(datasets, ","), _words(protocols, ";"), _words(rows, ";"), _seed_list(seeds, None) or [], quick, jobs,
+        device, memory,
+    )  # fmt: skip
+    if not reproduce(target, wanted, out, dry_run):
+        raise typer.Exit(1)
+
+
+def _words(text: str | None, separator: str) -> list[str]:
+    return [word.strip() for word in text.split(separator) if word.strip()] if text else []
 
 
 @app.command("methods")
@@ -204,10 +254,11 @@ def methods_command(
     from fedrec import console
     from fedrec.experiment.params import describe, parameters
     from fedrec.methods import method_class, methods
+    from fedrec.methods.kinds import backbones_of
 
     if name is None:
         rows = [
-            [m.name, "reference" if m.centralised else "federated", ", ".join(m.backbones) or "-",
+            [m.name, "reference" if m.centralised else "federated", ", ".join(backbones_of(m)) or "-",
              ", ".join(m.aliases) or "-", m.summary]
             for m in methods().values()
         ]  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedrec
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, Mean, Rows
 from fedrec.federation.simulator import Simulator
@@ -157,3 +158,13 @@ def test_received_tensors_are_what_clients_score_with():
     zero = {name: torch.zeros_like(value) for name, value in server.items()} | {"bias2": torch.tensor([0.25]).double()}
     scores = method.score(state, Down(shared=zero), chunk, torch.arange(3))
     assert torch.equal(scores, torch.full((4, 3), 0.25, dtype=torch.float64))
+
+
+def test_equal_shares_are_the_plain_mean_of_fedmf() -> None:
+    results = [
+        fedrec.run(name, "synthetic@users=50+items=200", rounds=8, lr=20.0, dim=4, **more)
+        for name, more in (("fedmf", {}), ("fedavg", {"shares": "equal"}), ("fedavg", {}))
+    ]
+    first, same, other = (result.evaluation.per_user["ndcg@10"] for result in results)
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)

@@ -28,6 +28,7 @@ class FedAvg(Aggregating):
     fold_in_rounds: ClassVar[int | None] = 30
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": TOGETHER}
 
+    shares: Literal["samples", "equal"] = "samples"  # equal: the plain mean, which FedCA's comparison calls FCF
     score_with: Literal["received", "local"] = "received"  # local: the client's own model after training
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
@@ -43,8 +44,8 @@ class FedAvg(Aggregating):
         return Down(shared=server)
 
     def weight(self, chunk: Chunk) -> Tensor | None:
-        """N_u: positives and sampled negatives of the client."""
-        return chunk.sample_counts()
+        """N_u: positives and sampled negatives of the client; None: all clients alike."""
+        return chunk.sample_counts() if self.shares == "samples" else None
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         weight, keep = self.weight(chunk), self.score_with == "local"

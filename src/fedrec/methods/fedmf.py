@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from fedrec.federation.clients import Chunk
 from fedrec.methods.fedavg import FedAvg
 
 
@@ -22,5 +21,4 @@ class FedMF(FedAvg):
     paper: ClassVar[str] = "Chai et al., IEEE Intelligent Systems 2020"
     backbones: ClassVar[tuple[str, ...]] = ("mf",)
 
-    def weight(self, chunk: Chunk) -> None:
-        """All clients count the same."""
+    shares: Literal["samples", "equal"] = "equal"

@@ -1,0 +1,1 @@
+"""The papers' tables, run again: each table is a list of runs and what the paper prints beside them."""

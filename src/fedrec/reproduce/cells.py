@@ -1,0 +1,114 @@
+"""The runs of a table, each in a folder and a process of its own, so that one can fail, stop or go on alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedrec import evaluation
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import RunConfig, read_config, require_same
+from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.params import build_method
+from fedrec.reproduce.definition import Table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table."""
+
+    row: str
+    dataset: str
+    protocol: str
+    config: RunConfig
+    folder: Path
+
+    def summary(self) -> dict[str, Any] | None:
+        """What the run came to; None while it has not."""
+        path = self.folder / "summary.json"
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+    def name(self) -> str:
+        return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"
+
+
+def cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:
+    """Every run of the table, seeds last: an interrupted study has whole columns first."""
+    found = []
+    for seed in table.seeds:
+        for protocol in table.protocols:
+            for dataset in table.datasets:
+                for row in table.rows:
+                    if row.only and protocol not in row.only:
+                        continue
+                    config = replace(table.config(row, dataset, protocol, seed), device=device, memory=memory)
+                    folder = out / table.name / _safe(protocol) / _safe(dataset) / _safe(row.label) / f"seed{seed}"
+                    found.append(Cell(row.label, dataset, protocol, config, folder))
+    return found
+
+
+def require_runnable(planned: Sequence[Cell]) -> None:
+    """Every method, preset and parameter is checked before the first run; so is what an earlier study left behind."""
+    for cell in planned:
+        config = cell.config
+        evaluation.protocol(config.protocol)
+        build_method(
+            config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
+        )
+        if (cell.folder / "config.toml").is_file():
+            require_same(read_config(cell.folder / "config.toml"), config.to_dict(), cell.folder)
+
+
+def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None]) -> dict[str, str]:
+    """Run what is not there yet, `jobs` at a time; returns the error of every cell that failed."""
+    todo = [cell for cell in planned if cell.summary() is None]
+    told(f"{len(planned)} runs, {len(planned) - len(todo)} of them already there")
+    failed: dict[str, str] = {}
+    for number, (cell, seconds, error) in enumerate(_finished(todo, jobs), start=1):
+        if error:
+            failed[cell.name()] = error
+        told(f"{number} of {len(todo)}: {cell.name()}: {error or _headline(cell)} ({seconds:.0f} s)")
+    return failed
+
+
+def _finished(todo: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, float, str]]:
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        waiting = {pool.submit(_run, cell, jobs): cell for cell in todo}
+        for future in as_completed(waiting):
+            yield waiting[future], *future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run(cell: Cell, jobs: int) -> tuple[float, str]:
+    """Seconds and error of one run, in a process that leaves no memory behind."""
+    started = time.monotonic()
+    folder = RunFolder(cell.folder)
+    if not folder.config.is_file():
+        RunFolder.create(cell.folder, cell.config.to_dict())
+    command = [sys.executable, "-m", "fedrec.cli", "run", "--resume", "--out", str(cell.folder), "--quiet"]
+    threads = {name: str(max(1, (os.cpu_count() or 1) // jobs)) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(threads if jobs > 1 else {})})
+    last = done.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
+    return time.monotonic() - started, "" if done.returncode == 0 else last[0].removeprefix("error: ")
+
+
+def _headline(cell: Cell) -> str:
+    summary = cell.summary()
+    if summary is None:
+        raise FedrecError(f"{cell.folder} has no summary.json although its run ended well; remove it and run again")
+    name = next(iter(summary["test"]))
+    return f"{name} {summary['test'][name]:.4f}, round {summary['best_round']} of {summary['rounds_run']}"
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in name)

@@ -1,0 +1,86 @@
+"""`fedrec reproduce`: plan, run, write."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedrec import console
+from fedrec.experiment.config import RunConfig
+from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
+from fedrec.reproduce.definition import Table, chosen, narrowed, papers, tables
+from fedrec.reproduce.page import write_page
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """Which part of a paper is run, and how."""
+
+    datasets: Sequence[str] = ()
+    protocols: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+    quick: bool = False
+    jobs: int = 1
+    device: str = "cpu"
+    memory: str = "8G"
+
+
+def show_papers() -> None:
+    """All tables that can be run."""
+    rows = [
+        [f"{paper}/{table.name}", len(table.rows), ", ".join(table.datasets), ", ".join(table.protocols), table.title]
+        for paper in papers()
+        for table in tables(paper).values()
+    ]
+    console.table(["table", "rows", "datasets", "protocols", "what"], rows)
+
+
+def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> bool:
+    """Run the tables of `target`; whether every run succeeded."""
+    paper, found = chosen(target)
+    folder = out or Path("runs") / "reproduce" / (paper + ("-quick" if wanted.quick else ""))
+    parts = [narrowed(t, wanted.datasets, wanted.protocols, wanted.rows, wanted.seeds, wanted.quick) for t in found]
+    planned = [(table, cells(table, folder, wanted.device, wanted.memory)) for table in parts]
+    for _, runs in planned:
+        require_runnable(runs)
+    if dry_run:
+        for _, runs in planned:
+            _show_commands(runs)
+        return True
+    succeeded = [_run_table(table, runs, wanted.jobs, folder) for table, runs in planned]  # all of them, not until one
+    return all(succeeded)
+
+
+def _run_table(table: Table, runs: Sequence[Cell], jobs: int, folder: Path) -> bool:
+    console.out.print(f"{table.name}: {table.title}", style="bold")
+    try:
+        failed = run_cells(runs, jobs, lambda line: console.err.print(line))
+    except KeyboardInterrupt:
+        write_page(table, runs, {}, folder)
+        console.err.print("interrupted; the same command goes on where it stopped")
+        raise
+    path = write_page(table, runs, failed, folder)
+    console.out.print(path.read_text(encoding="utf-8"))
+    console.out.print(f"{path} written")
+    return not failed
+
+
+def _show_commands(runs: Sequence[Cell]) -> None:
+    for cell in runs:
+        console.out.print(shlex.join(["fedrec", "run", cell.config.method, *_flags(cell.config)]))
+
+
+def _flags(config: RunConfig) -> list[str]:
+    values = config.to_dict()
+    params = values.pop("params", {})
+    defaults = {f.name: f.default for f in dataclasses.fields(RunConfig)}
+    words = [
+        word
+        for name, value in values.items()
+        if name != "method" and value != defaults[name]
+        for word in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]

@@ -1,0 +1,118 @@
+"""What a table of a paper consists of, read from `tables/PAPER.toml`: its rows, their runs, the printed figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.experiment.config import RunConfig, make_config
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a method with its settings, those that differ by dataset, and what is printed."""
+
+    label: str
+    run: Mapping[str, Any]
+    only: Sequence[str] = ()  # protocols; empty: all of the table
+    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    printed: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """`printed` figures were made under the first of `protocols`; the others show what the method is worth."""
+
+    name: str
+    title: str
+    metrics: Sequence[str]
+    protocols: Sequence[str]
+    datasets: Sequence[str]
+    rows: Sequence[Row]
+    run: Mapping[str, Any] = field(default_factory=dict)
+    under: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seeds: Sequence[int] = (0, 1, 2)
+    notes: Sequence[str] = ()
+    measured: Sequence[str] = ()  # metrics of the other protocols, where the published ones do not exist there
+
+    def config(self, row: Row, dataset: str, protocol: str, seed: int) -> RunConfig:
+        """The run of one cell: settings of the table < of the protocol < of the row < of the row on this dataset."""
+        values: dict[str, Any] = {"data": dataset, "protocol": protocol, "seed": seed}
+        params: dict[str, Any] = {}
+        for layer in (self.run, self.under.get(protocol, {}), row.run, row.on.get(dataset, {})):
+            params |= layer.get("set", {})
+            values |= {name: value for name, value in layer.items() if name != "set"}
+        return make_config({**values, "params": params})
+
+    def shown(self, protocol: str) -> Sequence[str]:
+        return self.metrics if protocol == self.protocols[0] or not self.measured else self.measured
+
+
+def papers() -> list[str]:
+    """The papers whose tables are defined."""
+    folder = resources.files("fedrec.reproduce") / "tables"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def tables(paper: str) -> dict[str, Table]:
+    """The tables of one paper by name."""
+    if paper not in papers():
+        raise unknown("paper", paper, papers())
+    text = (resources.files("fedrec.reproduce") / "tables" / f"{paper}.toml").read_text(encoding="utf-8")
+    return {name: _table(name, dict(values)) for name, values in tomllib.loads(text).items()}
+
+
+def chosen(target: str) -> tuple[str, list[Table]]:
+    """`fedca` or `fedca/table2`: the paper and its tables."""
+    paper, _, name = target.partition("/")
+    known = tables(paper)
+    if name and name not in known:
+        raise unknown(f"table of {paper}", name, known)
+    return paper, [known[name]] if name else list(known.values())
+
+
+def narrowed(table: Table, datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str],
+             seeds: Sequence[int], quick: bool) -> Table:  # fmt: skip
+    """The part of a table that was asked for; `quick` is one seed and a tenth of the rounds."""
+    _known("dataset", datasets, table.datasets, table)
+    _known("row", rows, [row.label for row in table.rows], table)
+    smaller = dataclasses.replace(
+        table,
+        datasets=datasets or table.datasets,
+        protocols=protocols or table.protocols,
+        rows=[row for row in table.rows if not rows or row.label in rows],
+        seeds=seeds or (table.seeds[:1] if quick else table.seeds),
+    )
+    return dataclasses.replace(smaller, rows=[_short(row, table.run) for row in smaller.rows]) if quick else smaller
+
+
+def _short(row: Row, common: Mapping[str, Any]) -> Row:
+    rounds = row.run.get("rounds", common.get("rounds", 100))
+    on = {data: {k: v for k, v in values.items() if k != "rounds"} for data, values in row.on.items()}
+    return dataclasses.replace(row, run={**row.run, "rounds": max(1, rounds // 10)}, on=on)
+
+
+def _known(kind: str, given: Sequence[str], known: Sequence[str], table: Table) -> None:
+    for name in given:
+        if name not in known:
+            raise unknown(f"{kind} of {table.name}", name, known)
+
+
+def _table(name: str, values: dict[str, Any]) -> Table:
+    rows = [_row(dict(row)) for row in values.pop("rows")]
+    table = Table(name=name, rows=rows, **values)
+    labels = [row.label for row in rows]
+    if len(set(labels)) != len(labels):
+        raise FedrecError(f"table {name} has two rows of the same label")
+    return table
+
+
+def _row(values: dict[str, Any]) -> Row:
+    known = {f.name for f in dataclasses.fields(Row)} - {"run"}
+    parts = {key: values.pop(key) for key in list(values) if key in known}
+    return Row(run=values, **parts)

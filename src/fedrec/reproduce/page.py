@@ -1,0 +1,85 @@
+"""A table as it came out, beside what is printed: Markdown for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fedrec.data.atomic import atomic_file
+from fedrec.reproduce.cells import Cell
+from fedrec.reproduce.definition import Row, Table
+
+
+def write_page(table: Table, planned: Sequence[Cell], failed: Mapping[str, str], folder: Path) -> Path:
+    """`table.md` and `table.json` below the table's folder; what is missing is left open."""
+    path = folder / table.name / "table.md"
+    for file, text in (
+        (path, "\n".join(_lines(table, planned, failed)) + "\n"),
+        (path.with_suffix(".json"), json.dumps(_records(table, planned), indent=2) + "\n"),
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def _lines(table: Table, planned: Sequence[Cell], failed: Mapping[str, str]) -> Iterable[str]:
+    yield f"# {table.title}"
+    yield ""
+    for note in table.notes:
+        yield f"- {note}"
+    for protocol in table.protocols:
+        for dataset in table.datasets:
+            yield from ("", f"## {dataset}, protocol `{protocol}`", "")
+            yield from _grid(table, [c for c in planned if (c.protocol, c.dataset) == (protocol, dataset)], protocol)
+    if failed:
+        yield from ("", "Failed:", *(f"- {name}: {error}" for name, error in failed.items()))
+
+
+def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]:
+    metrics, published = table.shown(protocol), protocol == table.protocols[0]
+    heads = [part for m in metrics for part in ([m, "print", "difference"] if published else [m])]
+    yield "| " + " | ".join(["method", *heads, "seeds", "s"]) + " |"
+    yield "|" + "---|" * (len(heads) + 3)
+    for row in table.rows:
+        mine = [cell for cell in planned if cell.row == row.label]
+        if mine:
+            yield "| " + " | ".join([row.label, *_figures(table, row, mine, protocol)]) + " |"
+
+
+def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Iterable[str]:
+    done = [summary for cell in mine if (summary := cell.summary()) is not None]
+    printed = row.printed.get(mine[0].dataset, ()) if protocol == table.protocols[0] else ()
+    for index, metric in enumerate(table.shown(protocol)):
+        values = [summary["test"][metric] for summary in done if metric in summary["test"]]
+        yield _spread(values)
+        if protocol == table.protocols[0]:
+            there = index < len(printed)
+            yield f"{printed[index]:.4f}" if there else "-"
+            yield f"{mean(values) - printed[index]:+.4f}" if there and values else "-"
+    yield str(len(done))
+    yield f"{mean(summary['seconds']['total'] for summary in done):.0f}" if done else "-"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def _records(table: Table, planned: Sequence[Cell]) -> list[dict[str, Any]]:
+    rows = {row.label: row for row in table.rows}
+    found = []
+    for cell in planned:
+        summary = cell.summary()
+        printed = rows[cell.row].printed.get(cell.dataset, ()) if cell.protocol == table.protocols[0] else ()
+        found.append({
+            "row": cell.row, "dataset": cell.dataset, "protocol": cell.protocol, "seed": cell.config.seed,
+            "printed": dict(zip(table.metrics, printed, strict=False)), "config": cell.config.to_dict(),
+            "test": None if summary is None else summary["test"],
+            "best_round": None if summary is None else summary["best_round"],
+        })  # fmt: skip
+    return found

@@ -1,0 +1,127 @@
+"""The tables of the papers: their definitions, and the runs, pages and errors of a small one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedrec.errors import FedrecError
+from fedrec.reproduce.cells import cells, require_runnable, run_cells
+from fedrec.reproduce.command import Wanted, reproduce
+from fedrec.reproduce.definition import Row, Table, chosen, narrowed, papers, tables
+from fedrec.reproduce.page import write_page
+
+TINY = "synthetic@users=50+items=200"
+SMALL = Table(
+    name="small",
+    title="A small table",
+    metrics=["recall@10", "ndcg@10"],
+    protocols=["honest", "honest,neg_pool=leaked"],
+    datasets=[TINY],
+    seeds=[0, 1],
+    run={"rounds": 2},
+    rows=[
+        Row("Popularity", {"method": "popularity", "rounds": 1}),
+        Row("FedMF", {"method": "fedmf", "set": {"dim": 4}}, printed={TINY: [0.5, 0.25]}),
+        Row("Only honest", {"method": "local", "set": {"dim": 4}}, only=["honest"]),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.parametrize("paper", papers())
+def test_every_defined_run_can_be_built(paper: str, tmp_path: Path) -> None:
+    for table in tables(paper).values():
+        planned = cells(table, tmp_path, "cpu", "8G")
+        require_runnable(planned)
+        assert len({cell.folder for cell in planned}) == len(planned)
+        for row in table.rows:
+            assert all(len(figures) == len(table.metrics) for figures in row.printed.values()), row.label
+
+
+def test_a_table_runs_once_and_shows_what_its_runs_measured(tmp_path: Path) -> None:
+    planned = cells(SMALL, tmp_path, "cpu", "8G")
+    assert len(planned) == 2 * (3 + 2)  # one row only under one of two protocols
+    told: list[str] = []
+    assert run_cells(planned, 2, told.append) == {}
+    page = write_page(SMALL, planned, {}, tmp_path).read_text()
+    mine = [cell for cell in planned if cell.row == "FedMF" and cell.protocol == "honest"]
+    values = [cell.summary()["test"]["recall@10"] for cell in mine]  # type: ignore[index]
+    average = sum(values) / 2
+    assert f"| FedMF | {average:.4f} ± " in page
+    assert f"{average - 0.5:+.4f}" in page
+    assert page.count("Only honest") == 1
+    records = json.loads((tmp_path / "small" / "table.json").read_text())
+    assert sorted(r["test"]["recall@10"] for r in records if r["row"] == "FedMF" and r["printed"]) == sorted(values)
+    again: list[str] = []
+    run_cells(planned, 1, again.append)
+    assert again == [f"{len(planned)} runs, {len(planned)} of them already there"]
+
+
+def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    rows = [
+        Row("Gone", {"method": "popularity", "rounds": 1}, on={TINY: {"data": "no-such-file.csv"}}),
+        SMALL.rows[0],
+    ]
+    table = dataclasses.replace(SMALL, rows=rows, seeds=[0], protocols=["honest"])
+    planned = cells(table, tmp_path, "cpu", "8G")
+    failed = run_cells(planned, 1, lambda line: None)
+    assert list(failed) == [f"Gone, {TINY}, honest, seed 0"]
+    assert "no-such-file.csv" in failed[f"Gone, {TINY}, honest, seed 0"]
+    page = write_page(table, planned, failed, tmp_path).read_text()
+    assert "| Gone | - |" in page
+    assert "Failed:" in page
+
+
+def test_changed_settings_are_not_taken_for_the_same_run(tmp_path: Path) -> None:
+    table = dataclasses.replace(SMALL, rows=SMALL.rows[1:2], seeds=[0], protocols=["honest"])
+    run_cells(cells(table, tmp_path, "cpu", "8G"), 1, lambda line: None)
+    other = dataclasses.replace(table, rows=[Row("FedMF", {"method": "fedmf", "set": {"dim": 8}})])
+    with pytest.raises(FedrecError, match="other settings"):
+        require_runnable(cells(other, tmp_path, "cpu", "8G"))
+
+
+def test_quick_is_one_seed_and_a_tenth_of_the_rounds() -> None:
+    paper, found = chosen("fedca/table2-pmf")
+    quick = narrowed(found[0], ["ml-100k"], ["honest"], ["FedAvg"], [], quick=True)
+    assert paper == "fedca"
+    assert [quick.config(row, "ml-100k", "honest", 0).rounds for row in quick.rows] == [10]
+    assert list(quick.seeds) == [0]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["fedcca"], "did you mean 'fedca'"),
+        (["fedca/table22"], "table of fedca"),
+        (["fedca/table2-pmf", "--datasets", "ml-10k"], "did you mean 'ml-100k'"),
+        (["fedca/table2-pmf", "--rows", "Fedavg"], "did you mean 'FedAvg'"),
+        (["fedca/table2-pmf", "--protocols", "honst", "--dry-run"], "honest"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], answer: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedrec.cli", "reproduce", *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert answer in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_dry_run_shows_commands_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = Wanted(datasets=["ml-100k"], protocols=["honest"], rows=["FedCA (paper)"], seeds=[0])
+    assert reproduce("fedca/table2-pmf", wanted, tmp_path / "x", dry_run=True)
+    said = capsys.readouterr().out
+    assert "fedrec run fedca --protocol" in said or "fedrec run fedca --backbone mf --preset paper" in said
+    assert not (tmp_path / "x").exists()
