@@ -77,6 +77,7 @@ class Run:
             config.eval_every,
             config.patience if config.patience is not None else self.protocol.patience,
             self.protocol.select_last,
+            self.method.may_stop,
         )
         self.stages = self._stages()
         device = _device(config.device)
@@ -166,7 +167,8 @@ class Run:
             return  # killed before its first checkpoint: start over
         self.progress = checkpoint.load_resume(folder.last, self.simulator, self.config.to_dict())
         patience, stale = self.rules.patience, self.progress.stale
-        self.progress.stopped_early = patience is not None and stale >= patience  # a longer patience goes on
+        over = patience is not None and stale >= patience  # a longer patience goes on
+        self.progress.stopped_early = over and self.rules.may_stop(self.progress.next_round - 1)
         folder.forget_after(self.progress.next_round)
         if self.progress.best_round >= 0 and folder.best.exists():
             self._best = self._stored_best(folder)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedrec.random import Purpose, fold_array, stream
 
@@ -149,9 +150,20 @@ class Mean:
 
 @dataclass(frozen=True)
 class Each:
-    """The server needs every client's own upload (similarity, clustering): kept one by one, which costs memory."""
+    """The server needs every client's own upload (similarity, clustering): kept one by one, which costs memory.
+
+    `lengths`: how much of the last axis each client really sends. What is beyond is zero, never noise, and not counted.
+    """
 
     value: Tensor | Rows
+    lengths: Tensor | None = None
+
+    def sent(self) -> Tensor:
+        """Which entries of the last axis are real: [clients, ..., last]."""
+        assert isinstance(self.value, Tensor)
+        assert self.lengths is not None
+        real = torch.arange(self.value.shape[-1], device=self.value.device) < self.lengths[:, None]
+        return real.reshape(len(self.value), *[1] * (self.value.dim() - 2), -1)
 
 
 Reduction = Sum | Mean | Each
@@ -172,11 +184,23 @@ class Ups:
         return name in self.reduced or name in self.each
 
     def stacked(self, name: str) -> tuple[np.ndarray, Tensor]:
-        """Individual uploads of equal shape: client ids (ascending) and one tensor with a leading client axis."""
+        """Individual uploads: client ids (ascending) and one tensor with a leading client axis.
+
+        Where last axes differ in length, the shorter ones are filled up with zeros.
+        """
         parts = self.each[name]
         ids = np.concatenate([clients for clients, _ in parts])
+        longest = max(value.shape[-1] for _, value in parts)
+        whole = [_filled(value, longest) for _, value in parts]
+        values = whole[0] if len(whole) == 1 else torch.cat(whole)
+        if (np.diff(ids) > 0).all():  # as it is without cohorts: no second copy of all tables
+            return ids, values
         order = np.argsort(ids, kind="stable")
-        return ids[order], torch.cat([value for _, value in parts])[torch.from_numpy(order)]
+        return ids[order], values[torch.from_numpy(order)]
+
+
+def _filled(value: Tensor, length: int) -> Tensor:
+    return value if value.shape[-1] == length else pad(value, (0, length - value.shape[-1]))
 
 
 def replicate(tensors: Tensors, clients: int) -> Tensors:
@@ -246,6 +270,10 @@ class Method:
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         """What a client receives in order to score `items`, which need not be those it was trained on."""
         return self.broadcast(server, clients, round)
+
+    def may_stop(self, round: int) -> bool:
+        """Whether a run whose patience ran out may end after this round, or must see what the next one brings."""
+        return True
 
     def remarks(self, world: World) -> Sequence[str]:
         """What every report of a run should say about these parameters in this world."""

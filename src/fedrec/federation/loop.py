@@ -31,6 +31,7 @@ class Rules:
     eval_every: int = 1
     patience: int | None = None
     last_among_equals: bool = False
+    may_stop: Callable[[int], bool] = lambda round: True  # whether a run may end early after this round
 
     def due(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
@@ -74,6 +75,7 @@ def run_rounds(
                 on_best()
             else:
                 progress.stale += 1
-                progress.stopped_early = rules.patience is not None and progress.stale >= rules.patience
+                over = rules.patience is not None and progress.stale >= rules.patience
+                progress.stopped_early = over and rules.may_stop(number)
         progress.next_round = number + 1
         on_round(log, score)

@@ -36,6 +36,8 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool =
     """The (epsilon, delta) that a client has after this many uploads. `clear`: something left beside them as it was."""
     if clear:
         return Guarantee(None, None, uploads, "sample counts leave without noise beside the uploads; fedmf sends none")
+    if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
+        return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
     norm = _norm_of(stages[:at])
     if at == len(stages) or norm is None:
@@ -72,6 +74,15 @@ def delta_of(multiplier: float, epsilon: float) -> float:
     """Delta of one Gaussian mechanism of sensitivity 1 at `epsilon` (Balle & Wang 2018, theorem 8)."""
     gain, loss = 0.5 / multiplier - epsilon * multiplier, -0.5 / multiplier - epsilon * multiplier
     return float(ndtr(gain) - math.exp(min(epsilon + float(log_ndtr(loss)), 0.0)))
+
+
+def zcdp(ratio: float, steps: int, delta: float) -> tuple[float, float]:
+    """rho and the epsilon that follows from it, for steps of this ratio of sensitivity to noise (Bun & Steinke 2016).
+
+    An upper bound that is looser than `epsilon_of`, here because published figures are computed with it.
+    """
+    rho = steps * ratio**2 / 2
+    return rho, rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 def noise_for(clip: float, uploads: int, epsilon: float, delta: float) -> float:

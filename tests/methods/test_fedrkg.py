@@ -1,0 +1,365 @@
+"""FedRKG: the suite, a naive loop with automatic gates, published figures, and what it becomes without guidance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.errors import FedrecError
+from fedrec.evaluation.groups import by_activity
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.loop import Progress, Rules, Score, run_rounds
+from fedrec.federation.samples import Samples
+from fedrec.federation.simulator import Simulator
+from fedrec.methods import FedMF, Local
+from fedrec.methods.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
+from fedrec.methods.guidance import before_commit, gate_means, memory, most_steps
+from fedrec.privacy.accountant import zcdp
+from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
+from methods import naive
+
+OWN = torch.tensor([[1.0, 0, -1], [0.5, 0.5, 0]], dtype=torch.float64)
+COMMON = torch.tensor([[0.0, 1, 1], [1, -1, 0]], dtype=torch.float64)
+SMALL = {"dim": 4, "init_std": 0.3, "batch": 16, "lr": 0.1}
+OFTEN = {**SMALL, "interval": 2, "beta": 0.7, "lr_gate": 0.5, "gate_epochs": 2}
+
+
+class Client(naive.Client):
+    """Also networks of item rows alone, and a gate."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.weight = torch.zeros(3 * self.item.shape[1], dtype=self.item.dtype, requires_grad=True)
+        self.bias = torch.zeros(1, dtype=self.item.dtype, requires_grad=True)
+
+    def scored(self, user: Tensor, rows: Tensor) -> Tensor:
+        if not self.layers:
+            return (self.user[user] * rows).sum(-1)
+        x = torch.cat([self.user[user], rows], -1) if self.user.shape[1] else rows
+        for layer in list(self.layers)[:-1]:
+            x = F.relu(layer(x))
+        return self.layers[-1](x).squeeze(-1)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return self.scored(user, self.item[item])
+
+    def fused(self, common: Tensor, beta: float) -> Tensor:
+        own = self.item.detach()
+        gate = torch.sigmoid(torch.cat([own, common, own - common], 1) @ self.weight + self.bias)
+        return beta * own + (1 - beta) * 2 * gate[:, None] * common
+
+    def learn_gate(self, method: FedRKG, data: ClientData, number: int, round: int, common: Tensor) -> None:
+        samples = Samples(data.chunk(np.array([number])), GATE_SAMPLES + round, method.loss, method.batch)
+        steps = torch.optim.SGD([self.weight, self.bias], lr=method.lr_gate)
+        for epoch in range(method.gate_epochs):
+            for batch in samples.epoch(epoch):
+                real = batch.valid[0]
+                rows = self.fused(common, method.beta)[samples.item[batch.pos[0][real]]]
+                logits = self.scored(batch.user[0][real], rows)
+                steps.zero_grad()
+                F.binary_cross_entropy_with_logits(logits, batch.label[0][real], reduction=method.reduction).backward()
+                steps.step()
+
+
+def reference(method: FedRKG, data: ClientData, rounds: int) -> dict[str, Tensor]:
+    world, common = data.world, method.init_items(data.world)
+    users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
+    clients = [Client(method, method.init_users(world, mine), common, method.init_dense(world)) for mine in users]
+    for round in range(rounds):
+        for number in participants(world, round, world.participation):
+            naive.train(method, clients[number], data, int(number), round)
+        if (round + 1) % method.interval:
+            continue
+        common = torch.stack([client.item.detach() for client in clients]).mean(0)
+        for number, client in enumerate(clients):
+            if method.gate:
+                client.learn_gate(method, data, number, round, common)
+            client.item.data = client.fused(common, method.beta).detach()
+    held = [client.dense() | {"item": client.item.detach()} for client in clients]
+    if method.gate:
+        gates = [{"gate": client.weight.detach(), "gate_bias": client.bias.detach()} for client in clients]
+        held = [mine | gate for mine, gate in zip(held, gates, strict=True)]
+    scores = torch.cat([client.everything() for client in clients])[torch.from_numpy(np.argsort(data.users))]
+    own = {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
+    user = {"user.user": torch.cat([client.user.detach() for client in clients])} if method.model.has_user else {}
+    return {"server.item": common, "scores": scores, **own, **user}
+
+
+class FedRKGTests(MethodTests):
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return reference(self.method, data, rounds)
+
+
+class TestFedRKG(FedRKGTests):
+    method = FedRKG(**OFTEN)
+
+
+class TestFedRKGNcf(FedRKGTests):
+    method = FedRKG(**OFTEN, backbone="ncf")
+
+
+class TestFedRKGLinear(FedRKGTests):
+    method = FedRKG(**OFTEN, backbone="linear", reduction="mean")
+
+
+class TestFedRKGScorer(FedRKGTests):
+    method = FedRKG(**OFTEN, backbone="scorer")
+
+
+class TestFedRKGPlain(FedRKGTests):
+    method = FedRKG(**OFTEN, gate=False)
+
+
+class TestFedRKGReplaced(MethodTests):
+    method = FedRKG(**SMALL, variant="GIE")
+
+
+class TestFedRKGNoisedGradients(MethodTests):
+    method = FedRKG(**OFTEN, dp="gradient", clip=0.5, noise=0.1)
+    sampled_rows_only = False
+    tolerance = 1e-9
+
+
+class TestFedRKGNoisedUploads(MethodTests):
+    method = FedRKG(**OFTEN, dp="output", clip=0.5, noise=0.1)
+    sampled_rows_only = False
+
+
+# -- published figures --
+
+
+def test_commit_by_hand():
+    weight, bias = torch.tensor([[0.1, 0, 0, 0, 0.2, 0, 0.3, 0, -0.1]]).double(), torch.tensor([[0.05]]).double()
+    logits = gate_logits(OWN[None], COMMON, weight, bias)
+    assert torch.allclose(logits, torch.tensor([0.85, -0.25]).double(), atol=1e-7)
+    assert torch.allclose(torch.sigmoid(logits), torch.tensor([0.700567, 0.437823]).double(), atol=1e-6)
+    table = OWN[None].clone()
+    guide_(table, COMMON, weight, bias, 0.9)
+    expected = torch.tensor([[0.9, 0.140113, -0.759887], [0.537565, 0.362435, 0]]).double()
+    assert torch.allclose(table[0], expected, atol=1e-6)
+
+
+def plain_guidance(own: Tensor, beta: float) -> Tensor:
+    state = State({"item": own[None].clone()}, {})
+    chunk = tiny_world(len(own), per_user=(1,)).chunk(np.array([0]))
+    return (
+        FedRKG(dim=3, beta=beta, gate=False)
+        .receive(state, Down(shared={"item": COMMON}), chunk, 99)
+        .per_client["item"][0]
+    )
+
+
+def test_plain_guidance_is_a_gradient_step():
+    """On lambda/2 |P - P_g|^2, of size (1 - beta) / lambda (proposition 1)."""
+    found = plain_guidance(OWN, 0.9)
+    assert torch.allclose(found, torch.tensor([[0.9, 0.1, -0.8], [0.55, 0.35, 0]]).double(), atol=1e-12)
+    strength, step = 2.0, 0.1 / 2.0
+    assert step == 0.05
+    assert torch.allclose(found, OWN - step * strength * (OWN - COMMON), atol=1e-12)
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(2, 3, dtype=torch.float64, generator=generator)
+    assert torch.allclose(plain_guidance(own, 0.35), own - (0.65 / 7) * 7 * (own - COMMON), atol=1e-12)
+
+
+def two_items() -> ClientData:
+    """Item 0 liked, item 1 not."""
+    return ClientData.build(tiny_world(2, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
+                            client_ptr=np.array([0, 1]), negatives=1)  # fmt: skip
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_gate_step_by_hand(by_hand, monkeypatch):
+    if not by_hand:  # the same by automatic differentiation, as for other backbones
+        monkeypatch.setattr(GateDescent, "_step", lambda self, batch: self._phase(batch, ("gate",)))
+    method = FedRKG(dim=3, beta=0.9, gate_epochs=1, lr_gate=1.0)
+    user = torch.tensor([[1.0, -1, 2]]).double()
+    gate = {"gate": torch.zeros(1, 9).double(), "gate_bias": torch.zeros(1, 1).double()}
+    state = State({"item": OWN[None].clone(), **gate}, {"user": user})
+    chunk = two_items().chunk(np.array([0]))
+    new = method.receive(state, Down(shared={"item": COMMON}), chunk, 99)
+    total, count = chunk.observed["loss"]
+    assert total == pytest.approx(1.969240, abs=1e-6)
+    assert count == 2
+    slope = [-0.007007, 0.027492, 0.034499, 0.054983, -0.089482, -0.034499, -0.061990, 0.116974, 0.068997]
+    assert torch.allclose(-new.per_client["gate"][0], torch.tensor(slope).double(), atol=1e-6)
+    assert float(-new.per_client["gate_bias"]) == pytest.approx(0.020485, abs=1e-6)
+    logits = gate_logits(OWN[None], COMMON, new.per_client["gate"], new.per_client["gate_bias"])
+    assert torch.allclose(logits, torch.tensor([0.461961, -0.381648]).double(), atol=1e-6)
+    expected = torch.tensor([[0.9, 0.122696, -0.777304], [0.531146, 0.368854, 0]]).double()
+    assert torch.allclose(new.per_client["item"][0], expected, atol=1e-6)
+    after = F.binary_cross_entropy_with_logits((expected * user).sum(1), torch.tensor([1.0, 0]).double())
+    assert 2 * float(after) == pytest.approx(1.933078, abs=1e-5)
+
+
+def test_clipping_by_hand():
+    """Of a gradient with norm 0.5 * sqrt(2) the clipping leaves 0.1."""
+    method = FedRKG(dim=2, dp="gradient", clip=0.1, noise=1e-9, lr=1.0, gate=False)
+    # sigmoid(0) - label = -+ 1/2 at a zero table: the gradient of row i is -+ e / 2
+    user = torch.tensor([[0.6, 0.8]]).double()
+    state = State({"item": torch.zeros(1, 2, 2).double()}, {"user": user.clone()})
+    new, _ = method.local(state, Down(), two_items().chunk(np.array([0])), 0)
+    gradient = torch.stack([-user[0] / 2, user[0] / 2])
+    assert torch.allclose(new.per_client["item"][0], -gradient * 0.1 / gradient.norm(), atol=1e-7)
+    rows, owner = torch.tensor([[0.3, 0], [0, 0.4], [3, 4], [0, 0.02]]), torch.tensor([0, 0, 1, 2])
+    expected = torch.tensor([[0.06, 0], [0, 0.08], [0.06, 0.08], [0, 0.02]])
+    assert torch.allclose(clipped(rows, owner, 3, 0.1), expected)
+    assert FedRKG(lr=0.1, interval=100, clip=0.1).update_sensitivity() == pytest.approx(2.0)
+
+
+def test_accounting_by_hand():
+    rho, epsilon = zcdp(0.1 / 0.001, 1, 1e-5)
+    assert rho == pytest.approx(5000)
+    assert epsilon == pytest.approx(5479.85, abs=0.01)
+    rho, epsilon = zcdp(0.1 / 1.0, 1000, 1e-5)
+    assert rho == pytest.approx(5)
+    assert epsilon == pytest.approx(20.174, abs=0.001)
+    method = FedRKG(dp="gradient", clip=0.1, noise=1.0)
+    assert method.epsilon_zcdp(1000, "add") == pytest.approx(20.174, abs=0.001)
+    assert method.epsilon(1000, "add") < method.epsilon_zcdp(1000, "add"), "exact composition is tighter"
+    assert method.epsilon(1000) > method.epsilon(1000, "add")
+    assert "epsilon = " in method.remarks(tiny_world().world)[0]
+    assert "10 uploads" in FedRKG(dp="output").remarks(tiny_world().world)[0]
+    assert most_steps(FedRKG(batch=16, rounds=10), tiny_world()).max() == 10 * 5, "75 samples are five batches"
+
+
+def test_memory_is_that_of_the_formulae():
+    data = tiny_world(3706, dtype=torch.float32)
+    table, dim = 3706 * 32, 32
+    gated = memory(Simulator(FedRKG(), data))
+    assert gated == {"training": 118_721, "guidance": 237_313, "inference": table + dim}
+    assert gated["training"] == table + 4 * dim + 1
+    plain = memory(Simulator(FedRKG(gate=False), data))
+    assert plain == {"training": table + dim, "guidance": 2 * table + dim, "inference": table + dim}
+
+
+# -- what it becomes --
+
+
+def test_without_guidance_it_is_local():
+    data = tiny_world(participation=0.5)
+    alone = run(Local(**SMALL, reduction="sum"), data, 3)
+    for method in (FedRKG(**SMALL, variant="PIE"), FedRKG(**SMALL, interval=1000)):
+        found = run(method, data, 3)
+        assert_close({name: found[name] for name in alone}, alone, 1e-12, "against local")
+
+
+def test_replaced_every_round_it_is_fedmf():
+    data = tiny_world(participation=0.5)
+    theirs = run(FedMF(**SMALL, reduction="sum"), data, 3)
+    found = run(FedRKG(**SMALL, variant="GIE"), data, 3)
+    assert_close({name: found[name] for name in theirs}, theirs, 1e-9, "against fedmf")
+
+
+def test_plain_guidance_is_a_gate_that_never_learns():
+    data = tiny_world()
+    plain = run(FedRKG(**OFTEN | {"gate": False}), data, 4)
+    still = run(FedRKG(**OFTEN | {"gate_epochs": 0}), data, 4)
+    assert_close({name: still[name] for name in plain}, plain, 1e-12, "gate of one half against none")
+    moved = run(FedRKG(**OFTEN), data, 4)
+    assert not torch.allclose(moved["scores"], plain["scores"], atol=1e-4)
+
+
+def test_everybody_is_guided_in_guidance_rounds_alone():
+    data = tiny_world(participation=0.25, dtype=torch.float32)
+    simulator = Simulator(FedRKG(**OFTEN), data)
+    table = 40 * 4 * 4
+    logs = [simulator.round(round) for round in range(4)]
+    assert [log.bytes_up for log in logs] == [0, 12 * table, 0, 12 * table]
+    assert [log.bytes_down for log in logs] == [0, 12 * table, 0, 12 * table]
+
+
+def test_never_stops_right_before_guidance():
+    method = FedRKG(interval=100)
+    assert [round for round in range(400) if not method.may_stop(round)] == [98, 198, 298, 398]
+    assert FedRKG(variant="PIE").may_stop(98)
+
+
+def test_before_the_commit():
+    data, method = tiny_world(), FedRKG(**OFTEN)
+    simulator = Simulator(method, data)
+    simulator.round(0)
+    before = all_scores(before_commit(simulator, 1), 2)
+    alone = Simulator(FedRKG(**OFTEN | {"variant": "PIE"}), data)
+    for round in range(2):
+        alone.round(round)
+    assert torch.equal(before, all_scores(alone, 2))
+    simulator.round(1)
+    assert not torch.allclose(before, all_scores(simulator, 2), atol=1e-3)
+
+
+def test_gates_by_group():
+    data, method = tiny_world(), FedRKG(**OFTEN | {"lr_gate": 2.0})
+    simulator = Simulator(method, data)
+    labels = by_activity(np.diff(data.user_ptr)[np.argsort(data.users)])
+    start = gate_means(simulator, labels)
+    assert {label: entry["users"] for label, entry in start.items()} == {0: 4, 1: 4, 2: 4}
+    assert all(entry["gate"] == 0.5 and entry["logit"] == 0 for entry in start.values())
+    for round in range(2):
+        simulator.round(round)
+    found = gate_means(simulator, labels, np.array([3, 5]))
+    held, user = simulator.homes[0].state.per_client, np.flatnonzero(labels == 2)
+    place = [int(np.flatnonzero(data.users == one)[0]) for one in user]
+    logits = gate_logits(held["item"], simulator.server["item"], held["gate"], held["gate_bias"])[place][:, [3, 5]]
+    assert found[2]["logit"] == pytest.approx(float(logits.mean()))
+    assert found[2]["gate"] == pytest.approx(float(torch.sigmoid(logits).mean()))
+    with pytest.raises(FedrecError, match="gate=true"):
+        gate_means(Simulator(FedRKG(**SMALL, gate=False), data), labels)
+
+
+def test_noise_on_gradients_falls_on_all_rows():
+    """Its size is that of the steps taken: rate * noise * sqrt(steps), with samples or without."""
+    data = tiny_world(500, per_user=(40,) * 12)
+    method = FedRKG(dim=4, batch=64, lr=0.5, dp="gradient", clip=1e-9, noise=0.2, init_std=0.1)
+    simulator = Simulator(method, data)
+    start = simulator.homes[0].state.per_client["item"].clone()
+    simulator.round(0)
+    moved = simulator.homes[0].state.per_client["item"] - start
+    touched = torch.zeros(12, 500, dtype=torch.bool)
+    samples = Samples(data.chunk(np.arange(12)), 0, "bce", 64)
+    touched[samples.order[samples.owner], samples.item] = True
+    expected = 0.5 * 0.2 * 4**0.5  # 200 samples in batches of 64
+    for rows in (moved[touched], moved[~touched]):
+        assert float(rows.std()) == pytest.approx(expected, rel=0.05)
+        assert abs(float(rows.mean())) < 0.01
+
+
+def test_noised_uploads_leave_the_own_table_clean():
+    data = tiny_world()
+    settings = OFTEN | {"beta": 1.0, "gate": False}  # guidance that changes nothing
+    clean = Simulator(FedRKG(**settings), data)
+    noised = Simulator(FedRKG(**settings, dp="output", clip=0.2, noise=0.05), data)
+    for simulator in (clean, noised):
+        for round in range(2):
+            simulator.round(round)
+    own, seen = clean.homes[0].state.per_client["item"], noised.homes[0].state.per_client
+    assert torch.equal(own, seen["item"])
+    change = own - FedRKG(**settings).init_items(data.world)
+    norm = change.flatten(1).norm(dim=1)[:, None, None]
+    noise = seen["sent"] - (own - change) - change * (0.2 / norm).clamp(max=1)
+    assert float(noise.std()) == pytest.approx(0.05, rel=0.1)
+    assert torch.allclose(noised.server["item"], seen["sent"].mean(0))
+
+
+@pytest.mark.parametrize("wrong", [{"beta": 1.5}, {"interval": 0}, {"clip": 0.0}, {"noise": 0.0}, {"delta": 1.0}])
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(FedrecError, match=next(iter(wrong))):
+        FedRKG(**wrong)
+
+
+def test_patience_waits_for_guidance():
+    """Nothing improves after the first round: with a patience of 2 the run ends after round 3, not before guidance."""
+
+    def evaluate(number: int) -> Score:
+        return Score(-float(number), {}, 0.0)
+
+    for interval, end in ((1000, 3), (4, 4)):
+        method = FedRKG(**OFTEN | {"interval": interval})
+        progress = Progress()
+        rules = Rules(10, patience=2, may_stop=method.may_stop)
+        run_rounds(Simulator(method, tiny_world()), progress, rules, evaluate, lambda: None, lambda log, score: None)
+        assert progress.stopped_early
+        assert progress.next_round == end
