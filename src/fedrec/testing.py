@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk, ClientData, Forbidden, concatenated_ranges
-from fedrec.federation.contract import Down, Folded, Mean, Method, Plan, Reduction, Rows, State, Tensors, World
+from fedrec.federation.contract import Down, Each, Folded, Mean, Method, Plan, Reduction, Rows, State, Tensors, World
 from fedrec.federation.samples import negatives
 from fedrec.federation.simulator import Simulator, _Home
 from fedrec.federation.wire import Basket
@@ -184,17 +184,28 @@ def dense_uploads(payload: Mapping[str, Reduction]) -> Tensors:
     return whole
 
 
-def _upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) -> int:
-    """Bytes of one client's upload in the dense encoding, a weight being one more number."""
-    total = 0
+def _upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) -> np.ndarray:
+    """Bytes of every client's upload in the dense encoding, a weight being one more number."""
+    total = np.zeros(clients, np.int64)
     for reduction in payload.values():
         value = reduction.value
         if isinstance(value, Tensor):
             assert len(value) == clients, "an upload has a leading client axis"
         one = value[0] if isinstance(value, Tensor) else value.base
+        if isinstance(reduction, Each) and reduction.lengths is not None:
+            sent = reduction.lengths.numpy()
+            total += sent * (one.numel() // max(1, one.shape[-1])) * one.element_size()
+            continue
         total += one.numel() * one.element_size()
         total += itemsize if isinstance(reduction, Mean) and reduction.weight is not None else 0
     return total
+
+
+def _real(reduction: Reduction | None, one: Tensor, client: int) -> Tensor:
+    """One client's upload without padding."""
+    if not isinstance(reduction, Each) or reduction.lengths is None:
+        return one
+    return one[..., : int(reduction.lengths[client])]
 
 
 def _down_bytes(down: Down, clients: int) -> int:
@@ -322,7 +333,10 @@ class MethodTests:
         down = self.method.broadcast(simulator.server, clients, 1)
         new, payload = self.method.local(state_of(simulator, home, clients), down, chunk, 1)
         uploads, held = dense_uploads(payload), _by_client(new, chunk)
-        sent = {int(c): {f"up.{name}": v[k] for name, v in uploads.items()} for k, c in enumerate(clients)}
+        sent = {
+            int(c): {f"up.{name}": _real(payload.get(name), v[k], k) for name, v in uploads.items()}
+            for k, c in enumerate(clients)
+        }
         return {client: held[client] | sent[client] for client in held}
 
     def _same(self, found: dict[int, Tensors], expected: dict[int, Tensors]) -> None:
@@ -414,7 +428,8 @@ class MethodTests:
                 down[clients] += _down_bytes(sent, len(clients))
             for trip in watched.trips:
                 size = _upload_bytes(trip.payload, len(trip.chunk.clients), data.world.dtype.itemsize)
-                up[np.intersect1d(trip.chunk.clients, watched.plans[trip.round].uploads())] += size
+                sending = np.isin(trip.chunk.clients, watched.plans[trip.round].uploads())
+                up[trip.chunk.clients[sending]] += size[sending]
             ledger = simulator.wire.ledger
             outcome(simulator, self.rounds)  # looking at the scores costs nothing
             assert np.array_equal(ledger.up, up), f"up: {ledger.up} in the ledger, {up} counted"

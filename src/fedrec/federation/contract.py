@@ -191,8 +191,9 @@ class Ups:
         parts = self.each[name]
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)
-        whole = [_filled(value, longest) for _, value in parts]
-        values = whole[0] if len(whole) == 1 else torch.cat(whole)
+        values = torch.cat(
+            [_filled(value, longest) for _, value in parts]
+        )  # the server's own: clients go on with theirs
         if (np.diff(ids) > 0).all():  # as it is without cohorts: no second copy of all tables
             return ids, values
         order = np.argsort(ids, kind="stable")

@@ -26,6 +26,8 @@ from fedrec.random import Purpose, fold, fold_tensor, laplace, normal, stream
 
 Values = dict[str, Tensor | Rows]
 
+BLOCK = 1 << 14  # rows that are made double at a time
+
 
 @dataclass(frozen=True)
 class Place:
@@ -100,11 +102,17 @@ class Clip:
 @dataclass(frozen=True)
 class _Noise:
     scale: float
+    only: str = ""  # the one upload that it acts on; empty: all
     per_entry = True
     kernel: ClassVar[str]
 
     def apply(self, values: Values, place: Place) -> Values:
-        return {name: self._noised(_dense(value), name, place) for name, value in values.items()}
+        if self.only and self.only not in values:
+            raise FedrecError(f"noise on '{self.only}': clients upload {', '.join(sorted(values))}")
+        return {
+            name: value if self.only not in ("", name) else self._noised(_dense(value), name, place)
+            for name, value in values.items()
+        }
 
     def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
         if not value.is_floating_point():
@@ -179,10 +187,11 @@ STAGES: dict[str, Callable[[float], Stage]] = {
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:
-    """Stages from `"clip=1,gaussian=0.1"`: applied in this order."""
+    """Stages from `"clip=1,gaussian=0.1"`, applied in this order; `laplace:item=0.1` acts on that upload alone."""
     stages: list[Stage] = []
     for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, value = part.partition("=")
+        where, _, value = part.partition("=")
+        name, _, only = where.partition(":")
         if name not in STAGES:
             raise unknown("privacy stage", name, STAGES)
         try:
@@ -197,7 +206,10 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
             raise FedrecError(
                 f"privacy stage '{part}' comes after quantise, which must be the last: what it sends is final"
             )
-        stages.append(STAGES[name](number))
+        stage = STAGES[name](number)
+        if only and not isinstance(stage, _Noise):
+            raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")
+        stages.append(replace(stage, only=only) if isinstance(stage, _Noise) else stage)
     return tuple(stages)
 
 
@@ -214,10 +226,11 @@ class Ledger:
         self.up = np.zeros(self.clients, dtype=np.int64)
         self.down = np.zeros(self.clients, dtype=np.int64)
 
-    def record(self, direction: str, round: int, clients: np.ndarray, each: int) -> None:
+    def record(self, direction: str, round: int, clients: np.ndarray, each: int | np.ndarray) -> None:
+        """`each`: bytes of every one of the clients, or one number for all of them."""
         (self.up if direction == "up" else self.down)[clients] += each
         entry = self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})
-        entry[direction] += each * len(clients)
+        entry[direction] += int(np.broadcast_to(each, len(clients)).sum())
 
     def sent_clear(self, round: int, size: int) -> None:
         """Bytes that no stage touches."""
@@ -283,19 +296,26 @@ class Wire:
         """Bytes of all clients that no stage touches: the weights of means, and whole numbers."""
         value = reduction.value
         if isinstance(value, Tensor) and not value.is_floating_point():
-            return value.numel() * value.element_size()
+            return int(np.broadcast_to(self._bytes(reduction, len(value)), len(value)).sum())
         weight = reduction.weight if isinstance(reduction, Mean) else None
         return 0 if weight is None else weight.numel() * self.world.dtype.itemsize
 
-    def _bytes(self, reduction: Reduction, clients: int) -> int:
+    def _bytes(self, reduction: Reduction, clients: int) -> int | np.ndarray:
+        """Of one client's upload; one number for each where they differ in length."""
         tensor = reduction.value.base if isinstance(reduction.value, Rows | Folded) else reduction.value
         entries = _entries(reduction.value, clients)
+        rows = max(1, entries // max(1, tensor.shape[-1]))
+        if isinstance(reduction, Each) and reduction.lengths is not None:
+            return np.array([self._size(rows * length, rows, tensor) for length in reduction.lengths.tolist()])
+        weighted = isinstance(reduction, Mean) and reduction.weight is not None
+        return self._size(entries, rows, tensor) + (self.world.dtype.itemsize if weighted else 0)
+
+    def _size(self, entries: int, rows: int, tensor: Tensor) -> int:
         size = entries * tensor.element_size()
         if tensor.is_floating_point():
             for stage in self.stages:
-                size = stage.bytes(entries, max(1, entries // tensor.shape[-1]), size)
-        weighted = isinstance(reduction, Mean) and reduction.weight is not None
-        return size + (self.world.dtype.itemsize if weighted else 0)
+                size = stage.bytes(entries, rows, size)
+        return size
 
 
 class Basket:
@@ -340,18 +360,29 @@ def _weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
         count = value.clients if weight is None else float(weight.sum())
         return value.base.double() * count + value.total
     if isinstance(value, Rows):
-        change = (value.value - value.untouched()).double()
+        if value.shift is not None and value.towards is not None:
+            return _shifted_sum(value, value.shift, value.towards, weight)
+        change = (value.value - value.base[value.item]).double()
         if weight is not None:
             change *= weight.double()[value.owner, None]
         count = value.clients if weight is None else float(weight.sum())
-        total, way = value.base.double() * count, value.way()
-        if way is not None and value.shift is not None:
-            shift = value.shift.double() if weight is None else value.shift.double() * weight.double()
-            total += float(shift.sum()) * way.double()
-        return total.index_add_(0, value.item, change)
+        return (value.base.double() * count).index_add_(0, value.item, change)
     if weight is None:
         return value.double().sum(0)
     return torch.tensordot(weight.double(), value.double(), dims=1)
+
+
+def _shifted_sum(rows: Rows, shift: Tensor, towards: Tensor, weight: Tensor | None) -> Tensor:
+    """Every table counted as untouched, then in each changed row what is there put in the place of what is not."""
+    base, weight = rows.base.double(), torch.ones_like(shift).double() if weight is None else weight.double()
+    gone = weight * shift.double()  # of the way from base to towards
+    times, way = torch.zeros(2, len(base), 1, dtype=torch.float64, device=base.device), towards.double() - base
+    for sums, each in zip(times, (weight, gone), strict=True):
+        sums[:, 0].index_add_(0, rows.item, each[rows.owner])
+    total = (weight.sum() - times[0]) * base + (gone.sum() - times[1]) * way
+    for item, owner, value in zip(*(part.split(BLOCK) for part in (rows.item, rows.owner, rows.value)), strict=True):
+        total.index_add_(0, item, value.double() * weight[owner, None])
+    return total
 
 
 def _entries(value: Upload, clients: int) -> int:
@@ -377,6 +408,8 @@ def _block(reduction: Reduction, keep: slice) -> Reduction:
                         shift=None if value.shift is None else value.shift[keep])  # fmt: skip
     elif isinstance(value, Tensor):
         value = value[keep]
+    if isinstance(reduction, Each) and reduction.lengths is not None:
+        reduction = replace(reduction, lengths=reduction.lengths[keep])
     weight = reduction.weight[keep] if isinstance(reduction, Mean) and reduction.weight is not None else None
     return _with_value(reduction, value, weight)
 
@@ -386,5 +419,6 @@ def _with_value(reduction: Reduction, value: Upload, weight: Tensor | None = Non
         return Mean(value, weight if weight is not None else reduction.weight, reduction.by_cohort)
     if isinstance(reduction, Each):
         assert not isinstance(value, Folded)
-        return Each(value)
+        same = Each(value, reduction.lengths)
+        return same if reduction.lengths is None else Each(same.sent() * _dense(value), reduction.lengths)
     return type(reduction)(value, reduction.by_cohort)

@@ -1,6 +1,7 @@
 """The mathematics of personalised aggregation: how alike clients are, and which mixture of the others each one gets.
 
-Pure functions of tensors, computed in float64 whatever comes in. The leading axis of a stack is the client.
+Pure functions of tensors. The leading axis of a stack is the client. Whole tables are multiplied in their own type,
+everything else is float64 whatever comes in.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 
 Similarity = Literal["paper", "pca1", "pca1-raw"]
 Complementarity = Literal["left-local", "left-global", "right-greedy", "right-principal", "raw"]
+LEFT = ("left-local", "left-global")
 Outer = Literal["cos", "sin"]
 Weights = Literal["eq5", "eq8", "released"]
 
@@ -33,19 +35,22 @@ def simplex_project(points: Tensor) -> Tensor:
     return (x - threshold.gather(-1, support - 1)).clamp(min=0)
 
 
-def inner_products(stack: Tensor) -> Tensor:
-    """Of all pairs of clients."""
+def inner_products(stack: Tensor, centred: bool = False) -> Tensor:
+    """Of all pairs of clients, multiplied in the type they have; block sums in float64. `centred`: less their mean."""
     flat = stack.flatten(1)
     gram = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
     for columns in _blocks(flat.shape[1], len(flat)):
-        part = flat[:, columns].double()
-        gram.addmm_(part, part.T)
+        part = flat[:, columns] - flat[:, columns].mean(0) if centred else flat[:, columns]
+        gram += part @ part.T
     return gram
 
 
 def square_distances(stack: Tensor) -> Tensor:
-    """Squared Euclidean distances between all pairs, from inner products."""
-    gram = inner_products(stack)
+    """Squared Euclidean distances between all pairs, from inner products.
+
+    What all have in common is taken off first: tables differ by far less than they are long.
+    """
+    gram = inner_products(stack, centred=True)
     norm = gram.diagonal()
     return (norm[:, None] + norm[None] - 2 * gram).clamp(min=0).fill_diagonal_(0)
 
@@ -93,24 +98,59 @@ def represent(table: Tensor, items: Tensor, k: int, mode: Complementarity) -> Te
     left-global: the same, entry i belonging to item i. right-*: [k, d], the first principal axes of the centred rows
     (an item given twice counts twice). raw: [1, d], the mean row.
     """
-    rows = table[items].double()
-    if mode == "raw":
-        return rows.sum(0, keepdim=True) / max(1, len(rows))
-    left = mode in ("left-local", "left-global")
-    result = torch.zeros(k, len(table) if left else table.shape[1], dtype=torch.float64, device=table.device)
-    if len(rows) == 0:
-        return result
-    used = rows if left else rows - rows.mean(0)
-    square, axes = torch.linalg.eigh(used.T @ used)  # far faster than singular vectors of the many rows
-    square, axes = square.flip(0), axes.flip(1)  # largest first
-    rank = int(((square > RANK**2 * square[0]) & (square > ROUNDING**2 * rows.square().sum())).sum())
-    count = min(k, rank)
-    if not left:
-        result[:count] = _signed(axes.T[:count])
-    else:
-        place = items if mode == "left-global" else torch.arange(len(items), device=items.device)
-        result[:count, place] = _signed((used @ axes[:, :count] / square[:count].sqrt()).T)
+    picture = represent_all(table[None], items, torch.tensor([len(items)]), k, mode)
+    if mode not in LEFT:
+        return picture[0]
+    place = items if mode == "left-global" else torch.arange(len(items), device=items.device)
+    return spread(picture, place[None], len(table))[0]
+
+
+def represent_all(tables: Tensor, items: Tensor, counts: Tensor, k: int, mode: Complementarity) -> Tensor:
+    """The same for a stack of tables, client after client: `items` has `counts[c]` entries of client c.
+
+    left-*: [clients, k, most items], entry j belonging to the j-th of a client's items. Singular vectors come from a
+    small eigenproblem per client, far faster than from the many rows; clients of about equal counts go together.
+    """
+    d, most = tables.shape[-1], int(counts.max()) if len(counts) else 0
+    vectors, width = (1, d) if mode == "raw" else (k, most if mode in LEFT else d)
+    result = torch.zeros(len(tables), vectors, width, dtype=torch.float64, device=tables.device)
+    first = counts.cumsum(0) - counts
+    order = counts.argsort()
+    for some in _runs(counts[order].tolist(), d):
+        clients = order[some]
+        count = counts[clients, None]
+        offset = torch.arange(int(count.max()), device=tables.device)[None]
+        real = (offset < count)[..., None]
+        if not offset.numel():
+            continue
+        at = items[(first[clients, None] + offset).clamp(max=len(items) - 1)]
+        rows = tables[clients[:, None], at].double() * real
+        found = _mean_rows(rows, count) if mode == "raw" else _vectors(rows, real, count, k, mode in LEFT)
+        result[clients, : found.shape[1], : found.shape[2]] = found
     return result
+
+
+def _mean_rows(rows: Tensor, count: Tensor) -> Tensor:
+    return rows.sum(1, keepdim=True) / count[:, None].clamp(min=1)
+
+
+def _vectors(rows: Tensor, real: Tensor, count: Tensor, k: int, left: bool) -> Tensor:
+    """[clients, at most k, entries]: the first left singular vectors, or right ones of the centred rows."""
+    used = rows if left else (rows - _mean_rows(rows, count)) * real
+    square, axes = torch.linalg.eigh(used.mT @ used)
+    square, axes = square.flip(1)[:, :k], axes.flip(2)[..., :k]  # largest first
+    size = rows.square().sum((1, 2))[:, None]
+    ranked = (square > RANK**2 * square[:, :1]) & (square > ROUNDING**2 * size)
+    found = axes
+    if left:
+        found = used @ axes / torch.where(ranked, square, torch.ones_like(square)).sqrt()[:, None]
+    return _signed(found.mT) * ranked[..., None]
+
+
+def spread(pictures: Tensor, place: Tensor, length: int) -> Tensor:
+    """[clients, k, n] to [clients, k, length]: entry j of a client goes to its `place[j]`; padding is zero anywhere."""
+    index = place.long()[:, None].expand_as(pictures)
+    return pictures.new_zeros(*pictures.shape[:2], length).scatter_add_(2, index, pictures)
 
 
 def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos") -> Tensor:
@@ -121,8 +161,8 @@ def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos
     angle of the two vectors.
     """
     x = pictures.double()
-    if mode in ("left-local", "left-global"):
-        vectors = x.transpose(0, 1)  # norms as they are: noise is only clipped
+    if mode in LEFT:
+        vectors = x.transpose(0, 1)  # norms as they are: products that noise made too large are only clipped
         angle = _angle(vectors @ vectors.mT).mean(0)
     else:
         norm = x.norm(dim=-1, keepdim=True)
@@ -156,12 +196,8 @@ def composite_weights(share: Tensor, alike: Tensor, complement: Tensor, alpha: f
 
 
 def mix(weights: Tensor, stack: Tensor) -> Tensor:
-    """Every client's own weighted sum of all: summed in float64, returned in the type of the stack."""
-    flat = stack.flatten(1)
-    mixed = torch.empty(len(weights), flat.shape[1], dtype=stack.dtype, device=stack.device)
-    for columns in _blocks(flat.shape[1], len(flat)):
-        mixed[:, columns] = (weights @ flat[:, columns].double()).to(stack.dtype)
-    return mixed.reshape(len(weights), *stack.shape[1:])
+    """Every client's own weighted sum of all, in the type of the stack."""
+    return (weights.to(stack.dtype) @ stack.flatten(1)).reshape(len(weights), *stack.shape[1:])
 
 
 def _blocks(count: int, each: int) -> Iterator[slice]:
@@ -169,6 +205,15 @@ def _blocks(count: int, each: int) -> Iterator[slice]:
     step = max(1, BLOCK // max(1, each))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
+
+
+def _runs(counts: list[int], each: int) -> Iterator[slice]:
+    """Runs of ascending counts whose size, all filled up to the largest, stays within the block size."""
+    start = 0
+    for stop in range(1, len(counts) + 1):
+        if stop == len(counts) or (stop + 1 - start) * counts[stop] * each > BLOCK:
+            yield slice(start, stop)
+            start = stop
 
 
 def _signed(vectors: Tensor) -> Tensor:

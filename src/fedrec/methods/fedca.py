@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
@@ -21,6 +22,7 @@ from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Up
 from fedrec.federation.samples import negatives
 from fedrec.federation.training import threads_for
 from fedrec.methods.aggregation import (
+    LEFT,
     Complementarity,
     Outer,
     Similarity,
@@ -29,8 +31,9 @@ from fedrec.methods.aggregation import (
     composite_weights,
     first_scores,
     mix,
-    represent,
+    represent_all,
     similarity,
+    spread,
 )
 from fedrec.methods.comparison import Aggregating, Compared
 
@@ -127,27 +130,42 @@ class FedCA(Compared, Aggregating):
         own = {"item": fitted.table, **fitted.dense}
         payload: dict[str, Reduction] = {name: Each(value) for name, value in own.items()}
         if self.complements():
-            payload["picture"] = Each(self._pictures(fitted.table, chunk, round))
+            payload |= self._pictures(fitted.table, chunk, round)
         if self.shares == "samples":
             payload["samples"] = Each(chunk.sample_counts()[:, None])
         if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
             own |= {SERVED + name: value.clone() for name, value in own.items()}
         return State(own, {"user": fitted.user}), payload
 
-    def _pictures(self, tables: Tensor, chunk: Chunk, round: int) -> Tensor:
-        """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round."""
-        ends = chunk.user_ptr[chunk.client_ptr]
-        positive = chunk.tensor(chunk.items)
-        drawn = negatives(chunk, round) if self.complementarity == "right-greedy" else None
-        found = []
+    def _pictures(self, tables: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
+        """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round.
+
+        A left vector has an entry per item of the client; left-global says which these are.
+        """
+        client = chunk.tensor(np.repeat(np.arange(len(chunk.clients)), chunk.positives))
+        key = client * chunk.world.items + chunk.tensor(chunk.items)
+        if self.complementarity == "right-greedy":
+            drawn = (client[:, None] * chunk.world.items + negatives(chunk, round)).flatten()
+            key = torch.cat([key, drawn]).sort().values
+        else:
+            key = torch.unique(key)
+        item = key % chunk.world.items
+        counts = torch.bincount(key // chunk.world.items, minlength=len(tables))
         with threads_for(0):  # many small steps: a second thread would only be waited for
-            for k, table in enumerate(tables):
-                mine = positive[ends[k] : ends[k + 1]]
-                rows = (
-                    torch.unique(mine) if drawn is None else torch.cat([mine, drawn[ends[k] : ends[k + 1]].flatten()])
-                )
-                found.append(represent(table, rows, self.components, self.complementarity))
-        return torch.stack(found).to(tables.dtype)
+            found = represent_all(tables, item, counts, self.components, self.complementarity).to(tables.dtype)
+        if self.complementarity not in LEFT:
+            return {"picture": Each(found)}
+        sent: dict[str, Reduction] = {"picture": Each(found, counts)}
+        if self.complementarity == "left-global":
+            listed = pad_sequence(item.int().split(counts.tolist()), batch_first=True)
+            sent["picture_items"] = Each(listed, counts)
+        return sent
+
+    def _received(self, ups: Ups, tables: Tensor) -> Tensor:
+        picture = ups.stacked("picture")[1]
+        if self.complementarity != "left-global":
+            return picture
+        return spread(picture, ups.stacked("picture_items")[1], tables.shape[1])
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         clients, tables = ups.stacked("item")
@@ -163,7 +181,7 @@ class FedCA(Compared, Aggregating):
         if self.compares():
             alike = similarity(tables, self.similarity, server.get("reference"))
         if self.complements():
-            complement = complementarity(ups.stacked("picture")[1], self.complementarity, self.outer)
+            complement = complementarity(self._received(ups, tables), self.complementarity, self.outer)
         return composite_weights(self._shares(ups, tables), alike, complement, self.alpha, self.beta, self.weights)
 
     def _shares(self, ups: Ups, tables: Tensor) -> Tensor:

@@ -17,11 +17,10 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
-from fedrec.methods.aggregation import mix, simplex_project
+from fedrec.methods.aggregation import inner_products, mix, simplex_project
 from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
 
 NOBODY = -1  # has a mixture waiting
-COLUMNS = 1 << 13  # of all clients' parameters, compared at once
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,7 @@ class PFedGraph(Compared, Aggregating):
 
     def similarity(self, changes: list[Tensor]) -> Tensor:
         """Cosines of the clients' changes since the common start; 0 with a client that has not moved."""
-        inner = torch.zeros(len(changes[0]), len(changes[0]), dtype=torch.float64, device=changes[0].device)
-        for change in changes:
-            for columns in change.flatten(1).split(COLUMNS, 1):
-                inner += columns.double() @ columns.double().T
+        inner = torch.stack([inner_products(change) for change in changes]).sum(0)
         norm = inner.diagonal().sqrt()
         scale = torch.where(norm > 0, norm, torch.ones_like(norm))
         cosine = inner / (scale[:, None] * scale[None])
