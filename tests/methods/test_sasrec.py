@@ -38,11 +38,13 @@ class TestFedAvg(MethodTests):
 
 class TestFedCA(MethodTests):
     method = FedCA(**SMALL, components=2, epochs=1)
+    layouts = ("devices",)
     rounds = 2
 
 
 class TestPFedRec(MethodTests):
     method = PFedRec(**SMALL, lr_item=0.02)
+    layouts = ("devices",)
     rounds = 2
 
 

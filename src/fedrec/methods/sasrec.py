@@ -43,6 +43,7 @@ class CentralSASRec(Local):
     heads: int = 1
     norm_first: bool = False
     negatives: int = 1  # at each position; at most those that the protocol draws
+    init_std: float = 0.03  # of the item table: what Xavier's rule gives for two thousand items
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
     batch: int = 128  # sequences
@@ -54,10 +55,6 @@ class CentralSASRec(Local):
 
     def slots(self) -> int:
         return self.negatives
-
-    def init_items(self, world: World) -> Tensor:
-        """Xavier-normal, as all matrices."""
-        return super().init_items(world) * (2 / (world.items + self.dim)) ** 0.5 / self.init_std
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         state = super().init_clients(world, chunk)
