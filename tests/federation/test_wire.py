@@ -373,3 +373,16 @@ def test_what_leaves_in_the_clear_is_recorded():
         wire = Wire(world(), [Gaussian(1.0)])
         wire.send_up(payload, Down(), np.arange(3), "all", 0, Basket())
         assert wire.ledger.rounds[0]["clear"] == clear
+
+
+def test_uploads_of_different_lengths_are_filled_up():
+    basket = Basket()
+    for clients, width in ((np.array([4]), 2), (np.array([0, 2]), 3)):
+        value = torch.ones(len(clients), 2, width)
+        basket.add({"x": Each(value), "n": Each(torch.from_numpy(clients))}, clients, "all")
+    ups = basket.ups(torch.float64)
+    ids, found = ups.stacked("x")
+    assert ids.tolist() == [0, 2, 4]
+    assert found.sum(-1).tolist() == [[3, 3], [3, 3], [2, 2]]
+    assert found.shape == (3, 2, 3)
+    assert ups.stacked("n")[1].tolist() == [0, 2, 4], "one number per client"

@@ -201,7 +201,8 @@ class Ups:
 
 
 def _filled(value: Tensor, length: int) -> Tensor:
-    return value if value.shape[-1] == length else pad(value, (0, length - value.shape[-1]))
+    """The last axis filled up with zeros, unless it is the one of the clients."""
+    return value if value.dim() == 1 else pad(value, (0, length - value.shape[-1]))
 
 
 def replicate(tensors: Tensors, clients: int) -> Tensors:
