@@ -159,7 +159,7 @@ class SiloTraining(Method):
         Returns the user vectors with Adam's memory, and the model.
         """
         if isinstance(self.model, GFCF):
-            return State(), model
+            return State(per_user={"user": state.per_user["user"]}), model
         kept = State(*(
             {name: value for name, value in held.items() if name.startswith(ADAM)}
             for held in (state.per_client, state.per_user)

@@ -95,11 +95,11 @@ class Descent:
         """What 4 (E G - C_s E) = grad f is divided by, as a factor of E G - C_s E.
 
         The released code descends the norm itself; the paper writes the mean square, at whose scale the same rate does
-        nothing (`mse_literal`). `mse` gives it a first step of the released length.
+        nothing (`mse_literal`). `mse` gives it a first step of the released length, and never a longer one.
         """
         if self.distance == "mse_literal":
             return torch.full_like(norm, 4.0 / self.items**2)
-        return 2.0 / (norm if self.distance == "fro_norm" else first)
+        return 2.0 / (norm if self.distance == "fro_norm" else torch.maximum(norm, first))
 
     def align_within(self, table: Tensor, target: LowRank) -> Tensor:
         """The same steps in coordinates of span(P, table)."""
