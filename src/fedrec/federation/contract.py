@@ -191,9 +191,8 @@ class Ups:
         parts = self.each[name]
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)
-        values = torch.cat(
-            [_filled(value, longest) for _, value in parts]
-        )  # the server's own: clients go on with theirs
+        # a copy even of one part: it is the server's, and clients go on with theirs
+        values = torch.cat([_filled(value, longest) for _, value in parts])
         if (np.diff(ids) > 0).all():  # as it is without cohorts: no second copy of all tables
             return ids, values
         order = np.argsort(ids, kind="stable")
@@ -202,7 +201,8 @@ class Ups:
 
 def _filled(value: Tensor, length: int) -> Tensor:
     """The last axis filled up with zeros, unless it is the one of the clients."""
-    return value if value.dim() == 1 else pad(value, (0, length - value.shape[-1]))
+    full = value.dim() == 1 or value.shape[-1] == length
+    return value if full else pad(value, (0, length - value.shape[-1]))
 
 
 def replicate(tensors: Tensors, clients: int) -> Tensors:
@@ -234,6 +234,8 @@ class Method:
     private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
     fold_in_rounds: ClassVar[int | None] = None  # local rounds that a new user needs; None: new users are not possible
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
+    # One client's upload would show everything, so nobody may see it: outside a simulation, secure sums or nothing.
+    blind_sum: ClassVar[bool] = False
 
     rounds: int = 100
 

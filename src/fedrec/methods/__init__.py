@@ -17,14 +17,15 @@ from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedcia import FedCIA
 from fedrec.methods.feddae import FedDAE
 from fedrec.methods.fedfast import FedFast
+from fedrec.methods.fedgram import FedGram
 from fedrec.methods.fedmf import FedMF
 from fedrec.methods.fedrap import FedRAP
+from fedrec.methods.fedrkg import FedRKG
 from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gpfedrec import GPFedRec
 from fedrec.methods.ifedrec import IFedRec
 from fedrec.methods.kinds import kinds_of
 from fedrec.methods.lightgcn import CentralLightGCN
-from fedrec.methods.fedrkg import FedRKG
 from fedrec.methods.local import Local
 from fedrec.methods.mf import CentralMF
 from fedrec.methods.neumf import CentralNeuMF
@@ -53,6 +54,7 @@ BUILT_IN: tuple[type[Method], ...] = (
     PFedGraph,
     PerFedRec,
     IFedRec,
+    FedGram,
     CentralMF,
     CentralLightGCN,
     CentralGFCF,

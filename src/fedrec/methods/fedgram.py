@@ -1,0 +1,201 @@
+"""FedGram: closed-form models, order-aware too, from one sum over clients of their Gram matrices. Our own method.
+
+Every client adds up, over its users, G = sum x x' (and with `order` M = sum x y'). The server sees the sums, solves and
+sends the model back: one message each way, and the model is the centralised one.
+
+- model=ease: B = argmin |X - XB|^2 + l2 |B|^2 with zero diagonal (Steck, WWW 2019), from G = X'X;
+- model=linear: F = D^-1/2 X' U^-1 X D^-1/2, with U the users' and D the items' degrees;
+- model=gfcf: F + ideal_weight D^-1/2 V V' D^1/2, V the `factors` leading eigenvectors of F (Shen et al., CIKM 2021).
+
+With order=true (ease and linear) x_t is a user's history up to step t, fading with `half_life` down to `floor`, and y_t
+what came next: the j-th next item with weight 1/j, up to `window`. The regression of all y_t on x_t (linear: the pairs
+alone, normalised), together with `co` times the order-free one, is again two sums over users (close to Choi et al.,
+WWW 2021). A client scores with its own faded history.
+
+The sum must be blind. One client's Gram matrix lists its items and its M their order: who sees it sees everything. The
+simulator adds up exactly; a deployment needs secure aggregation. Noise on the sum: --privacy clip=C with --epsilon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Folded, Method, Reduction, Rows, State, Sum, Tensors, Ups, World
+from fedrec.methods import gram
+from fedrec.random import Purpose, normal, stream
+
+SKETCH = 9  # the stream of initial values that the sketch is drawn from
+
+
+@dataclass(frozen=True)
+class FedGram(Method):
+    name: ClassVar[str] = "fedgram"
+    summary: ClassVar[str] = "closed-form models, order-aware too, from one blind sum of Gram matrices"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"tuned": {"order": True, "popularity_power": 0.2}}
+    fold_in_rounds: ClassVar[int | None] = 0
+    blind_sum: ClassVar[bool] = True
+
+    rounds: int = 1
+    model: Literal["ease", "linear", "gfcf"] = "ease"
+    l2: float = 250.0
+    order: bool = False
+    half_life: float = 3.0  # steps after which an item of the history counts half
+    floor: float = 0.08  # what an item of the distant past still counts
+    window: int = 2  # next items that a step predicts
+    co: float = 0.8  # weight of the order-free part
+    popularity_power: float = 0.0  # scores are divided by item degree to this power
+    factors: int = 256  # of the ideal filter
+    ideal_weight: float = 0.3
+    sketch: int = 0  # columns of the sketch; 0: the whole Gram matrix
+
+    def __post_init__(self) -> None:
+        _require(self.l2 > 0, f"l2={self.l2} must be positive")
+        _require(self.half_life > 0, f"half_life={self.half_life} must be positive")
+        _require(0 <= self.floor <= 1, f"floor={self.floor} must lie between 0 and 1")
+        _require(self.window >= 1, f"window={self.window} must be at least 1")
+        _require(self.co >= 0, f"co={self.co} must not be negative")
+        _require(self.factors >= 1, f"factors={self.factors} must be at least 1")
+        _require(self.ideal_weight >= 0, f"ideal_weight={self.ideal_weight} must not be negative")
+        _require(self.sketch >= 0, f"sketch={self.sketch} must not be negative; 0 is the whole matrix")
+        _require(not (self.order and self.model == "gfcf"), "model=gfcf knows no order; use ease or linear")
+        _require(not self.sketch or self.model == "ease", f"sketch works with model=ease, not {self.model}")
+
+    # -- the client's part: what its users add to the sums --
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        longest = int(np.diff(chunk.user_ptr).max(initial=0))
+        columns = self._sketch(chunk.world).cpu().numpy() if self.sketch else None
+        tables = {name: _table(chunk, block, self._by_user(chunk), columns)
+                  for name, block in self._blocks(longest).items()}  # fmt: skip
+        tables["count"] = _counts(chunk)
+        return state, {name: Sum(table) for name, table in tables.items()}
+
+    def _blocks(self, longest: int) -> dict[str, np.ndarray]:
+        if not self.order:
+            return {"gram": np.ones((longest, longest))}
+        fade = gram.fading(self.half_life, self.floor, longest)
+        cross = gram.next_block(fade, self.window) + self.co
+        return (
+            {"cross": cross} if self.model == "linear" else {"gram": gram.state_block(fade) + self.co, "cross": cross}
+        )
+
+    def _by_user(self, chunk: Chunk) -> np.ndarray:
+        """The weight of every user: filters divide by the number of its items."""
+        degrees = np.maximum(np.diff(chunk.user_ptr), 1)
+        return np.ones(len(degrees)) if self.model == "ease" or self.order else 1.0 / degrees
+
+    def _sketch(self, world: World) -> Tensor:
+        """Gaussian columns that everybody draws alike, [items, sketch]."""
+        position = torch.arange(world.items * self.sketch)
+        draws = normal(stream(world.seed, Purpose.INIT, SKETCH), position).reshape(world.items, self.sketch)
+        return (draws / self.sketch**0.5).to(world.device)
+
+    # -- the server's part: the model from the sums --
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        if not self.sketch:
+            return {"weight": torch.zeros(world.items, world.items, dtype=world.dtype, device=world.device)}
+        nothing = torch.zeros(world.items, self._rank(world), dtype=world.dtype, device=world.device)
+        return {"left": nothing, "right": nothing.clone(), "sketch": self._sketch(world)}
+
+    def _rank(self, world: World) -> int:
+        rank = world.items if self.sketch >= world.items else (self.sketch + 1) // 2
+        return 2 * rank if self.order else rank
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        sums = {name: ups[name].double() for name in ("gram", "cross", "count") if name in ups}
+        degree = sums["count"][:, 0]
+        scale = degree.clamp(min=1) ** -self.popularity_power
+        if not self.sketch:
+            return {"weight": (self._weight(sums, degree) * scale).to(server["weight"].dtype)}
+        found = gram.ridge_of_sketch(sums["gram"], sums.get("cross"), server["sketch"], self.l2)
+        factors = {"left": found[0], "right": found[1] * scale[:, None]}
+        return {name: _padded(value, server[name]) for name, value in factors.items()} | {"sketch": server["sketch"]}
+
+    def _weight(self, sums: Tensors, degree: Tensor) -> Tensor:
+        if self.model == "ease":
+            return gram.ridge(sums["gram"], sums.get("cross"), self.l2)
+        linear = gram.normalised(sums["cross" if self.order else "gram"], degree)
+        if self.model == "linear":
+            return linear
+        return linear + self.ideal_weight * gram.low_pass(linear, degree, self.factors)
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: value for name, value in server.items() if name != "sketch"})
+
+    # -- at a client, with the model --
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        rows = self._rows(chunk)
+        if not self.sketch:
+            return rows @ down.shared["weight"][:, items]
+        return (rows @ down.shared["left"]) @ down.shared["right"][items].T
+
+    def _rows(self, chunk: Chunk) -> Tensor:
+        """What every user's items count today, [users, items]."""
+        count = np.diff(chunk.user_ptr)
+        age = np.repeat(chunk.user_ptr[1:], count) - 1 - np.arange(len(chunk.history))
+        fade = gram.fading(self.half_life, self.floor, int(count.max(initial=0)) + 1)[age] if self.order else 1.0
+        rows = np.zeros((len(count), chunk.world.items))
+        rows[np.repeat(np.arange(len(count)), count), chunk.history] = fade
+        return chunk.tensor(rows).to(chunk.world.dtype)
+
+    def sample_bytes(self, world: World) -> int:
+        # an item of a history is a row of two Grams where uploads are looked at one by one; samples have negatives,
+        # four as a rule, that are not drawn here
+        return 64 + (self.sketch or world.items) * world.dtype.itemsize // 2
+
+    def score_bytes(self, world: World) -> int:
+        return super().score_bytes(world) + 16 * world.items
+
+
+def _table(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.ndarray | None) -> Rows | Folded:
+    """Sum over users of weight * block, at the items of their histories; with `columns`, times the sketch."""
+    world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
+    base = torch.zeros(world.items, width, dtype=world.dtype, device=world.device)
+    total = np.zeros((world.items if chunk.foldable else len(chunk.history), width))
+    for k, weight in enumerate(by_user):
+        n = ends[k + 1] - ends[k]
+        items = chunk.history[ends[k] : ends[k + 1]]
+        rows = items if chunk.foldable else np.arange(ends[k], ends[k + 1])
+        mine = weight * block[len(block) - n :, len(block) - n :]
+        if columns is None:
+            total[np.ix_(rows, items)] += mine
+        else:
+            total[rows] += mine @ columns[items]
+    if chunk.foldable:
+        return Folded(base, chunk.tensor(total), len(chunk.clients))
+    return _merged(chunk, base, chunk.tensor(total).to(world.dtype))
+
+
+def _counts(chunk: Chunk) -> Rows:
+    base = torch.zeros(chunk.world.items, 1, dtype=chunk.world.dtype, device=chunk.world.device)
+    return _merged(chunk, base, base.new_ones(len(chunk.history), 1))
+
+
+def _merged(chunk: Chunk, base: Tensor, value: Tensor) -> Rows:
+    """One row per client and item, from one per item of a history: two users of a silo may share one."""
+    owner = torch.repeat_interleave(chunk.owner, chunk.tensor(chunk.user_ptr).diff())
+    pairs, at = torch.unique(owner * chunk.world.items + chunk.tensor(chunk.history), return_inverse=True)
+    rows = value.new_zeros(len(pairs), value.shape[1]).index_add_(0, at, value)
+    return Rows(base, pairs // chunk.world.items, pairs % chunk.world.items, rows, len(chunk.clients))
+
+
+def _padded(value: Tensor, like: Tensor) -> Tensor:
+    """In the columns of `like`: a sum of few users has fewer directions than the sketch has room for."""
+    table = torch.zeros_like(like)
+    table[:, : value.shape[1]] = value
+    return table
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise FedrecError(message)
