@@ -119,9 +119,9 @@ def _scaled(values: Array, mean: Array, scale: Array) -> Array:
 def _leading_directions(matrix: sp.csr_matrix, rank: int) -> Array:
     """[terms, rank] right singular vectors, by randomised subspace iteration; signs fixed by the largest entry."""
     width = min(rank + _EXTRA, *matrix.shape)
-    basis = matrix @ generator(0).standard_normal((matrix.shape[1], width))
-    for _ in range(_POWER_ITERATIONS):
-        basis = matrix @ (matrix.T @ np.linalg.qr(basis)[0])
-    small = (matrix.T @ np.linalg.qr(basis)[0]).T
-    found = np.linalg.svd(small, full_matrices=False)[2][:rank].T
+    basis = generator(0).standard_normal((matrix.shape[1], width))
+    for _ in range(_POWER_ITERATIONS + 1):
+        basis = np.linalg.qr(matrix.T @ (matrix @ basis))[0]
+    image = matrix @ basis
+    found = basis @ np.linalg.eigh(image.T @ image)[1][:, ::-1][:, :rank]
     return np.asarray(found * np.sign(found[np.abs(found).argmax(0), np.arange(rank)]))
