@@ -15,7 +15,7 @@ from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedCIA
 from fedrec.models.gfcf import GFCF
-from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
+from fedrec.testing import MethodTests, all_scores, run, tiny_world
 from methods.naive_silos import Federation
 
 MF = {"dim": 3, "batch": 7, "weight_decay": 0.01, "lr": 0.05, "align_steps": 20}
@@ -129,7 +129,8 @@ def test_shorter_uploads_cost_less_and_lose_something():
         errors[rank] = simulator.round(0).observed["upload_error"]
         sizes[rank] = int(simulator.wire.ledger.up[0])
     assert sizes == {0: 4 * (40 * 3 + 3), 1: 4 * (40 + 1), 2: 4 * (40 * 2 + 2)}
-    assert errors[0] == pytest.approx(0, abs=1e-6) and 0 < errors[2] < errors[1] < 1
+    assert errors[0] == pytest.approx(0, abs=1e-6)
+    assert 0 < errors[2] < errors[1] < 1
     whole = Simulator(FedCIA(**MF), data)
     whole.round(0)
     assert whole.wire.ledger.up.tolist() == whole.wire.ledger.down.tolist() == [4 * 40 * 40] * 3
@@ -147,7 +148,8 @@ def test_noise():
     assert np.abs(correlation).max() < 0.1
     assert not torch.equal(draws[0], draws[0].T)
     even = replace(method, noise_symmetric=True).noised(nothing, chunk, 0)
-    assert torch.equal(even, even.mT) and torch.equal(even.triu(), draws[:3].triu())
+    assert torch.equal(even, even.mT)
+    assert torch.equal(even.triu(), draws[:3].triu())
     assert method.noise_scale(data.world) == 0.01
     assert FedCIA().noise_scale(data.world) == 0.001
     assert FedCIA().noise_scale(World(items=5000, clients=3)) == 0.0

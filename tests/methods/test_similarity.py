@@ -160,7 +160,7 @@ def test_order_of_silos_does_not_matter():
 
 
 def test_a_table_that_is_already_there_stays_near():
-    """The norm has a gradient of one length everywhere, so its descent trembles around the end, as the released does."""
+    """The norm has a gradient of one length everywhere, so its descent trembles around the end."""
     (table,) = tables(dims=(4,))
     there = Dense.of(table @ table.T)
     assert torch.allclose(Descent(100, 0.1, 0.0, "mse_literal", 60).align(table, there), table, atol=1e-12)

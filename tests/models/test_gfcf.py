@@ -19,7 +19,8 @@ def test_linear_part():
     assert np.diag(linear) == pytest.approx([0.5, 0.416667, 0.416667, 0.416667, 0], abs=1e-6)
     assert linear[0, 1:4] == pytest.approx([0.204124] * 3, abs=1e-6)
     assert linear[[1, 1, 2], [2, 3, 3]] == pytest.approx([0.166667] * 3, abs=1e-6)
-    assert not linear[4].any() and not linear[:, 4].any()
+    assert not linear[4].any()
+    assert not linear[:, 4].any()
 
 
 def test_whole_filter():
