@@ -279,6 +279,10 @@ class Method:
         """Whether a run whose patience ran out may end after this round, or must see what the next one brings."""
         return True
 
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        """The server when more items, known by their attributes alone, stand behind all others."""
+        return server | {"attributes": torch.cat([server["attributes"], attributes])}
+
     def remarks(self, world: World) -> Sequence[str]:
         """What every report of a run should say about these parameters in this world."""
         return ()

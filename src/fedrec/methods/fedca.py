@@ -36,13 +36,14 @@ from fedrec.methods.aggregation import (
     spread,
 )
 from fedrec.methods.comparison import Aggregating, Compared
+from fedrec.methods.own_tables import OwnTables
 
 SERVED = "served."  # what a client scores with, where that is not what its next training starts from
 MIXED = "mixed."  # on the server: the aggregates of the last round, one per aggregated client
 
 
 @dataclass(frozen=True)
-class FedCA(Compared, Aggregating):
+class FedCA(Compared, OwnTables, Aggregating):
     name: ClassVar[str] = "fedca"
     summary: ClassVar[str] = "own mixture of tables by share, similarity and complementarity"
     paper: ClassVar[str] = "Zhang et al., ACM TOIS 44(2), 2026"
@@ -102,6 +103,10 @@ class FedCA(Compared, Aggregating):
         """Whether the complementarity has any: otherwise nobody sends a representation."""
         return (self.alpha if self.weights == "released" else self.beta) != 0
 
+    def _names(self) -> list[str]:
+        """What a client trains and shares."""
+        return ["item", *self.model.dense_shapes()]
+
     # -- start --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
@@ -118,12 +123,12 @@ class FedCA(Compared, Aggregating):
         common = {"item": self.init_items(world), **self.init_dense(world)}
         if self.interpolate == "inference":
             common |= {SERVED + name: value for name, value in common.items()}
-        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return State(replicate(self.stored(common), len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
 
     # -- one round --
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        held = state.per_client
+        held = self.opened({name: state.per_client[name] for name in self._names()}, chunk.world)
         dense = {name: held[name] for name in self.model.dense_shapes()}
         fitted = self.fit(chunk, round, state.per_user["user"], held["item"], dense)
         assert isinstance(fitted.table, Tensor)
@@ -135,7 +140,7 @@ class FedCA(Compared, Aggregating):
             payload["samples"] = Each(chunk.sample_counts()[:, None])
         if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
             own |= {SERVED + name: value.clone() for name, value in own.items()}
-        return State(own, {"user": fitted.user}), payload
+        return State(self.stored(own), {"user": fitted.user}), payload
 
     def _pictures(self, tables: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
         """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round.
@@ -193,20 +198,20 @@ class FedCA(Compared, Aggregating):
 
     def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         at = torch.searchsorted(server["clients"], torch.from_numpy(clients).to(server["clients"].device))
-        return Down(own={name: server[MIXED + name][at] for name in ("item", *self.model.dense_shapes())})
+        return Down(own={name: server[MIXED + name][at] for name in self._names()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        held, rho = state.per_client, self.interpolation
+        held, rho = self.opened(state.per_client, chunk.world), self.interpolation
         mixed = {name: rho * held[name] + (1 - rho) * value for name, value in down.own.items()}
         if self.interpolate == "inference":
             mixed = {SERVED + name: value for name, value in mixed.items()} | down.own
-        return State(held | mixed, state.per_user)
+        return State(state.per_client | self.stored(mixed), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """With the mixture of those that received an aggregate since they trained, with their own table otherwise."""
         mark = SERVED if self.interpolate == "inference" else ""
-        own = {name: state.per_client[mark + name] for name in ("item", *self.model.dense_shapes())}
-        return self.own_scores(state.per_user["user"], own, chunk, items)
+        own = {name: state.per_client[mark + name] for name in self._names()}
+        return self.own_scores(state.per_user["user"], self.opened(own, chunk.world), chunk, items)
 
     def client_bytes(self, world: World) -> int:
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())

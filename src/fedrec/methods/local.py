@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Reduction, State, World, replicate
-from fedrec.federation.training import LocalTraining
 from fedrec.methods.comparison import ALONE
+from fedrec.methods.own_tables import OwnTables
 
 
 @dataclass(frozen=True)
-class Local(LocalTraining):
+class Local(OwnTables):
     name: ClassVar[str] = "local"
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"IM": {}}
     summary: ClassVar[str] = "no exchange: each client alone"
@@ -29,17 +29,17 @@ class Local(LocalTraining):
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         common = {"item": self.init_items(world), **self.init_dense(world)}
-        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return State(replicate(self.stored(common), len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        dense = {name: value for name, value in state.per_client.items() if name != "item"}
-        fitted = self.fit(chunk, round, state.per_user["user"], state.per_client["item"], dense)
+        dense = self.opened(state.per_client, chunk.world)
+        fitted = self.fit(chunk, round, state.per_user["user"], dense.pop("item"), dense)
         assert isinstance(fitted.table, Tensor)
-        return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
+        return State(self.stored({"item": fitted.table, **fitted.dense}), {"user": fitted.user}), {}
 
     def client_bytes(self, world: World) -> int:
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
         return 4096 + (2 * world.items * self.dim + 8 * dense) * world.dtype.itemsize
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        return self.own_scores(state.per_user["user"], self.opened(state.per_client, chunk.world), chunk, items)

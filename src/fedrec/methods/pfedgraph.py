@@ -19,12 +19,13 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.methods.aggregation import inner_products, mix, simplex_project
 from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
+from fedrec.methods.own_tables import OwnTables
 
 NOBODY = -1  # has a mixture waiting
 
 
 @dataclass(frozen=True)
-class PFedGraph(Compared, Aggregating):
+class PFedGraph(Compared, OwnTables, Aggregating):
     name: ClassVar[str] = "pfedgraph"
     summary: ClassVar[str] = "each client gets its own mixture, by similarity of model changes and data size"
     paper: ClassVar[str] = "Ye et al., ICML 2023"
@@ -53,19 +54,19 @@ class PFedGraph(Compared, Aggregating):
         return server | {"clients": torch.full((count,), NOBODY)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        own = replicate(self._common(world), len(chunk.clients))
+        own = replicate(self.stored(self._common(world)), len(chunk.clients))
         return State(own, {"user": self.init_users(world, chunk.users)})
 
     def _common(self, world: World) -> Tensors:
         return {"item": self.init_items(world), **self.init_dense(world)}
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        dense = {name: value for name, value in state.per_client.items() if name != "item"}
-        fitted = self.fit(chunk, round, state.per_user["user"], state.per_client["item"], dense)
+        dense = self.opened(state.per_client, chunk.world)
+        fitted = self.fit(chunk, round, state.per_user["user"], dense.pop("item"), dense)
         assert isinstance(fitted.table, Tensor)
         own = {"item": fitted.table, **fitted.dense}
         payload: dict[str, Reduction] = {name: Each(value) for name, value in own.items()}
-        return State(own, {"user": fitted.user}), payload | {"samples": Each(chunk.sample_counts().int())}
+        return State(self.stored(own), {"user": fitted.user}), payload | {"samples": Each(chunk.sample_counts().int())}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
@@ -99,10 +100,10 @@ class PFedGraph(Compared, Aggregating):
         return Down(own={name.removeprefix("own."): value[place] for name, value in mixed.items()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        return State(down.own, state.per_user)
+        return State(self.stored(down.own), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        return self.own_scores(state.per_user["user"], self.opened(state.per_client, chunk.world), chunk, items)
 
     def client_bytes(self, world: World) -> int:
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
