@@ -14,7 +14,18 @@ from scipy import stats
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Sum, Tensors, World
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Basket, Clip, Gaussian, Laplace, Place, Quantise, Stage, Wire, parse_stages
+from fedrec.federation.wire import (
+    Basket,
+    Clip,
+    Gaussian,
+    Laplace,
+    Place,
+    Quantise,
+    Stage,
+    SumGaussian,
+    Wire,
+    parse_stages,
+)
 from fedrec.methods import FedAvg, FedMF, Popularity
 from fedrec.testing import SINGLE, WHOLE, assert_close, run, tiny_world
 
@@ -386,3 +397,41 @@ def test_uploads_of_different_lengths_are_filled_up():
     assert found.sum(-1).tolist() == [[3, 3], [3, 3], [2, 2]]
     assert found.shape == (3, 2, 3)
     assert ups.stacked("n")[1].tolist() == [0, 2, 4], "one number per client"
+
+
+class TestNoiseOnTheSum:
+    """What each of n clients adds N(0, scale^2 / n) to: the sum alone, drawn once."""
+
+    def test_has_the_asked_spread_and_no_bias_however_many_clients(self):
+        for silos in (None, (12,)):
+            data = tiny_world(items=4000, silos=silos)
+            plain, noised = (
+                run(Popularity(), data, 1, stages=s)["server.popularity"] for s in ([], [SumGaussian(3.0)])
+            )
+            draws = (noised - plain).flatten() / 3.0
+            assert stats.kstest(draws.numpy(), "norm").pvalue > 1e-3
+
+    def test_neither_chunks_nor_engines_matter_but_the_seed_does(self):
+        stages = [Clip(2.0), SumGaussian(1.0)]
+        whole, pieces = (run(Popularity(), tiny_world(), 1, stages=stages, memory=m) for m in (WHOLE, SINGLE))
+        assert_close(whole, pieces, 1e-12, "chunks")
+        assert_close(run(Popularity(), tiny_world(compiled=False), 1, stages=stages), whole, 1e-9, "compiled")
+        other = run(Popularity(), tiny_world(seed=1), 1, stages=stages)
+        assert not torch.equal(other["scores"], whole["scores"])
+
+    def test_a_client_moves_the_sum_by_its_clipped_upload_alone(self):
+        data = tiny_world()
+        without = tiny_world(empty=True)  # the same but for one client's eight items
+        gap = [
+            run(Popularity(), d, 1, stages=[Clip(0.5), SumGaussian(1.0)])["server.popularity"] for d in (data, without)
+        ]
+        assert float((gap[0] - gap[1]).norm()) == pytest.approx(0.5, rel=1e-6)
+
+    def test_means_and_single_uploads_are_refused(self):
+        with pytest.raises(FedrecError, match="plain sums"):
+            run(FedMF(**MF), tiny_world(), 1, stages=[SumGaussian(1.0)])
+
+    def test_has_a_name(self):
+        assert parse_stages("clip=2,sum-gaussian=0.5") == (Clip(2.0), SumGaussian(0.5))
+        with pytest.raises(FedrecError, match="one upload"):
+            parse_stages("sum-gaussian:item=0.5")

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedrec.errors import FedrecError
-from fedrec.federation.wire import Clip, Gaussian, Laplace, Quantise, parse_stages
+from fedrec.federation.wire import Clip, Gaussian, Laplace, Quantise, SumGaussian, parse_stages
 from fedrec.privacy.accountant import epsilon_of, guarantee, noise_for, with_budget
 
 MULTIPLIERS = st.floats(0.05, 100.0)
@@ -148,3 +148,18 @@ def test_a_budget_that_cannot_be_kept_is_refused(
 def test_delta_is_a_probability(delta: float) -> None:
     with pytest.raises(FedrecError, match="between 0 and 1"):
         epsilon_of(1.0, 1, delta)
+
+
+def test_noise_on_a_blind_sum_counts_as_noise_on_an_upload_and_rests_on_secure_sums() -> None:
+    stages = with_budget(parse_stages("clip=0.5"), 1, 3.0, 1e-5, blind=True)
+    assert isinstance(stages[1], SumGaussian)
+    found = guarantee(stages, 1, 1e-5)
+    assert found.epsilon == pytest.approx(3.0, rel=1e-6)
+    assert "secure aggregation" in found.reason
+    assert guarantee(parse_stages("clip=0.5,sum-gaussian=2"), 1, 1e-5).epsilon == epsilon_of(2.0, 1, 1e-5)
+
+
+def test_what_clients_do_after_the_clipping_moves_a_sum() -> None:
+    assert guarantee(parse_stages("clip=1,sum-gaussian=4,quantise=8"), 1, 1e-5).epsilon is None
+    with pytest.raises(FedrecError, match="last stage"):
+        with_budget(parse_stages("clip=1,quantise=8"), 1, 1.0, 1e-5, blind=True)

@@ -26,7 +26,7 @@ from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
-from fedrec.federation.wire import Stage, parse_stages
+from fedrec.federation.wire import Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
 from fedrec.privacy.accountant import guarantee, with_budget
 from fedrec.version import __version__
@@ -109,10 +109,12 @@ class Run:
         return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
 
     def _stages(self) -> tuple[Stage, ...]:
-        stages = parse_stages(self.config.privacy)
+        stages, blind = parse_stages(self.config.privacy), self.method.blind_sum
+        if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
+            raise FedrecError(f"sum-gaussian protects a blind sum, which {self.method.name} has not; use gaussian")
         if self.config.epsilon is None:
             return stages
-        return with_budget(stages, self.method.rounds, self.config.epsilon, self.config.delta)
+        return with_budget(stages, self.method.rounds, self.config.epsilon, self.config.delta, blind)
 
     def _prepare(self, data: Interactions | None) -> Prepared:
         config, central = self.config, self.method.centralised

@@ -76,7 +76,7 @@ class Simulator:
                 for name, (total, count) in chunk.observed.items():
                     observed[name] += total
                     observed["#" + name] += count
-        self.server = self.method.aggregate(self.server, basket.ups(self.world.dtype), number)
+        self.server = self.method.aggregate(self.server, self.wire.collect(basket, number), number)
         self._answer(self.method.answered(self.server, plan, number), number)
         return self._log(number, len(plan.train), time.perf_counter() - started, observed)
 

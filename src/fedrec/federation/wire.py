@@ -1,8 +1,8 @@
 """The one door: everything that leaves or reaches a client passes here and is counted in bytes.
 
 Uploads pass the stages in the order given (clip, laplace, gaussian, quantise), are counted, and are folded into the
-reduction that the method declared. Bytes are those of the dense encoding: a table is counted whole, although the
-simulator keeps only the rows that changed.
+reduction that the method declared; sum-gaussian acts on what has been summed. Bytes are those of the dense encoding: a
+table is counted whole, although the simulator keeps only the rows that changed.
 
 Noise here is a function of the seed, as all randomness of a simulation is, so that a run can be repeated. Where uploads
 really leave a device, its noise must come from a secret of that device.
@@ -117,8 +117,11 @@ class _Noise:
     def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
         if not value.is_floating_point():
             return value
-        keys = place.keys(name)
-        if place.world.compiled and value.device.type == "cpu" and has_numba():
+        return self._added(value, place.keys(name), place.world)
+
+    def _added(self, value: Tensor, keys: Tensor, world: World) -> Tensor:
+        """With noise from one stream per leading index."""
+        if world.compiled and value.device.type == "cpu" and has_numba():
             from fedrec.federation import noise_kernels
 
             noised = value.clone(memory_format=torch.contiguous_format)
@@ -156,6 +159,24 @@ class Gaussian(_Noise):
 
 
 @dataclass(frozen=True)
+class SumGaussian(Gaussian):
+    """Gaussian noise of this standard deviation on every entry of the sum over a round's clients.
+
+    Under secure aggregation each of n clients adds a share N(0, scale^2 / n) and nobody sees less than the sum. The
+    simulator draws the noise of the sum at once. Where single uploads can be seen, it protects nobody.
+    """
+
+    per_entry = False
+
+    def apply(self, values: Values, place: Place) -> Values:
+        return values
+
+    def on_sum(self, name: str, total: Tensor, world: World, round: int) -> Tensor:
+        key = fold(stream(world.seed, Purpose.NOISE, round), zlib.crc32(f"sum of {name}".encode()))
+        return self._added(total, fold_tensor(key, torch.arange(len(total), device=total.device)), world)
+
+
+@dataclass(frozen=True)
 class Quantise:
     """Each row (last axis) as integers of `bits` bits between its minimum and maximum, which are sent as two floats."""
 
@@ -182,6 +203,7 @@ STAGES: dict[str, Callable[[float], Stage]] = {
     "clip": Clip,
     "laplace": Laplace,
     "gaussian": Gaussian,
+    "sum-gaussian": SumGaussian,
     "quantise": lambda bits: Quantise(int(bits)),
 }
 
@@ -207,7 +229,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
                 f"privacy stage '{part}' comes after quantise, which must be the last: what it sends is final"
             )
         stage = STAGES[name](number)
-        if only and not isinstance(stage, _Noise):
+        if only and (not isinstance(stage, _Noise) or isinstance(stage, SumGaussian)):
             raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")
         stages.append(replace(stage, only=only) if isinstance(stage, _Noise) else stage)
     return tuple(stages)
@@ -280,6 +302,13 @@ class Wire:
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
             basket.add(self._staged(part, down, clients[keep], keep, round), clients[keep], cohort)
 
+    def collect(self, basket: Basket, round: int) -> Ups:
+        """What the server gets of a round: the reductions, with the noise that belongs to sums."""
+        for stage in self.stages:
+            if isinstance(stage, SumGaussian):
+                basket.disturb(stage, self.world, round)
+        return basket.ups(self.world.dtype)
+
     def _staged(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, keep: slice,
                 round: int) -> dict[str, Reduction]:  # fmt: skip
         reference = down.shared | {name: value[keep] for name, value in down.own.items()}
@@ -343,6 +372,12 @@ class Basket:
             )
             if isinstance(reduction, Mean):
                 self._means.add(key)
+
+    def disturb(self, noise: SumGaussian, world: World, round: int) -> None:
+        """Noise on the sums; it hides no mean's weights and no single upload."""
+        if self._means or self._each:
+            raise FedrecError("privacy stage 'sum-gaussian' is for plain sums; use gaussian with this method")
+        self._totals = {name: noise.on_sum(name, total, world, round) for name, total in self._totals.items()}
 
     def ups(self, dtype: torch.dtype) -> Ups:
         reduced = {}

@@ -5,6 +5,9 @@ else. Two data sets of one client give uploads at most 2C apart once both are cl
 Gaussian mechanism with noise multiplier std / 2C. T of them, each allowed to depend on those before, lose exactly what
 a single one with multiplier / sqrt(T) loses (Dong, Roth & Su 2022), whose curve is known in closed form. Sampling of
 clients does not amplify, because the server sees who takes part.
+
+Noise on a blind sum (`sum-gaussian`) is counted alike: another client's worth of data moves the sum by at most 2C. It
+holds against whoever sees nothing but sums, so it rests on secure aggregation.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from dataclasses import dataclass
 from scipy.special import log_ndtr, ndtr
 
 from fedrec.errors import FedrecError
-from fedrec.federation.wire import Clip, Gaussian, Laplace, Stage
+from fedrec.federation.wire import Clip, Gaussian, Laplace, Stage, SumGaussian
+
+LOCAL = "local: all uploads of one client, against any other data of that client"
+BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"
 
 _CLOSE = 1e-12  # relative width at which a bisection ends
 _MARGIN = 1e-8  # more noise than the bisection found, so that rounding cannot overspend a budget
@@ -39,17 +45,13 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool =
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
         return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
-    norm = _norm_of(stages[:at])
-    if at == len(stages) or norm is None:
+    noise = stages[at] if at < len(stages) else None
+    # whatever clients do after the clipping changes a sum before its noise comes, wherever that stage is written
+    blind = isinstance(noise, SumGaussian)
+    norm = _norm_of([stage for stage in stages if stage is not noise] if blind else stages[:at])
+    if not isinstance(noise, Gaussian) or norm is None:
         return Guarantee(None, None, uploads, _why_not(stages))
-    noise = stages[at]
-    assert isinstance(noise, Gaussian)
-    return Guarantee(
-        epsilon_of(noise.scale / (2 * norm), uploads, delta),
-        delta,
-        uploads,
-        "local: all uploads of one client, against any other data of that client",
-    )
+    return Guarantee(epsilon_of(noise.scale / (2 * norm), uploads, delta), delta, uploads, BLIND if blind else LOCAL)
 
 
 def epsilon_of(multiplier: float, uploads: int, delta: float) -> float:
@@ -99,8 +101,12 @@ def noise_for(clip: float, uploads: int, epsilon: float, delta: float) -> float:
     return high * (1 + _MARGIN) * 2 * clip
 
 
-def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None) -> tuple[Stage, ...]:
-    """Insert the Gaussian noise that keeps every client within (epsilon, delta), right behind the clipping."""
+def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None,
+                blind: bool = False) -> tuple[Stage, ...]:  # fmt: skip
+    """Insert the Gaussian noise that keeps every client within (epsilon, delta), right behind the clipping.
+
+    `blind`: nobody sees less than the sum over clients, so it is the sum that gets the noise.
+    """
     if not 0 < epsilon < math.inf:
         raise FedrecError(f"--epsilon {epsilon} must be a positive number")
     if delta is None or not 0 < delta < 1:
@@ -111,7 +117,10 @@ def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: fl
     norm = _norm_of(stages[:at])
     if norm is None:
         raise FedrecError('--epsilon needs a bound on uploads: add --privacy "clip=1"')
-    return (*stages[:at], Gaussian(noise_for(norm, uploads, epsilon, delta)), *stages[at:])
+    if blind and at < len(stages):
+        raise FedrecError("--epsilon on a blind sum needs clip as the last stage: what follows it moves the sum")
+    noise = (SumGaussian if blind else Gaussian)(noise_for(norm, uploads, epsilon, delta))
+    return (*stages[:at], noise, *stages[at:])
 
 
 def _norm_of(stages: Sequence[Stage]) -> float | None:
