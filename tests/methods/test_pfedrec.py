@@ -87,6 +87,19 @@ class TestPFedRecReceived(PFedRecTests):
     method = PFedRec(**LINEAR, score_with="received")
 
 
+class TestPFedRecReplayed(PFedRecTests):
+    method = PFedRec(**LINEAR, own_tables="replayed")
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        found = reference(self.method, data, rounds)
+        del found["client.item"]
+        return found
+
+
+class TestPFedRecReplayedMf(TestPFedRecReplayed):
+    method = PFedRec(**SMALL, backbone="mf", lr=0.5, lr_item=2.0, own_tables="replayed", aggregated_fraction=1.0)
+
+
 class TestPFedRecMf(PFedRecTests):
     method = PFedRec(**SMALL, backbone="mf", lr=0.5, lr_item=2.0)
 
@@ -154,6 +167,21 @@ def test_bytes_are_one_table_each_way():
         simulator.round(round)
     assert (simulator.wire.ledger.up == 2 * 4 * 40 * 4).all()
     assert (simulator.wire.ledger.down == 2 * 4 * 40 * 4).all()
+
+
+def test_replayed_tables_take_no_memory():
+    """And score as kept ones do, whatever part of the items is asked for."""
+    data = tiny_world(participation=0.25)
+    kept, again = (Simulator(PFedRec(**LINEAR, own_tables=how), data) for how in ("kept", "replayed"))
+    for number in range(3):
+        for simulator in (kept, again):
+            simulator.round(number)
+    assert "item" not in again.homes[0].state.per_client
+    assert np.array_equal(kept.wire.ledger.down, again.wire.ledger.down)
+    some = torch.tensor([7, 3, 39])
+    for items in (None, some):
+        left, right = (torch.cat([scores for _, scores in s.scores(3, items)]) for s in (kept, again))
+        assert torch.allclose(left, right, atol=1e-12)
 
 
 def test_own_tables_differ_and_the_absent_keep_theirs():

@@ -12,11 +12,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
 from fedrec.methods.comparison import TOGETHER, Aggregating
+
+STARTS = "starts"  # on the server: the table that every round began with
+TRAINED, NEVER = "trained", -1  # a client's last round
+BEFORE = "before."  # what it then set out with
 
 
 @dataclass(frozen=True)
@@ -42,18 +47,36 @@ class PFedRec(Aggregating):
         80.0  # without lr_item, rows move at lr * items * this: undoes the means over batch, clients
     )
     score_with: Literal["local", "received"] = "local"  # local: the table after training, before it is replaced
+    # Where one table per client does not fit: a client's own table is trained again whenever it is asked for, from
+    # the server's table of its last round and the head it had then.
+    own_tables: Literal["kept", "replayed"] = "kept"
+
+    def replays(self) -> bool:
+        return self.score_with == "local" and self.own_tables == "replayed"
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        return {"item": self.init_items(world)}
+        server = {"item": self.init_items(world)}
+        if self.replays():  # what every round started from: kept once, in place of a copy with every client
+            server[STARTS] = server["item"].new_zeros(self.rounds, *server["item"].shape)
+            server[STARTS][0] = server["item"]
+        return server
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        kept = self.init_dense(world)
+        kept, user = self.init_dense(world), self.init_users(world, chunk.users)
+        if self.replays():
+            own = replicate(kept, len(chunk.clients))
+            trained = torch.full((len(chunk.clients),), NEVER, device=world.device)
+            before = {BEFORE + name: value.clone() for name, value in own.items()}
+            return State({**own, **before, TRAINED: trained}, {"user": user, BEFORE + "user": user.clone()})
         if self.score_with == "local":
             kept["item"] = self.init_items(world)
-        return State(replicate(kept, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return State(replicate(kept, len(chunk.clients)), {"user": user})
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared=server)
+        return Down(shared={"item": server["item"]})
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        return Down(shared=server)  # past starts too: a client has its own at hand, only the simulation must look it up
 
     def for_world(self, world: World) -> PFedRec:
         """The same with the rate of item rows written out."""
@@ -61,25 +84,66 @@ class PFedRec(Aggregating):
         return replace(self, lr_item=item)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        head = {name: value for name, value in state.per_client.items() if name != "item"}
+        head = {name: state.per_client[name] for name in self.model.dense_shapes()}
         method = self.for_world(chunk.world)
         fitted = method.fit(chunk, round, state.per_user["user"], down.shared["item"], head, fold=False)
         assert isinstance(fitted.table, Rows)
-        kept = dict(fitted.dense)
-        if self.score_with == "local":
+        kept, users = dict(fitted.dense), {"user": fitted.user}
+        if self.replays():
+            kept |= {BEFORE + name: value.clone() for name, value in head.items()}
+            kept[TRAINED] = torch.full_like(state.per_client[TRAINED], round)
+            users[BEFORE + "user"] = state.per_user["user"].clone()
+        elif self.score_with == "local":
             kept["item"] = fitted.table.dense()
-        return State(kept, {"user": fitted.user}), {"item": Mean(fitted.table)}
+        return State(kept, users), {"item": Mean(fitted.table)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        return {"item": ups["item"]} if "item" in ups else server
+        if self.replays():
+            server[STARTS][round] = server["item"]
+        return server | {"item": ups["item"]} if "item" in ups else server
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        if self.replays():
+            return self._replayed(state, down, chunk, items)
         own = dict(state.per_client)
         if self.score_with == "received":
             own["item"] = down.shared["item"].expand(len(chunk.clients), -1, -1)
         return self.own_scores(state.per_user["user"], own, chunk, items)
 
+    def _replayed(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        """Scores with own tables that are trained again, all clients of one last round together."""
+        trained, parts, order = state.per_client[TRAINED], [], []
+        for last in trained.unique().tolist():
+            some = (trained == last).nonzero().flatten()
+            users = torch.isin(chunk.owner, some).nonzero().flatten()
+            mine = State(
+                {name: value[some] for name, value in state.per_client.items()},
+                {name: value[users] for name, value in state.per_user.items()},
+            )
+            own = {name: mine.per_client[name] for name in self.model.dense_shapes()}
+            part = chunk.data.chunk(chunk.clients[some.cpu().numpy()], chunk.cohort)
+            own["item"] = self._own_tables(mine, down, part, last)
+            parts.append(self.own_scores(mine.per_user["user"], own, part, items))
+            order.append(users)
+        return torch.cat(parts)[torch.cat(order).argsort()]
+
+    def _own_tables(self, state: State, down: Down, chunk: Chunk, last: int) -> Tensor:
+        # a new user has met no table but the newest
+        start = down.shared[STARTS][max(0, last)] if STARTS in down.shared else down.shared["item"]
+        if last == NEVER:
+            return start.expand(len(chunk.clients), -1, -1)
+        head = {name: state.per_client[BEFORE + name] for name in self.model.dense_shapes()}
+        method, again = self.for_world(chunk.world), chunk.data.chunk(chunk.clients, chunk.cohort)
+        with torch.enable_grad():
+            fitted = method.fit(again, last, state.per_user[BEFORE + "user"], start, head, fold=False)
+        assert isinstance(fitted.table, Rows)
+        return fitted.table.dense()
+
+    def score_bytes(self, world: World) -> int:
+        table = 2 * world.items * self.dim * world.dtype.itemsize if self.replays() else 0
+        return super().score_bytes(world) + table
+
     def client_bytes(self, world: World) -> int:
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
-        table = world.items * self.dim if self.score_with == "local" else 0
+        table = world.items * self.dim if self.score_with == "local" and not self.replays() else 0
         return 4096 + (8 * dense + 2 * table) * world.dtype.itemsize
