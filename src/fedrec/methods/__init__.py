@@ -10,20 +10,28 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
 from fedrec.methods.cgfedrec import CGFedRec
 from fedrec.methods.cofedrec import CoFedRec
+from fedrec.methods.cs_fedncf import CsFedNCF
+from fedrec.methods.cs_mf import CsMF
+from fedrec.methods.cs_ncf import CsNCF
+from fedrec.methods.cs_pfedrec import CsPFedRec
 from fedrec.methods.ease import Ease
 from fedrec.methods.fedatt import FedAtt
 from fedrec.methods.fedavg import FedAvg
 from fedrec.methods.fedca import FedCA
 from fedrec.methods.fedcia import FedCIA
 from fedrec.methods.feddae import FedDAE
+from fedrec.methods.feddcn import FedDCN
 from fedrec.methods.fedfast import FedFast
 from fedrec.methods.fedgram import FedGram
 from fedrec.methods.fedmf import FedMF
+from fedrec.methods.fedmvmf import FedMVMF
 from fedrec.methods.fedrap import FedRAP
 from fedrec.methods.fedrkg import FedRKG
+from fedrec.methods.fedvbpr import FedVBPR
 from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gpfedrec import GPFedRec
 from fedrec.methods.ifedrec import IFedRec
+from fedrec.methods.ifedrec_lan import IFedRecLAN
 from fedrec.methods.kinds import kinds_of
 from fedrec.methods.lightgcn import CentralLightGCN
 from fedrec.methods.local import Local
@@ -54,8 +62,16 @@ BUILT_IN: tuple[type[Method], ...] = (
     PFedGraph,
     PerFedRec,
     IFedRec,
+    IFedRecLAN,
+    FedMVMF,
+    CsFedNCF,
+    CsPFedRec,
+    FedVBPR,
+    FedDCN,
     FedGram,
     CentralMF,
+    CsMF,
+    CsNCF,
     CentralLightGCN,
     CentralGFCF,
     CentralNeuMF,

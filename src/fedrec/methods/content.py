@@ -67,12 +67,16 @@ def neighbours(attributes: Tensor, warm: int, items: Tensor, count: int) -> Tens
     return torch.cat(best) if best else torch.zeros(0, count, dtype=torch.int64)
 
 
-def cold_rows(table: Tensor, attributes: Tensor, items: Tensor, count: int) -> Tensor:
-    """The rows of warm items as they are; of others the mean of their nearest warm items' rows."""
-    warm = len(table)
-    rows = table.new_empty(len(items), table.shape[1])
-    known = items < warm
+def with_neighbours(attributes: Tensor | None, warm: int, count: int, name: str) -> Tensors:
+    """What a server keeps that replaces new items by known ones: `near` has a row for each item beyond the warm."""
+    x = require_attributes(attributes, name)
+    cold = torch.arange(warm, len(x), device=x.device)
+    return {"attributes": x, "near": neighbours(x, warm, cold, min(count, warm))}
+
+
+def neighbour_rows(table: Tensor, near: Tensor, items: Tensor) -> Tensor:
+    """The rows of warm items as they are; of others the mean of their neighbours' rows."""
+    rows, known = table.new_empty(len(items), table.shape[1]), items < len(table)
     rows[known] = table[items[known]]
-    near = neighbours(attributes, warm, items[~known], min(count, warm))
-    rows[~known] = table[near].mean(1) if len(near) else rows[~known]
+    rows[~known] = table[near[items[~known] - len(table)]].mean(1)
     return rows

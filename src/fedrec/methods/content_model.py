@@ -1,0 +1,110 @@
+"""Models that see attributes instead of item ids, trained on clients that are therefore sent all attributes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Mean, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.training import LocalTraining
+from fedrec.methods.content import DENSE, META, require_attributes, scored_once, uniform_layers
+from fedrec.models import NCF, Backbone
+
+
+@dataclass(frozen=True)
+class ContentNCF:
+    """A network on [user; g(x)], g(x) = E x + e or its tanh. Its items are rows of attributes."""
+
+    dim: int
+    squash: bool = False
+    has_user = True
+
+    @cached_property
+    def upper(self) -> NCF:
+        return NCF(self.dim, (self.dim,))
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.upper.dense_shapes()
+
+    def embedded(self, attributes: Tensor, dense: Tensors) -> Tensor:
+        plain = attributes @ dense["embed"].mT + dense["embed_bias"].unsqueeze(-2)
+        return torch.tanh(plain) if self.squash else plain
+
+    def logits(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
+        return self.upper.logits(user, self.embedded(item, dense), dense)
+
+    def scores(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
+        return self.upper.scores(user, self.embedded(item, dense), dense)
+
+
+@dataclass(frozen=True)
+class ContentModel(LocalTraining):
+    """Private user vectors; the layer on attributes and, unless `kept` names them, all weights are averaged."""
+
+    attributes: ClassVar[str] = "clients"
+    private: ClassVar[tuple[str, ...]] = ("user",)
+    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"),)
+    kept: ClassVar[bool] = False  # the weights above the layer on attributes stay with their client
+
+    backbone: str = "ncf"
+    dim: int = 200
+    init_std: float = 1.0
+    lr: float = 0.5
+
+    @cached_property
+    def model(self) -> Backbone:
+        return ContentNCF(self.dim)
+
+    def upper_layers(self, world: World) -> Tensors:
+        return uniform_layers(world, DENSE, self.model.dense_shapes())
+
+    def embedding(self, world: World, width: int) -> Tensors:
+        return uniform_layers(world, META, {"embed": (self.dim, width), "embed_bias": (self.dim,)})
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        x = require_attributes(attributes, self.name)
+        upper = {} if self.kept else self.upper_layers(world)
+        return {"attributes": x, "warm": torch.tensor(world.items), **self.embedding(world, x.shape[1]), **upper}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        upper = replicate(self.upper_layers(world), len(chunk.clients)) if self.kept else {}
+        return State(upper, {"user": self.init_users(world, chunk.users)})
+
+    def _down(self, server: Tensors, attributes: Tensor) -> Down:
+        weights = {name: value for name, value in server.items() if name not in ("attributes", "warm")}
+        return Down(shared={"attributes": attributes, **weights})
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return self._down(server, server["attributes"][: int(server["warm"])])
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        shared = dict(down.shared)
+        x = shared.pop("attributes")
+        dense = replicate(shared, len(chunk.clients)) | state.per_client
+        fitted = self.fit(chunk, round, state.per_user["user"], x, dense, fold=False)
+        kept = {name: fitted.dense[name] for name in state.per_client}
+        return State(kept, {"user": fitted.user}), {name: Mean(fitted.dense[name]) for name in shared}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return server | {name: ups[name] for name in server if name in ups}
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        return self._down(server, server["attributes"][items])
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        dense = dict(down.shared)
+        distinct, which = scored_once(dense.pop("attributes"))
+        if self.kept:
+            own = {name: value[chunk.owner] for name, value in state.per_client.items()}
+            dense |= own
+        return self.model.scores(state.per_user["user"], distinct, dense)[:, which]
+
+    def client_bytes(self, world: World) -> int:
+        upper = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return 4096 + 6 * (upper + 300 * self.dim) * world.dtype.itemsize
