@@ -11,6 +11,7 @@ Gradient steps with weight decay never leave the span of P and the table they st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -176,19 +177,30 @@ def mean_factor(factors: list[Factor], rank: int, key: int, whole: int) -> LowRa
     goes through the factors client by client. There the tail, which only sets the length of steps, is estimated.
     """
     items, columns = factors[0][0].shape[0], sum(len(s) for _, s in factors)
-    roots = [v * s.clamp(min=0).sqrt() / len(factors) ** 0.5 for v, s in factors]
+    roots = _Roots(factors)
     if columns <= min(items, whole):
-        found = _from_columns(torch.cat(roots, 1).double(), rank)
+        found = _from_columns(torch.cat(list(roots), 1).double(), rank)
     elif items <= whole:
         matrix = sum((b.double() @ b.double().T for b in roots), torch.zeros(()))
         values, vectors = torch.linalg.eigh(torch.as_tensor(matrix))
         found = _cut(values, vectors, rank)
     else:
         found = _by_range(roots, rank, key)
-    dtype, missing = roots[0].dtype, rank - len(found.values)
+    dtype, missing = factors[0][0].dtype, rank - len(found.values)
     # zeros stand for eigenvalues that do not exist, so that the size never depends on who took part
     vectors, values = (pad(part, (0, missing)).to(dtype) for part in (found.vectors, found.values))
     return LowRank(vectors, values, found.tail.to(dtype))
+
+
+@dataclass(frozen=True)
+class _Roots:
+    """B_k with sum_k B_k B_k' = C_s, made one at a time: together they are as large as all uploads."""
+
+    factors: list[Factor]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for vectors, values in self.factors:
+            yield vectors * values.clamp(min=0).sqrt() / len(self.factors) ** 0.5
 
 
 def _cut(values: Tensor, vectors: Tensor, rank: int) -> LowRank:
@@ -206,10 +218,11 @@ def _from_columns(columns: Tensor, rank: int) -> LowRank:
     return LowRank(basis * upper.diagonal().sign(), cut.values, cut.tail)
 
 
-def _by_range(roots: list[Tensor], rank: int, key: int) -> LowRank:
-    items = roots[0].shape[0]
+def _by_range(roots: _Roots, rank: int, key: int) -> LowRank:
+    one = roots.factors[0][0]
+    items = len(one)
     width = min(items, rank + OVERSAMPLING)
-    draws = normal(key, torch.arange(items * (width + PROBES)), roots[0].dtype).to(roots[0].device)
+    draws = normal(key, torch.arange(items * (width + PROBES)), one.dtype).to(one.device)
     basis, probes = draws.reshape(items, -1).split([width, PROBES], 1)
     for _ in range(1 + REPEATS):
         basis = torch.linalg.qr(_times(roots, basis))[0]
@@ -225,7 +238,7 @@ def _by_range(roots: list[Tensor], rank: int, key: int) -> LowRank:
     return LowRank(vectors, cut.values, (beyond.double().square().sum() / PROBES).reshape(1))
 
 
-def _times(roots: list[Tensor], table: Tensor) -> Tensor:
+def _times(roots: _Roots, table: Tensor) -> Tensor:
     """C_s E, client by client."""
     total = torch.zeros_like(table)
     for root in roots:
