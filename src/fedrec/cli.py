@@ -198,8 +198,7 @@ def report_command(
     from fedrec.report.pictures.write import write_figure
 
     if figure == "list":
-        rows = [[name, kind.summary, kind.settings()] for name, kind in PICTURES.items()]
-        console.table(["figure", "what", "settings (--set)"], rows)
+        print("\n".join(f"{name:<12} {kind.summary} (--set {kind.settings()})" for name, kind in PICTURES.items()))
         return
     kind = picture_class(figure) if figure else None
     if not runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -17,12 +17,14 @@ Values = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
 
 WIDTH, HEIGHT = 400.0, 260.0
 LEFT, TOP, BOTTOM = 46.0, 26.0, 42.0
+LONGEST = 14  # letters of a label
 COLOURS = 6  # classes s0..s5 of the style sheet; "ref" is the grey of references
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve with its label at its end; `low` and `high` draw a band, `marks` are x values to point out.
+    """A curve with its label at its end; `low` and `high` draw a band, `marks` are x values to point out and `rug`
+    those to mark at the foot of the chart.
 
     A line of one point is drawn across the whole chart.
     """
@@ -35,6 +37,8 @@ class Line:
     marks: Sequence[float] = ()
     style: str = "s0"
     stairs: bool = False
+    rug: Sequence[float] = ()
+    unit: str = "round"
 
 
 @dataclass(frozen=True)
@@ -52,23 +56,24 @@ def style_of(index: int) -> str:
 
 def line_chart(
     lines: Sequence[Line], *, title: str, x_label: str, y_label: str, x_log: bool = False, y_log: bool = False,
-    y_zero: bool = False, y_top: float | None = None, rule: tuple[float, str] | None = None,
+    y_zero: bool = False, y_top: float | None = None, rule: tuple[float, str] | None = None, longest: int = LONGEST,
 ) -> str:  # fmt: skip
     """Curves over one x axis, labelled where they end; `rule` is a vertical line with a word to it."""
     drawn = [line for line in map(_finite, lines) if len(line.x)]
     if not drawn:
         return ""
-    right = max(9.0 + 6.4 * max(len(_short(line.label)) for line in drawn), 14.0)
+    right = max(9.0 + 6.4 * max(len(_short(line.label, longest)) for line in drawn), 14.0)
     x = _span([line.x for line in drawn if len(line.x) > 1] or [drawn[0].x], LEFT, WIDTH - right, x_log)
     heights = [v for line in drawn for v in (line.y, line.low, line.high) if v is not None]
     y = _span(heights, HEIGHT - BOTTOM, TOP, y_log, y_zero, y_top)
-    parts = [_frame(x, y, x_label, y_label)]
+    parts = [frame(x, y, x_label, y_label)]
     if rule is not None:
         parts.append(_rule(x, *rule))
     parts += [_band(line, x, y) for line in drawn if line.low is not None and len(line.x) > 1]
     parts += [_curve(line, x, y) for line in drawn]
-    parts.append(_end_labels(drawn, x, y))
-    return _svg(title, "".join(parts))
+    parts += [_rug(line, x, row) for row, line in enumerate(line for line in drawn if len(line.rug))]
+    parts.append(_end_labels(drawn, x, y, longest))
+    return svg(title, "".join(parts))
 
 
 def histogram(
@@ -94,35 +99,38 @@ def histogram(
         parts.append(_rule(x, *rule))
     if outline is not None:
         parts.append(_names(names, style))
-    return _svg(title, "".join(parts))
+    return svg(title, "".join(parts))
 
 
-def bars(rows: Sequence[Bar], *, title: str) -> str:
-    """Horizontal bars from zero, name on the left, value at the end, a whisker for the spread."""
+def bars(rows: Sequence[Bar], *, title: str, longest: int = 20, most: float | None = None) -> str:
+    """Horizontal bars from zero, name on the left, value at the end, a whisker for the spread. `most` is the value that
+    the whole width stands for; without it the largest."""
     height = 27.0
-    left = 14 + 6.6 * max((len(_short(row.label, 20)) for row in rows), default=0)
+    left = 14 + 6.6 * max((len(_short(row.label, longest)) for row in rows), default=0)
     room = 8 + 6.9 * max((len(row.text) for row in rows), default=0)
-    x = axis(0, max((row.value + (row.spread or 0) for row in rows), default=1), left, WIDTH - room)
+    largest = max((row.value + (row.spread or 0) for row in rows), default=1)
+    x = axis(0, largest if most is None else most, left, WIDTH - room)
     parts = []
     for index, row in enumerate(rows):
         top, end, middle = index * height + 4, x(row.value), index * height + 4 + (height - 8) / 2
         reach = x(row.value + (row.spread or 0))
         parts.append(
             f'<text class="name" x="{left - 8:.1f}" y="{middle + 4:.1f}" text-anchor="end">'
-            f"{escape(_short(row.label, 20))}</text>"
+            f"{escape(_short(row.label, longest))}</text>"
             f'<rect class="bar {row.style}" x="{left:.1f}" y="{top:.1f}" width="{max(end - left, 0.8):.1f}" '
             f'height="{height - 8:.1f}"/>'
         )
         if row.spread:
             parts.append(_whisker(x(row.value - row.spread), reach, middle))
         parts.append(f'<text class="value" x="{reach + 7:.1f}" y="{middle + 4:.1f}">{escape(row.text)}</text>')
-    return _svg(title, "".join(parts), height=len(rows) * height + 4)
+    return svg(title, "".join(parts), height=len(rows) * height + 4)
 
 
 # -- pieces --
 
 
-def _svg(title: str, body: str, height: float = HEIGHT) -> str:
+def svg(title: str, body: str, height: float = HEIGHT) -> str:
+    """A picture of the common width, with its name for those who do not see it."""
     name = escape(title)
     return (
         f'<svg class="chart" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" aria-label="{name}">'
@@ -135,7 +143,7 @@ def _finite(line: Line) -> Line:
     x, y = np.asarray(line.x, float), np.asarray(line.y, float)
     keep = np.isfinite(x) & np.isfinite(y)
     low, high = (None if v is None else np.asarray(v, float)[keep] for v in (line.low, line.high))
-    return Line(line.label, x[keep], y[keep], low, high, line.marks, line.style, line.stairs)
+    return replace(line, x=x[keep], y=y[keep], low=low, high=high)
 
 
 def _span(
@@ -150,7 +158,8 @@ def _span(
     return axis(low, top if top is not None else high, start, end)
 
 
-def _frame(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
+def frame(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
+    """Ticks, grid and titles of both axes."""
     marks = "".join(
         f'<line class="tick" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{y.start:.1f}" y2="{y.start + 4:.1f}"/>'
         f'<text x="{x(t):.1f}" y="{y.start + 17:.1f}" text-anchor="middle">{number(t)}</text>'
@@ -200,7 +209,8 @@ def _curve(line: Line, x: Axis, y: Axis) -> str:
         near = int(np.argmin(np.abs(np.asarray(line.x) - mark)))
         if len(line.x) > 1:
             at = f'cx="{x(float(line.x[near])):.1f}" cy="{y(float(line.y[near])):.1f}"'
-            dots.append(f'<circle class="mark {line.style}" {at} r="3.6"><title>round {mark:g}</title></circle>')
+            words = f"{escape(line.unit)} {mark:g}: {float(line.y[near]):.4g}"
+            dots.append(f'<circle class="mark {line.style}" {at} r="3.6"><title>{words}</title></circle>')
     flat = " flat" if len(line.x) == 1 else ""
     return f'<polyline class="line {line.style}{flat}" points="{path}"/>' + "".join(dots)
 
@@ -214,7 +224,14 @@ def _band(line: Line, x: Axis, y: Axis) -> str:
     return f'<polygon class="band {line.style}" points="{path}"/>'
 
 
-def _end_labels(lines: Sequence[Line], x: Axis, y: Axis) -> str:
+def _rug(line: Line, x: Axis, row: int) -> str:
+    """Short strokes above the x axis, one row for each line that has them."""
+    foot = HEIGHT - BOTTOM - 2 - 7 * row
+    strokes = "".join(f"M{x(float(at)):.1f} {foot:.0f}v-5" for at in line.rug)
+    return f'<path class="rug {line.style}" d="{strokes}"/>'
+
+
+def _end_labels(lines: Sequence[Line], x: Axis, y: Axis, longest: int = LONGEST) -> str:
     """Names at the ends, moved apart where they would overlap."""
     wanted = sorted((_points(line, x, y)[-1][1], index) for index, line in enumerate(lines))
     gap = min(14.0, (HEIGHT - BOTTOM - TOP) / max(len(lines), 1))
@@ -225,7 +242,7 @@ def _end_labels(lines: Sequence[Line], x: Axis, y: Axis) -> str:
     over = max(0.0, places[-1][0] - (HEIGHT - BOTTOM))
     return "".join(
         f'<text class="end {lines[i].style}" x="{x.end + 6:.1f}" y="{h - over + 4:.1f}">'
-        f"{escape(_short(lines[i].label))}</text>"
+        f"{escape(_short(lines[i].label, longest))}</text>"
         for h, i in places
     )
 
@@ -262,5 +279,5 @@ def _names(names: tuple[str, str], own: str) -> str:
     return "".join(parts)
 
 
-def _short(label: str, most: int = 14) -> str:
+def _short(label: str, most: int = LONGEST) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"

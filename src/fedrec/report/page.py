@@ -13,17 +13,22 @@ from fedrec.errors import FedrecError
 from fedrec.version import __version__
 
 
-def write_page(path: Path, template: str, package: str = "fedrec.report", **content: Any) -> Path:
-    """Fill a template of `package` and put the page in place in one step."""
-    environment = Environment(
+def environment(package: str = "fedrec.report") -> Environment:
+    """The templates of `package`, and the common ones."""
+    return Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("fedrec.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = Markup(environment.get_template("style.css").render())
-    text = environment.get_template(template).render(style=style, fedrec_version=__version__, **content)
+
+
+def write_page(path: Path, template: str, package: str = "fedrec.report", **content: Any) -> Path:
+    """Fill a template of `package` and put the page in place in one step."""
+    made = environment(package)
+    style = Markup(made.get_template("style.css").render())
+    text = made.get_template(template).render(style=style, fedrec_version=__version__, **content)
     try:
         with atomic_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")

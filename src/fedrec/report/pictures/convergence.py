@@ -1,0 +1,67 @@
+"""Quality over rounds, with the rounds in which clients uploaded: steps show where knowledge came in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedrec.report.charts import Line, line_chart, style_of
+from fedrec.report.comparison import FinishedRun, Row, compare
+from fedrec.report.intact import is_number
+from fedrec.report.pictures.names import LONGEST, short_names
+from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
+from fedrec.report.records import Curve, curve, rounds
+from fedrec.report.views import selection
+
+
+@dataclass(frozen=True)
+class Convergence(Picture):
+    name: ClassVar[str] = "convergence"
+    summary: ClassVar[str] = "a metric on validation by round, with the rounds of uploads; several runs"
+
+    metric: str | None = None  # none: the one that chose the round
+    rounds: Literal["linear", "log"] = "linear"
+
+    def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
+        comparison = compare(runs)
+        chosen, on = selection(comparison.protocol, 10)
+        metric = self.metric or chosen
+        names = short_names([row.label for row in comparison.rows])
+        curves = [curve(row.runs, metric, "valid") for row in comparison.rows]
+        for row, found in zip(comparison.rows, curves, strict=True):
+            folder = row.runs[0].folder
+            self.require(len(found.rounds) > 0, f"{folder} has no {metric} by round in metrics.jsonl; choose another")
+        first = int(self.rounds == "log")  # a logarithm has no place for round 0
+        lines = [
+            _line(name, row, found, first, style_of(index))
+            for index, (name, row, found) in enumerate(zip(names, comparison.rows, curves, strict=True))
+        ]
+        svg = line_chart(
+            lines, title=f"{metric} on {on} by round: {', '.join(names)}", y_label=f"{metric} on {on}",
+            x_label="round, the first is 1 (logarithmic)" if first else "round", x_log=bool(first), longest=LONGEST,
+        )  # fmt: skip
+        panel = Panel(svg, f"{metric} on {on} by round")
+        rows = tuple(
+            (name, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}")
+            for name, line, found in zip(names, lines, curves, strict=True)
+        )
+        table = Table("Curves", ("run", "rounds with uploads", f"highest {metric}", "last"), rows)
+        lead = "Strokes at the foot mark rounds in which clients uploaded, dots the chosen rounds."
+        bands = " Bands show the range over seeds." if any(row.seeds > 1 for row in comparison.rows) else ""
+        return Drawing(f"Convergence: {metric} by round", lead + bands, (panel,), tables=(table,))
+
+
+def _line(name: str, row: Row, found: Curve, first: int, style: str) -> Line:
+    uploads = sorted({int(record["round"]) for run in row.runs for record in rounds(run)
+                      if is_number(record.get("bytes_up")) and record["bytes_up"] > 0})  # fmt: skip
+    band = row.seeds > 1
+    return Line(
+        name, found.rounds + first, found.mean, found.low if band else None, found.high if band else None,
+        marks=sorted({float(run.summary["best_round"]) + first for run in row.runs}), style=style,
+        rug=[float(round + first) for round in uploads],
+    )  # fmt: skip
+
+
+def _rounds_of(uploads: Sequence[float], found: Curve) -> str:
+    return "none" if not len(uploads) else f"{len(uploads)}, up to round {int(found.rounds[-1])}"

@@ -1,0 +1,72 @@
+"""Where the same items lie in the tables of three clients: apart, together, or all in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedrec.report.charts import style_of
+from fedrec.report.comparison import FinishedRun
+from fedrec.report.pictures.geometry import principal_axes
+from fedrec.report.pictures.model import Model
+from fedrec.report.pictures.names import short_names
+from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table, numbers
+from fedrec.report.scatter import Points, scatter
+
+SIZES = (4.4, 3.2, 2.0)  # rings within rings: who lies in the same place is still seen
+
+
+@dataclass(frozen=True)
+class Embeddings(Picture):
+    name: ClassVar[str] = "embeddings"
+    summary: ClassVar[str] = "100 items in the tables of three clients on common principal axes; runs side by side"
+
+    clients: str | None = None  # e.g. 0,7,12 (column client of users.csv); none: the three with the most interactions
+    items: int = 100
+
+    def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
+        self.require(self.items >= 2, "items must be at least 2")
+        models = [Model(run) for run in runs]
+        chosen = numbers(self.clients) if self.clients else models[0].busiest(3).tolist()
+        sizes = {model.simulator.world.items for model in models}
+        self.require(
+            len(sizes) == 1, f"these runs have different numbers of items ({sizes}); give runs on one data set"
+        )
+        items = torch.from_numpy(models[0].drawn(self.items, 1, sizes.pop()))
+        tables = [model.tables(chosen)[:, items].double() for model in models]
+        dims = {table.shape[2] for table in tables}
+        self.require(
+            len(dims) == 1, f"these runs have tables of different widths ({dims}), so no common axes; draw each"
+        )
+        centre, axes = principal_axes(torch.cat([table.flatten(0, 1) for table in tables]))
+        planes = [((table - centre) @ axes).numpy() for table in tables]
+        every = np.concatenate([plane.reshape(-1, 2) for plane in planes])
+        span = every.min(0), every.max(0)
+        names = short_names([run.label for run in runs])
+        panels, rows = [], []
+        for name, model, plane in zip(names, models, planes, strict=True):
+            sets = [
+                Points(points, f"client {client}", style_of(index), SIZES[index % len(SIZES)])
+                for index, (client, points) in enumerate(zip(chosen, plane, strict=True))
+            ]
+            title = f"{len(items)} items in the tables of {len(chosen)} clients under {name}"
+            svg = scatter(sets, title=title, x_label="first principal axis", y_label="second axis", span=span)
+            panels.append(Panel(svg, name if model.personal else f"{name}: one table for all clients"))
+            rows.append((name, f"{_spread(plane, 1):.4g}", f"{_spread(plane, 0):.4g}"))
+        shares = every.var(0) / float(torch.cat([t.flatten(0, 1) for t in tables]).var(0, correction=0).sum() or 1.0)
+        lead = "A ring is an item in the table of one client; the same items, axes and scale in all panels."
+        facts = (("clients", ", ".join(map(str, chosen))), ("items", f"{len(items)}"),
+                 ("variance on the axes", f"{100 * shares[0]:.1f} % and {100 * shares[1]:.1f} %"))  # fmt: skip
+        table = Table("Root mean square distance on the plane", ("run", "from the client's own centre",
+                      "of one item from its mean over clients"), tuple(rows))  # fmt: skip
+        return Drawing(f"The same items in the tables of {len(chosen)} clients", lead, tuple(panels), facts, (table,))
+
+
+def _spread(plane: np.ndarray, axis: int) -> float:
+    """Around the mean over items (1) or over clients (0). `plane` is [clients, items, 2]."""
+    away = plane - plane.mean(axis, keepdims=True)
+    return float(np.sqrt((away**2).sum(-1).mean()))

@@ -1,0 +1,47 @@
+"""Rows of a figure by what tells them apart, and the metric they are shown by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.report.comparison import FinishedRun, Row
+
+LONGEST = 24  # letters beside a chart
+
+
+def short_names(labels: Sequence[str]) -> list[str]:
+    """Labels without the settings that all rows of the same method share; numbered where they stay too long."""
+    split = [label.split(" ") for label in labels]
+    found = []
+    for method, *parts in split:
+        others = [set(rest) for name, *rest in split if name == method]
+        found.append(" ".join([method, *(part for part in parts if not all(part in other for other in others))]))
+    methods = [name for name, *_ in split]
+    return [
+        name if len(name) <= LONGEST else f"{method} #{index + 1}" if methods.count(method) > 1 else method
+        for index, (name, method) in enumerate(zip(found, methods, strict=True))
+    ]
+
+
+def rows_of(runs: Sequence[FinishedRun]) -> list[Row]:
+    """Seeds of one configuration as one row; the same seed twice is refused."""
+    groups: dict[tuple[str, str, str], list[FinishedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.data, run.protocol, run.label), []).append(run)
+    for (*_, label), members in groups.items():
+        seeds = {run.summary["seed"] for run in members}
+        if len(seeds) < len(members):
+            folders = ", ".join(str(run.folder) for run in members)
+            raise FedrecError(f"'{label}' is given twice with the same seed ({folders}); leave one of them out")
+    return [Row(label, tuple(members)) for (*_, label), members in groups.items()]
+
+
+def choose_metric(runs: Sequence[FinishedRun], wanted: str, part: str = "test") -> str:
+    """The metric asked for if every run has it."""
+    common = set.intersection(*(set(run.summary[part]) for run in runs))
+    if not common:
+        raise FedrecError(f"these runs have no {part} metric in common; give runs of one protocol")
+    if wanted not in common:
+        raise unknown("metric", wanted, common)
+    return wanted
