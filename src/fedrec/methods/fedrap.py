@@ -140,16 +140,30 @@ class Additive(Descent):
             group.decay += method.weight_decay
         self.left = torch.ones(len(self.step_count), dtype=table.dtype, device=table.device)  # of untouched rows
 
-    def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
-        """Means over the entries of the batch are means over its samples of means over coordinates."""
-        method, own, shared = self.method, leaves["own"][batch.pos], leaves["item"][batch.pos]
-        dense = {name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}
-        logits = method.model.logits(leaves["user"][batch.user], own + shared, dense)
-        losses = F.binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
-        losses = losses - method.apart * (own - shared).square().mean(-1)
-        if method.regular == "none":
-            return losses
-        return losses + method.sparse * (shared.abs() if method.regular == "l1" else shared.square()).mean(-1)
+    def _phase(self, batch: Batch, kinds: tuple[str, ...]) -> Tensor:
+        """Row by row instead of sample by sample: all samples of a row have its logit and its regularisers."""
+        names = [name for name in self.groups if name.split(".")[0] in kinds and name != "user"]  # a scorer has none
+        leaves = {name: self.groups[name].value[: self.groups[name].end[batch.clients]].detach() for name in names}
+        loss = self._by_client({name: leaf.requires_grad_() for name, leaf in leaves.items()}, batch)
+        for name, gradient in zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True):
+            self.update(self.groups[name], gradient)
+        return loss.detach().double() * (batch.size if self.method.reduction == "mean" else 1)
+
+    def _by_client(self, leaves: Tensors, batch: Batch) -> Tensor:
+        """The loss of every client on its batch. Means over entries are means over samples and coordinates."""
+        method, own, shared = self.method, leaves["own"], leaves["item"]
+        owner = self.groups["item"].owner[: len(own)]
+        share = batch.valid.to(own.dtype) / (batch.size[:, None] if method.reduction == "mean" else 1)
+        seen, liked = own.new_zeros(len(own)), own.new_zeros(len(own))  # samples of a row, and those with label 1
+        seen.index_add_(0, batch.pos.flatten(), share.flatten())
+        liked.index_add_(0, batch.pos.flatten(), (share * batch.label).flatten())
+        weight, bias = (leaves[f"dense.{name}0"].flatten(1).index_select(0, owner) for name in ("weight", "bias"))
+        logit = ((own + shared) * weight).sum(1) + bias.squeeze(1)
+        price = -method.apart * (own - shared).square().mean(1)
+        if method.regular != "none":
+            price = price + method.sparse * (shared.abs() if method.regular == "l1" else shared.square()).mean(1)
+        entries = seen * (F.softplus(logit) + price) - liked * logit  # BCE of logit l, label y: softplus(l) - y l
+        return own.new_zeros(batch.clients).index_add(0, owner, entries)
 
     def _step(self, batch: Batch) -> Tensor:
         loss = super()._step(batch)
