@@ -236,6 +236,7 @@ class Method:
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
     # One client's upload would show everything, so nobody may see it: outside a simulation, secure sums or nothing.
     blind_sum: ClassVar[bool] = False
+    cache_bytes: ClassVar[int | None] = None  # on a processor, chunks that train beyond this size only wait for memory
 
     rounds: int = 100
 

@@ -120,12 +120,15 @@ class Simulator:
     # -- chunks --
 
     def _chunks(self, clients: np.ndarray, cost: np.ndarray | None = None) -> Iterator[tuple[_Home, Chunk, np.ndarray]]:
+        budget = self.memory // 2
         if cost is None:
             per_sample = self.method.sample_bytes(self.world) * (1 + self.data.negatives)
             cost = self.data.positives * per_sample + self.method.client_bytes(self.world)
+            if self.method.cache_bytes is not None and self.world.device.type == "cpu":
+                budget = min(budget, self.method.cache_bytes)
         for home in self.homes:
             here, where = home.positions(np.sort(clients))  # `_index` counts on ascending places
-            for part in _pieces(cost[here], self.memory // 2):
+            for part in _pieces(cost[here], budget):
                 chunk = self.data.chunk(here[part], home.cohort.name, self.wire.foldable)
                 yield home, chunk, where[part]
 

@@ -40,6 +40,7 @@ class FedRAP(LocalTraining):
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ("own", "dense")
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "own", "dense"),)
+    cache_bytes: ClassVar[int | None] = 1 << 26  # many steps on the same rows: four times as fast as in large chunks
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"anneal": "paper"},
         "released": {"anneal": "released"},
