@@ -13,6 +13,7 @@ from fedrec.data import (
     Interactions,
     Split,
     cold_items,
+    disjoint,
     from_raw,
     global_time,
     leave_one_out,
@@ -206,3 +207,12 @@ def test_somebodys_split_is_taken_as_it_is_and_overlaps_are_noted(tmp_path: Path
     assert split.train.item_ids.tolist() == [2, 3, 9]
     assert len(split.valid) == 0
     assert "1 (user, item) pairs are in both train and test" in split.notes
+
+
+def test_held_out_pairs_of_an_earlier_part_are_left_out() -> None:
+    """A user trained on an item is never ranked on it, so a stored split with such pairs is used without them."""
+    whole = from_raw(np.array([0, 0, 0, 1]), np.array([0, 1, 2, 2]))
+    pick = [np.array(rows) for rows in ([0, 3], [0, 1], [1, 2, 3])]
+    split = disjoint(Split(*(whole.select(np.isin(np.arange(4), rows)) for rows in pick), "stored"))
+    left = [list(zip(part.user.tolist(), part.item.tolist(), strict=True)) for part in (split.valid, split.test)]
+    assert left == [[(0, 1)], [(0, 2)]]

@@ -241,6 +241,16 @@ def overlaps(train: Interactions, valid: Interactions, test: Interactions) -> li
     return notes
 
 
+def disjoint(split: Split) -> Split:
+    """Without the held-out pairs that stand in an earlier part too: such an item is masked, so it cannot be ranked."""
+    train, valid = split.train.distinct_pairs(), split.valid.distinct_pairs()
+    return replace(
+        split,
+        valid=split.valid.select(~np.isin(split.valid.pair_keys(), train)),
+        test=split.test.select(~np.isin(split.test.pair_keys(), np.concatenate([train, valid]))),
+    )
+
+
 def _union(ids: list[Array]) -> Array:
     if len({part.dtype.kind for part in ids}) > 1:  # numbers in one file, words in another
         ids = [part.astype(str) for part in ids]

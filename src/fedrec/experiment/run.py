@@ -123,7 +123,7 @@ class Run:
             return prepare_split(given, self.protocol, config.silos, central)
         if data is None and config.data in {stored.name for stored in rooms.stored_splits()}:
             stored, clients = rooms.load_split(config.data)
-            return prepare_split(stored, self.protocol, config.silos, central, clients=clients)
+            return prepare_split(rooms.disjoint(stored), self.protocol, config.silos, central, clients=clients)
         return prepare(data if data is not None else rooms.load(config.data), self.protocol, config.silos, central)
 
     # -- the work --
