@@ -16,6 +16,7 @@ from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedMF, Local
+from fedrec.methods.fedrap import FedRAP
 from fedrec.methods.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
 from fedrec.methods.guidance import before_commit, gate_means, memory, most_steps
 from fedrec.privacy.accountant import zcdp
@@ -234,6 +235,10 @@ def test_memory_is_that_of_the_formulae():
     assert gated["training"] == table + 4 * dim + 1
     plain = memory(Simulator(FedRKG(gate=False), data))
     assert plain == {"training": table + dim, "guidance": 2 * table + dim, "inference": table + dim}
+    both = Simulator(FedRAP(), data)  # a table of its own beside the common one, at all times
+    held = [value[0] for value in both.homes[0].state.per_client.values()]
+    common = both.method.broadcast(both.server, np.arange(1), 0).shared.values()
+    assert sum(value.numel() for value in (*held, *common)) == 2 * table + dim + 1 == 237_217
 
 
 # -- what it becomes --

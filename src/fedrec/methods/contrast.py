@@ -44,7 +44,7 @@ class SupCon:
     labels: Tensor
     temperature: float = 0.1
     form: Form = "paper"
-    memory: int = 1 << 28  # bytes of similarities held at once
+    memory: int = 1 << 30  # bytes of similarities held at once
 
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
