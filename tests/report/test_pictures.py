@@ -109,6 +109,7 @@ def test_a_step_at_guidance_rounds_is_seen(studies: Path, tmp_path: Path) -> Non
     assert drops.tolist() == [4, 9]
     strokes = [float(x) for x in re.findall(r"M([0-9.]+) ", rug.get("d") or "")]
     np.testing.assert_allclose(strokes, points(line)[[5, 10], 0], atol=0.11)
+    assert points(line)[:, 1].max() < min(float(y) for y in re.findall(r"M[0-9.]+ ([0-9.]+)v", rug.get("d") or "")) - 5
     gaps = np.diff(points(line)[:, 0])
     assert (np.diff(gaps) < 0).all()  # logarithmic
     assert drawing.tables[0].rows[0][1].startswith("2,")
@@ -233,6 +234,9 @@ def test_embeddings_lie_on_common_axes(studies: Path) -> None:
     axis = np.linalg.svd(rows, full_matrices=False)[2][0]
     drawn = [x for group in (*local, *common) for x, _ in group]
     assert abs(np.corrcoef(rows @ axis, drawn)[0, 1]) > 0.999
+    assert drawing.tables[0].rows[1][-1] == "0"
+    own = draw("embeddings", studies / "dims" / "4-0", studies / "dims" / "8-0", axes="own")
+    assert [len(of_class(parsed(own, k), "axis")) for k in (0, 1)] == [2, 2]
 
 
 def test_aggregation_shows_the_matrices_of_the_run(studies: Path) -> None:
@@ -392,7 +396,7 @@ def test_the_command_lists_and_writes(cli: Cli, studies: Path) -> None:
     (("local", "--figure", "similarity", "--set", "clients=0,x"), "whole numbers with commas"),
     (("local", "--figure", "similarity", "--set", "clients=0,999"), "no client 999"),
     (("local", "--figure", "aggregation"), "give one of fedca"),
-    (("dims/4-0", "dims/8-0", "--figure", "embeddings"), "different widths"),
+    (("dims/4-0", "dims/8-0", "--figure", "embeddings"), "different widths .* set axes=own"),
     (("local", "--set", "metric=x"), "--figure NAME"),
     ((), "give the folder of a run"),
 ])  # fmt: skip

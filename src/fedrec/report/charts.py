@@ -18,6 +18,7 @@ Values = Sequence[float] | np.ndarray[Any, np.dtype[Any]]
 WIDTH, HEIGHT = 400.0, 260.0
 LEFT, TOP, BOTTOM = 46.0, 26.0, 42.0
 LONGEST = 14  # letters of a label
+RUG = 7  # height of a row of strokes
 COLOURS = 6  # classes s0..s5 of the style sheet; "ref" is the grey of references
 
 
@@ -65,7 +66,7 @@ def line_chart(
     right = max(9.0 + 6.4 * max(len(_short(line.label, longest)) for line in drawn), 14.0)
     x = _span([line.x for line in drawn if len(line.x) > 1] or [drawn[0].x], LEFT, WIDTH - right, x_log)
     heights = [v for line in drawn for v in (line.y, line.low, line.high) if v is not None]
-    y = _span(heights, HEIGHT - BOTTOM, TOP, y_log, y_zero, y_top)
+    y = _lifted(_span(heights, HEIGHT - BOTTOM, TOP, y_log, y_zero, y_top), sum(len(line.rug) > 0 for line in drawn))
     parts = [frame(x, y, x_label, y_label)]
     if rule is not None:
         parts.append(_rule(x, *rule))
@@ -158,6 +159,12 @@ def _span(
     return axis(low, top if top is not None else high, start, end)
 
 
+def _lifted(y: Axis, rows: int) -> Axis:
+    """With room for rows of a rug below the lowest value."""
+    high = y.start - y.end
+    return y if y.log or not rows else replace(y, low=y.high - (y.high - y.low) * high / (high - 4 - RUG * rows))
+
+
 def frame(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
     """Ticks, grid and titles of both axes."""
     marks = "".join(
@@ -226,7 +233,7 @@ def _band(line: Line, x: Axis, y: Axis) -> str:
 
 def _rug(line: Line, x: Axis, row: int) -> str:
     """Short strokes above the x axis, one row for each line that has them."""
-    foot = HEIGHT - BOTTOM - 2 - 7 * row
+    foot = HEIGHT - BOTTOM - 2 - RUG * row
     strokes = "".join(f"M{x(float(at)):.1f} {foot:.0f}v-5" for at in line.rug)
     return f'<path class="rug {line.style}" d="{strokes}"/>'
 

@@ -61,4 +61,4 @@ class Similarity(Picture):
             "the item-item cosines of two clients, as a mean over pairs of clients."
         )
         table = Table("Correlation of item-item cosines", heads, rows)
-        return Drawing(f"Items that lie alike, in {model.name}", lead, panels, facts, (table,))
+        return Drawing(f"Item-item cosines of {len(chosen)} clients, {model.name}", lead, panels, facts, (table,))

@@ -22,7 +22,7 @@ class TSNE(Picture):
 
     clients: str | None = None  # e.g. 0,7,12,30 (column client of users.csv); none: the four with the most interactions
     clusters: int = 50  # of k-means, where the server has no labels
-    items: int = 2000  # drawn at random where there are more
+    items: int = 1000  # drawn at random where there are more
     perplexity: float = 30.0
 
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
