@@ -8,13 +8,18 @@ import inspect
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedrec.errors import FedrecError
 from fedrec.version import __version__
+
+if TYPE_CHECKING:
+    from fedrec.federation.contract import Method
+    from fedrec.recommend import Recommendation
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
 
@@ -114,25 +119,56 @@ def recommend_command(
     user: Annotated[str | None, typer.Option(help="One user, by original id.")] = None,
     everybody: Annotated[bool, typer.Option("--all", help="All users.")] = False,
     history: Annotated[Path | None, typer.Option(help="A new user: CSV of items, or of user,item.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Rank the items that training never met.")] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
     out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,
 ) -> None:
     """Recommendations from a finished run."""
-    from fedrec import console
-    from fedrec.recommend import Recommender, read_history, write_recommendations
+    from fedrec.recommend import Recommender, read_history
 
     if (user is not None) + everybody + (history is not None) != 1:
         raise FedrecError("say for whom: --user ID, --all or --history FILE (one of them)")
     if everybody and out is None:
         raise FedrecError("--all needs a file to write to: add --out recs.csv")
+    if cold and history is not None:
+        raise FedrecError("--cold is for users of the run: give --user ID or --all with it")
     known = read_history(history) if history is not None else {}
-    recommender = Recommender(run)
+    recommender = Recommender(run, cold)
     if user is not None:
         found = iter(recommender.for_user(user, k))
     elif everybody:
         found = recommender.for_all(k)
     else:
         found = (rec for name, items in known.items() for rec in recommender.for_history(items, k, name))
+    _show(found, out)
+
+
+@app.command("cold-add")
+def cold_add_command(
+    run: Annotated[Path, typer.Argument(help="A finished run folder of a method that knows attributes.")],
+    items: Annotated[Path, typer.Argument(help="CSV of new items: item and any of tags (a|b), title, year.")],
+    user: Annotated[str | None, typer.Option(help="One user, by original id; default: all, which needs --out.")] = None,
+    k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,
+) -> None:
+    """Rank items that arrived after training, from their attributes alone."""
+    from fedrec import console
+    from fedrec.recommend import Recommender, read_arrivals
+
+    if user is None and out is None:
+        raise FedrecError("say for whom: --user ID, or everybody with --out recs.csv")
+    arrivals = read_arrivals(items)
+    recommender = Recommender(run)
+    if unknown := recommender.add(arrivals):
+        console.out.print(f"note: {unknown} of {len(arrivals)} items share no attribute with the items of the run")
+    k = min(k, len(arrivals))
+    _show(recommender.for_all(k) if user is None else iter(recommender.for_user(user, k)), out)
+
+
+def _show(found: Iterator[Recommendation], out: Path | None) -> None:
+    from fedrec import console
+    from fedrec.recommend import write_recommendations
+
     if out is not None:
         console.out.print(f"{out}: {write_recommendations(out, found):,} recommendations")
         return
@@ -258,7 +294,7 @@ def methods_command(
     if name is None:
         rows = [
             [m.name, "reference" if m.centralised else "federated", ", ".join(backbones_of(m)) or "-",
-             ", ".join(m.aliases) or "-", m.summary]
+             ", ".join(m.aliases) or "-", _what(m)]
             for m in methods().values()
         ]  # fmt: skip
         console.table(["method", "kind", "backbones", "also called", "what"], rows)
@@ -273,6 +309,11 @@ def methods_command(
     console.table(["parameter (--set)", "default", "type"], rows)
     if cls.presets:
         console.out.print(f"presets: {', '.join(cls.presets)}")
+
+
+def _what(method: type[Method]) -> str:
+    """A method in one line, with who sees the attributes of items where somebody does."""
+    return method.summary if method.attributes == "none" else f"{method.summary} (attributes at: {method.attributes})"
 
 
 @app.command("protocols")

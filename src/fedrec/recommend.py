@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fedrec.data import read_table
 from fedrec.data.atomic import atomic_file
+from fedrec.data.attributes import title_terms
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
 from fedrec.experiment import checkpoint
@@ -35,14 +37,23 @@ class Recommendation:
     title: str | None = None
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """An item that arrived after training, and the terms that describe it."""
+
+    item: str
+    terms: tuple[str, ...]
+    title: str = ""
+
+
 class Recommender:
     """The model of a run's chosen round.
 
     A known user is never offered items of the training or validation part: the lists are those that the run's test
-    figures judge.
+    figures judge. With `cold`, the items that training never met are ranked instead of those that it did.
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, cold: bool = False) -> None:
         files = RunFolder.open(Path(folder))
         self.run = Run(make_config(read_config(files.config)))
         tensors, about = checkpoint.load(files.best)
@@ -51,10 +62,42 @@ class Recommender:
         source = self.run.prepared.source
         self.user_ids, self.item_ids = source.user_ids, source.item_ids
         self.titles = None if source.info is None else source.info.titles
+        if cold and self.run.prepared.warm is None:
+            raise FedrecError(f"{folder} was trained on all its items, so none is new; train with --protocol ifedrec")
+        known = self.run.world.items
+        self.offered = np.arange(known, len(self.item_ids)) if cold else np.arange(known)
+
+    def add(self, arrivals: Sequence[Arrival]) -> int:
+        """Offer items that arrived after training instead, known by their attributes alone.
+
+        Returns how many share no attribute with the items of the run.
+        """
+        run = self.run
+        if run.method.attributes == "none":
+            raise FedrecError(f"{run.method.name} knows nothing of attributes; train with ifedrec --protocol ifedrec")
+        encoder = run.prepared.described[1]
+        if encoder is None:
+            raise FedrecError(f"the attributes of '{run.prepared.source.name}' are numbers without names, so new items "
+                              "cannot be described in words")  # fmt: skip
+        if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
+            raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items names of their own")
+        counts = encoder.counts(arrival.terms for arrival in arrivals)
+        vectors = torch.from_numpy(encoder.encode(counts)).to(run.world.device, run.world.dtype)
+        before = len(self.item_ids)
+        run.simulator.server = run.method.with_items(run.simulator.server, vectors)
+        self.item_ids = np.array([*self.item_ids.tolist(), *(arrival.item for arrival in arrivals)], dtype=object)
+        titles = [""] * before if self.titles is None else self.titles.tolist()
+        self.titles = np.array([*titles, *(arrival.title for arrival in arrivals)], dtype=object)
+        self.offered = np.arange(before, len(self.item_ids))
+        return int((counts[:, encoder.kept].getnnz(1) == 0).sum())
+
+    def _scores(self) -> Iterator[tuple[np.ndarray, Tensor]]:
+        items = torch.from_numpy(self.offered).to(self.run.world.device)
+        return self.run.simulator.scores(self.round, items)
 
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
         index = self._find(self.user_ids, user, "user")
-        for users, scores in self.run.simulator.scores(self.round):
+        for users, scores in self._scores():
             here = np.flatnonzero(users == index)
             if len(here):
                 return self._lists(users[here], scores[torch.from_numpy(here)], k)
@@ -62,7 +105,7 @@ class Recommender:
 
     def for_all(self, k: int = 10) -> Iterator[Recommendation]:
         """Everybody, chunk by chunk as the simulator scores them."""
-        for users, scores in self.run.simulator.scores(self.round):
+        for users, scores in self._scores():
             yield from self._lists(users, scores, k)
 
     def for_history(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> list[Recommendation]:
@@ -101,8 +144,8 @@ class Recommender:
         return state, chunk
 
     def _lists(self, users: np.ndarray, scores: Tensor, k: int) -> list[Recommendation]:
-        seen = self._seen()
-        rows = [seen[user] for user in users.tolist()]
+        seen, first, last = self._seen(), self.offered[0], self.offered[-1]
+        rows = [seen[user][(seen[user] >= first) & (seen[user] <= last)] - first for user in users.tolist()]
         indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         known = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
         return self._listed(self.user_ids[users].tolist(), scores, indptr, known, k)
@@ -110,12 +153,12 @@ class Recommender:
     def _listed(
         self, users: list[Any], scores: Tensor, indptr: np.ndarray, seen: np.ndarray, k: int
     ) -> list[Recommendation]:
-        if not 1 <= k <= len(self.item_ids):
-            raise FedrecError(f"k = {k} must lie between 1 and the {len(self.item_ids)} items of the catalogue")
-        best = top_k(scores, indptr, seen, k)
+        if not 1 <= k <= len(self.offered):
+            raise FedrecError(f"k = {k} must lie between 1 and the {len(self.offered)} items of the catalogue")
+        best, names = top_k(scores, indptr, seen, k), self.item_ids[self.offered].tolist()
         values = scores.gather(1, torch.from_numpy(np.maximum(best, 0)).to(scores.device)).tolist()
         return [
-            Recommendation(user, self.item_ids[item].item(), rank, values[row][rank - 1], self._title(item))
+            Recommendation(user, names[item], rank, values[row][rank - 1], self._title(self.offered[item]))
             for row, user in enumerate(users)
             for rank, item in enumerate(best[row].tolist(), 1)
             if item >= 0
@@ -134,7 +177,7 @@ class Recommender:
         return self._seen_items
 
     def _title(self, item: int) -> str | None:
-        return None if self.titles is None else str(self.titles[item])
+        return None if self.titles is None else str(self.titles[item]) or None
 
     def _find(self, ids: np.ndarray, wanted: Any, kind: str) -> int:
         found = np.flatnonzero(ids.astype(str) == str(wanted).strip())
@@ -161,6 +204,27 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
         user = str(table.user_ids[table.user[row]])
         histories.setdefault(user, []).append(str(table.item_ids[table.item[row]]))
     return histories
+
+
+def read_arrivals(path: Path | str) -> list[Arrival]:
+    """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FedrecError(f"cannot read the items {path}: {error}") from None
+    if not rows or "item" not in rows[0] or not {"tags", "title", "year"} & set(rows[0]):
+        raise FedrecError(f"{path} needs a header with item and any of tags, title, year, and a line for each new item")
+    return [_arrival({key: (value or "").strip() for key, value in row.items() if key}, path) for row in rows]
+
+
+def _arrival(row: dict[str, str], path: Path | str) -> Arrival:
+    year = row.get("year", "")
+    if not row["item"] or (year and not re.fullmatch("[0-9]{1,4}", year)):
+        raise FedrecError(f"{path}: a line for item '{row['item']}' has no item, or a year that is no year")
+    tags = [tag.strip() for tag in row.get("tags", "").split("|") if tag.strip()]
+    title = row.get("title", "")
+    return Arrival(row["item"], (*tags, *title_terms(title, int(year or 0))), title)
 
 
 def write_recommendations(path: Path, recommendations: Iterator[Recommendation]) -> int:
