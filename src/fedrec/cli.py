@@ -309,6 +309,8 @@ def methods_command(
     console.table(["parameter (--set)", "default", "type"], rows)
     if cls.presets:
         console.out.print(f"presets: {', '.join(cls.presets)}")
+    if cls.blind_sum:
+        console.out.print("blind sum: a single upload would reveal everything; deploy with secure aggregation only")
 
 
 def _what(method: type[Method]) -> str:

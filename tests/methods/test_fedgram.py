@@ -225,3 +225,12 @@ def test_refuses_what_does_not_fit_together():
 
 def test_declares_that_its_sum_must_be_blind():
     assert FedGram.blind_sum
+
+
+def test_the_command_line_says_so():
+    from typer.testing import CliRunner
+
+    from fedrec.cli import app
+
+    assert "secure aggregation only" in CliRunner().invoke(app, ["methods", "fedgram"]).output
+    assert "secure aggregation only" not in CliRunner().invoke(app, ["methods", "fedmf"]).output
