@@ -39,7 +39,7 @@ class Model:
         return all(_table_name(home.state.per_client) is not None for home in self.simulator.homes)
 
     def require_personal(self, figure: str) -> None:
-        if not self.personal:
+        if not self.personal or self.clients < 2:
             raise FedrecError(
                 f"{figure} needs item tables of single clients, and {self.name} in {self.folder} keeps none; "
                 "give a run of local, fedca or another method with personal tables"
