@@ -287,35 +287,50 @@ def methods_command(
 ) -> None:
     """List the methods, or show one with its parameters."""
     from fedrec import console
-    from fedrec.experiment.params import describe, parameters
     from fedrec.methods import method_class, methods
-    from fedrec.methods.kinds import backbones_of
+    from fedrec.methods.kinds import kinds_of
 
     if name is None:
-        rows = [
-            [m.name, "reference" if m.centralised else "federated", ", ".join(backbones_of(m)) or "-",
-             ", ".join(m.aliases) or "-", _what(m)]
-            for m in methods().values()
-        ]  # fmt: skip
-        console.table(["method", "kind", "backbones", "also called", "what"], rows)
+        for title, central in (("federated", False), ("references, all data in one place", True)):
+            rows = [[m.name, _what(m)] for m in methods().values() if m.centralised == central]
+            console.table(["method", title], rows)
+            console.out.print()
         return
     cls, _ = method_class(name)
     console.out.print(f"{cls.name}: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""), style="bold")
     module = inspect.getmodule(cls)
     if module is not None and module.__doc__:
         console.out.print(module.__doc__.strip() + "\n")
-    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    rows = [[key, str(defaults[key]), describe(hint)] for key, hint in parameters(cls).items()]
-    console.table(["parameter (--set)", "default", "type"], rows)
-    if cls.presets:
-        console.out.print(f"presets: {', '.join(cls.presets)}")
+    usual, *others = kinds_of(cls)
+    _show_parameters(usual, "parameter (--set)")
+    for kind in others:
+        console.out.print()
+        _show_parameters(kind, f"with --backbone {' | '.join(kind.backbones)} of silos")
     if cls.blind_sum:
         console.out.print("blind sum: a single upload would reveal everything; deploy with secure aggregation only")
 
 
+def _show_parameters(cls: type[Method], title: str) -> None:
+    from fedrec import console
+    from fedrec.experiment.params import describe, parameters
+
+    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
+    rows = [[key, str(defaults[key]), describe(hint)] for key, hint in parameters(cls).items()]
+    console.table([title, "default", "type"], rows)
+    if cls.presets:
+        console.out.print(f"presets: {', '.join(cls.presets)}")
+
+
 def _what(method: type[Method]) -> str:
-    """A method in one line, with who sees the attributes of items where somebody does."""
-    return method.summary if method.attributes == "none" else f"{method.summary} (attributes at: {method.attributes})"
+    """A method in a line or two: what it does, its backbones and other names, who sees the attributes of items."""
+    from fedrec.methods.kinds import backbones_of
+
+    parts = {
+        "backbones": ", ".join(backbones_of(method)),
+        "also called": ", ".join(method.aliases),
+        "attributes at": "" if method.attributes == "none" else method.attributes,
+    }
+    return "; ".join([method.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
 
 
 @app.command("protocols")

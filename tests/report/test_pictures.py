@@ -410,4 +410,4 @@ def test_mistakes_are_one_line(cli: Cli, studies: Path, words: tuple[str, ...], 
 def test_tsne_says_what_to_install(cli: Cli, studies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     outcome = cli("report", studies / "local", "--figure", "tsne")
-    assert (outcome.code, outcome.err) == (2, "error: tsne needs scikit-learn: pip install scikit-learn\n")
+    assert (outcome.code, outcome.err) == (2, 'error: tsne needs scikit-learn: pip install "fedrec[figures]"\n')

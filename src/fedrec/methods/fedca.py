@@ -135,14 +135,14 @@ class FedCA(Compared, OwnTables, Aggregating):
         own = {"item": fitted.table, **fitted.dense}
         payload: dict[str, Reduction] = {name: Each(value) for name, value in own.items()}
         if self.complements():
-            payload |= self._pictures(fitted.table, chunk, round)
+            payload |= self.pictures(fitted.table, chunk, round)
         if self.shares == "samples":
             payload["samples"] = Each(chunk.sample_counts()[:, None])
         if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
             own |= {SERVED + name: value.clone() for name, value in own.items()}
         return State(self.stored(own), {"user": fitted.user}), payload
 
-    def _pictures(self, tables: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
+    def pictures(self, tables: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
         """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round.
 
         A left vector has an entry per item of the client; left-global says which these are.
@@ -166,7 +166,7 @@ class FedCA(Compared, OwnTables, Aggregating):
             sent["picture_items"] = Each(listed, counts)
         return sent
 
-    def _received(self, ups: Ups, tables: Tensor) -> Tensor:
+    def received(self, ups: Ups, tables: Tensor) -> Tensor:
         picture = ups.stacked("picture")[1]
         if self.complementarity != "left-global":
             return picture
@@ -186,7 +186,7 @@ class FedCA(Compared, OwnTables, Aggregating):
         if self.compares():
             alike = similarity(tables, self.similarity, server.get("reference"))
         if self.complements():
-            complement = complementarity(self._received(ups, tables), self.complementarity, self.outer)
+            complement = complementarity(self.received(ups, tables), self.complementarity, self.outer)
         return composite_weights(self._shares(ups, tables), alike, complement, self.alpha, self.beta, self.weights)
 
     def _shares(self, ups: Ups, tables: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
-from fedrec.random import Purpose, fold, signed, stream, uniform
+from fedrec.methods.kmeans import kmeans
+from fedrec.random import Purpose, fold, signed, stream
 
 CLUSTER = "cluster."  # prefix of a cluster's tensors
-STEPS = 100  # of k-means, at most
 
 
 def profiles(tables: Tensor, chunk: Chunk) -> Tensor:
@@ -33,39 +33,10 @@ def profiles(tables: Tensor, chunk: Chunk) -> Tensor:
 
 
 def cluster(points: Tensor, count: int, key: int) -> Tensor:
-    """k-means by Lloyd's steps: a label below `count` for every point; some may stay unused.
-
-    Points are visited in an order of their values, so that their numbering does not matter.
-    """
+    """A label below `count` for every point, visited in an order of their values: their numbering does not matter."""
     order = points[:, 0].argsort(stable=True)
-    x = points[order].double()
-    centres = _seeds(x, min(count, len(x)), key)
-    label = _nearest(x, centres)
-    for _ in range(STEPS):
-        members = torch.bincount(label, minlength=len(centres))
-        total = torch.zeros_like(centres).index_add_(0, label, x)
-        centres = torch.where(members[:, None] > 0, total / members.clamp(min=1)[:, None], centres)
-        before, label = label, _nearest(x, centres)
-        if torch.equal(before, label):
-            break
-    return torch.empty_like(label).index_copy_(0, order, label)
-
-
-def _seeds(x: Tensor, count: int, key: int) -> Tensor:
-    """k-means++: the next seed is drawn in proportion to the squared distance from the nearest so far."""
-    nearest = torch.ones(len(x), dtype=x.dtype, device=x.device)  # the first: all alike
-    seeds: list[Tensor] = []
-    for number in range(count):
-        reach = nearest.cumsum(0)
-        draw = uniform(torch.tensor(signed(fold(key, number)))).to(x.device) * reach[-1]
-        seeds.append(x[torch.searchsorted(reach, draw, right=True).clamp(max=len(x) - 1)])
-        gap = (x - seeds[-1]).square().sum(1)
-        nearest = torch.minimum(nearest, gap) if number else gap
-    return torch.stack(seeds)
-
-
-def _nearest(points: Tensor, centres: Tensor) -> Tensor:
-    return (centres.square().sum(1) - 2 * points @ centres.T).argmin(1)
+    labels, _ = kmeans(points[order], min(count, len(points)), key)
+    return torch.empty_like(labels).index_copy_(0, order, labels)
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,10 @@ def matrices(model: Model, chosen: np.ndarray) -> dict[str, Tensor]:
     tables = model.tables(chosen)
     chunk = model.simulator.data.chunk(chosen)
     alike = similarity(tables, method.similarity, model.simulator.server.get("reference"))
-    sent = method._pictures(tables, chunk, model.round)
+    sent = method.pictures(tables, chunk, model.round)
     each = {name: up.value for name, up in sent.items() if isinstance(up, Each) and isinstance(up.value, Tensor)}
     ups = Ups({}, {name: [(chosen, value)] for name, value in each.items()}, chosen)
-    complement = complementarity(method._received(ups, tables), method.complementarity, method.outer)
+    complement = complementarity(method.received(ups, tables), method.complementarity, method.outer)
     size = chunk.sample_counts().double() if method.shares == "samples" else torch.ones(len(chosen)).double()
     share = (size / size.sum()).expand(len(chosen), -1)
     weights = composite_weights(share, alike, complement, method.alpha, method.beta, method.weights)

@@ -16,7 +16,7 @@ from fedrec.recommend import Recommender
 from fedrec.report.comparison import FinishedRun
 
 FIGURES = -1  # as the round of a stream: no round of training has it
-TABLES = (SERVED + "item", "item")  # what a client scores with comes first
+TABLES = (SERVED + "item", "own", "item")  # what a client scores with comes first; FedRAP adds its own to a shared one
 
 
 class Model:

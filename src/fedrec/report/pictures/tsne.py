@@ -62,5 +62,5 @@ def _tsne() -> Any:
     try:
         from sklearn.manifold import TSNE as Embedding
     except ImportError:
-        raise FedrecError("tsne needs scikit-learn: pip install scikit-learn") from None
+        raise FedrecError('tsne needs scikit-learn: pip install "fedrec[figures]"') from None
     return Embedding
