@@ -323,11 +323,12 @@ def _show_parameters(cls: type[Method], title: str) -> None:
 
 def _what(method: type[Method]) -> str:
     """A method in a line or two: what it does, its backbones and other names, who sees the attributes of items."""
-    from fedrec.methods.kinds import backbones_of
+    from fedrec.methods.kinds import backbones_of, kinds_of
 
+    aliases = dict.fromkeys(alias for kind in kinds_of(method) for alias in kind.aliases)
     parts = {
         "backbones": ", ".join(backbones_of(method)),
-        "also called": ", ".join(method.aliases),
+        "also called": ", ".join(aliases),
         "attributes at": "" if method.attributes == "none" else method.attributes,
     }
     return "; ".join([method.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
