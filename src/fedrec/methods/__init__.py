@@ -28,8 +28,10 @@ from fedrec.methods.fedmvmf import FedMVMF
 from fedrec.methods.fedrap import FedRAP
 from fedrec.methods.fedrkg import FedRKG
 from fedrec.methods.fedvbpr import FedVBPR
+from fedrec.methods.gar import GAR
 from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gpfedrec import GPFedRec
+from fedrec.methods.heater import Heater
 from fedrec.methods.ifedrec import IFedRec
 from fedrec.methods.ifedrec_lan import IFedRecLAN
 from fedrec.methods.kinds import kinds_of
@@ -72,6 +74,8 @@ BUILT_IN: tuple[type[Method], ...] = (
     CentralMF,
     CsMF,
     CsNCF,
+    Heater,
+    GAR,
     CentralLightGCN,
     CentralGFCF,
     CentralNeuMF,
