@@ -41,7 +41,7 @@ PARTS = {  # the name of a part, and the function that it is
     "weights": (fedca, "composite_weights"),
     "mixing": (fedca, "mix"),
     "training": (FedCA, "fit"),
-    "representation": (FedCA, "_pictures"),
+    "representation": (FedCA, "pictures"),
 }
 
 
