@@ -12,6 +12,7 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World, participants
 from fedrec.methods import Ease, FedGram
+from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gram import fading, next_block, state_block
 from fedrec.testing import MethodTests, run, tiny_world
 
@@ -113,7 +114,7 @@ class TestOrderLinear(Reference):
 
 
 class TestGFCF(MethodTests):
-    method = FedGram(model="gfcf", factors=3)
+    method = FedGram(model="gfcf", frequencies=3)
     random = False
     rounds = 2
 
@@ -142,6 +143,13 @@ def test_is_the_centralised_ease(silos):
     assert torch.allclose(ours["scores"], central["scores"], atol=1e-9)
 
 
+@pytest.mark.parametrize("silos", LAYOUTS)
+def test_is_the_centralised_graph_filter(silos):
+    central = run(CentralGFCF(frequencies=3, ideal_weight=0.7), tiny_world(silos=(12,)), 1)
+    ours = run(FedGram(model="gfcf", frequencies=3, ideal_weight=0.7), tiny_world(silos=silos), 1)
+    assert torch.allclose(ours["scores"], central["scores"], atol=1e-6)
+
+
 @pytest.mark.parametrize("order", [False, True])
 def test_who_holds_the_data_does_not_matter_in_single_precision_either(order):
     method = FedGram(**ORDER | {"order": order})
@@ -160,11 +168,11 @@ def test_is_the_centralised_gfcf(sizes):
     world = World(items=5, clients=len(sizes), dtype=torch.float64)
     client_ptr = np.concatenate([[0], np.cumsum(sizes)])
     data = ClientData.build(world, user, item, users=np.arange(4), client_ptr=client_ptr, negatives=0)
-    scores = run(FedGram(model="gfcf", factors=1, ideal_weight=0.3), data, 1)["scores"]
+    scores = run(FedGram(model="gfcf", frequencies=1, ideal_weight=0.3), data, 1)["scores"]
     expected = [(0.904124, 0.754124, 0.504124, 0.504124, 0), (0.904124, 0.504124, 0.754124, 0.504124, 0),
                 (0.912372, 0.95, 0.95, 0.95, 0), (0.904124, 0.504124, 0.504124, 0.754124, 0)]  # fmt: skip
     assert torch.allclose(scores, torch.tensor(expected, dtype=torch.float64), atol=1e-6)
-    full = run(FedGram(model="gfcf", factors=4, ideal_weight=0.3), data, 1)["server.weight"].diagonal()
+    full = run(FedGram(model="gfcf", frequencies=4, ideal_weight=0.3), data, 1)["server.weight"].diagonal()
     assert torch.allclose(full, torch.tensor([0.8, 0.716667, 0.716667, 0.716667, 0], dtype=torch.float64), atol=1e-6)
 
 
@@ -208,7 +216,7 @@ def test_a_sketch_as_wide_as_the_catalogue_loses_nothing_and_a_narrow_one_little
 @pytest.mark.parametrize(
     ("setting", "said"),
     [("l2=0", "l2"), ("half_life=0", "half_life"), ("floor=2", "floor"), ("window=0", "window"), ("co=-1", "co"),
-     ("factors=0", "factors"), ("ideal_weight=-1", "ideal_weight"), ("sketch=-1", "sketch")],
+     ("frequencies=0", "frequencies"), ("ideal_weight=-1", "ideal_weight"), ("sketch=-1", "sketch")],
 )  # fmt: skip
 def test_refuses_what_cannot_be(setting, said):
     key, value = setting.split("=")

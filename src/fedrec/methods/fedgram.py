@@ -5,7 +5,7 @@ sends the model back: one message each way, and the model is the centralised one
 
 - model=ease: B = argmin |X - XB|^2 + l2 |B|^2 with zero diagonal (Steck, WWW 2019), from G = X'X;
 - model=linear: F = D^-1/2 X' U^-1 X D^-1/2, with U the users' and D the items' degrees;
-- model=gfcf: F + ideal_weight D^-1/2 V V' D^1/2, V the `factors` leading eigenvectors of F (Shen et al., CIKM 2021).
+- model=gfcf: F + ideal_weight D^-1/2 V V' D^1/2, V its `frequencies` leading eigenvectors (Shen et al., CIKM 2021).
 
 With order=true (ease and linear) x_t is a user's history up to step t, fading with `half_life` down to `floor`, and y_t
 what came next: the j-th next item with weight 1/j, up to `window`. The regression of all y_t on x_t (linear: the pairs
@@ -55,7 +55,7 @@ class FedGram(Method):
     window: int = 2  # next items that a step predicts
     co: float = 0.8  # weight of the order-free part
     popularity_power: float = 0.0  # scores are divided by item degree to this power
-    factors: int = 256  # of the ideal filter
+    frequencies: int = 256  # of the ideal filter
     ideal_weight: float = 0.3
     sketch: int = 0  # columns of the sketch; 0: the whole Gram matrix
 
@@ -65,7 +65,7 @@ class FedGram(Method):
         _require(0 <= self.floor <= 1, f"floor={self.floor} must lie between 0 and 1")
         _require(self.window >= 1, f"window={self.window} must be at least 1")
         _require(self.co >= 0, f"co={self.co} must not be negative")
-        _require(self.factors >= 1, f"factors={self.factors} must be at least 1")
+        _require(self.frequencies >= 1, f"frequencies={self.frequencies} must be at least 1")
         _require(self.ideal_weight >= 0, f"ideal_weight={self.ideal_weight} must not be negative")
         _require(self.sketch >= 0, f"sketch={self.sketch} must not be negative; 0 is the whole matrix")
         _require(not (self.order and self.model == "gfcf"), "model=gfcf knows no order; use ease or linear")
@@ -129,7 +129,7 @@ class FedGram(Method):
         linear = gram.normalised(sums["cross" if self.order else "gram"], degree)
         if self.model == "linear":
             return linear
-        return linear + self.ideal_weight * gram.low_pass(linear, degree, self.factors)
+        return linear + self.ideal_weight * gram.low_pass(linear, degree, self.frequencies)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={name: value for name, value in server.items() if name != "sketch"})
