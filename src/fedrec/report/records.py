@@ -57,6 +57,13 @@ def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Cu
     return Curve(np.array(order, float), *(np.array(column, float) for column in columns))
 
 
+def converged(run: FinishedRun, metric: str = "recall@20", within: float = 0.01) -> int | None:
+    """The first round whose figure on validation is at most this part below the run's best; None: it has none."""
+    found = curve([run], metric, "valid")
+    near = found.rounds[found.mean >= (1 - within) * found.mean.max(initial=0.0)]
+    return int(near[0]) if len(near) else None
+
+
 def total_bytes(run: FinishedRun) -> tuple[float, float]:
     """All that went up and down in the run."""
     records = rounds(run)

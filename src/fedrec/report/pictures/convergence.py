@@ -11,7 +11,7 @@ from fedrec.report.comparison import FinishedRun, Row, compare
 from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, short_names
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
-from fedrec.report.records import Curve, curve, rounds
+from fedrec.report.records import Curve, converged, curve, rounds
 from fedrec.report.views import selection
 
 
@@ -43,10 +43,12 @@ class Convergence(Picture):
         )  # fmt: skip
         panel = Panel(svg, f"{metric} on {on} by round")
         rows = tuple(
-            (name, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}")
-            for name, line, found in zip(names, lines, curves, strict=True)
-        )
-        table = Table("Curves", ("run", "rounds with uploads", f"highest {metric}", "last"), rows)
+            (name, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}",
+             _within(row, metric, first))
+            for name, row, line, found in zip(names, comparison.rows, lines, curves, strict=True)
+        )  # fmt: skip
+        heads = ("run", "rounds with uploads", f"highest {metric}", "last", "first round within 1 % of its highest")
+        table = Table("Curves", heads, rows)
         lead = "Strokes at the foot mark rounds in which clients uploaded, dots the chosen rounds."
         bands = " Bands show the range over seeds." if any(row.seeds > 1 for row in comparison.rows) else ""
         return Drawing(f"Convergence: {metric} by round", lead + bands, (panel,), tables=(table,))
@@ -61,6 +63,13 @@ def _line(name: str, row: Row, found: Curve, first: int, style: str) -> Line:
         marks=sorted({float(run.summary["best_round"]) + first for run in row.runs}), style=style,
         rug=[float(round + first) for round in uploads],
     )  # fmt: skip
+
+
+def _within(row: Row, metric: str, first: int) -> str:
+    """Of every seed by itself, since a mean over seeds has its highest value elsewhere; numbered as the axis is."""
+    found = [round + first for run in row.runs if (round := converged(run, metric)) is not None]
+    spread = "" if min(found) == max(found) else f" ({min(found)} to {max(found)} over {len(found)} seeds)"
+    return f"{sum(found) / len(found):.4g}{spread}"
 
 
 def _rounds_of(uploads: Sequence[float], found: Curve) -> str:
