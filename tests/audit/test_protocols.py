@@ -151,6 +151,26 @@ def test_cold_items_are_meant_to_be_cold(world: Interactions) -> None:
     assert (finding.status, finding.figure["share"]) == ("pass", 1.0)
 
 
+def test_negatives_are_drawn_from_what_training_can_meet(world: Interactions) -> None:
+    """Under a split by items, as in a run: nobody draws a new item, so nothing about the test can be counted."""
+    there = case(world, "honest,split=cold-items", rounds=5)
+    assert there.prepared is not None
+    assert there.draws is not None
+    warm = there.prepared.warm
+    assert warm is not None
+    assert warm < there.n_items
+    for _, rounds in there.draws.parts():
+        *_, (_, counts) = rounds
+        assert counts.shape[1] == warm
+        assert counts.sum(0).min() > 0  # all of the others are drawn
+    report = audit(there)
+    rate = report["held-out items as training negatives"]
+    assert (rate.status, rate.figure) == ("n/a", {"drawn": 0, "expected": 0.0})
+    assert there.exposure.curve[-1][1] == pytest.approx(there.recall(there.constant))
+    assert report["taste-blind counter"].status == "pass"
+    assert report["local against popularity"].status == "n/a"
+
+
 @pytest.mark.parametrize(("spec", "code"), [("honest", 0), (LEAKED, 1)])
 def test_the_command_on_named_data(cli: Cli, tmp_path: Path, spec: str, code: int) -> None:
     data = "synthetic@users=120+items=400+interactions=4000+seed=3"

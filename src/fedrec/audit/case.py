@@ -78,6 +78,11 @@ class Case:
         return f"{'hr' if self.targets.single else 'recall'}@{self.k}"
 
     @property
+    def new_items(self) -> bool:
+        """Whether what is tested was never in training's reach: the split is by items."""
+        return self.prepared is not None and self.prepared.warm is not None
+
+    @property
     def times(self) -> bool:
         """Whether training and test say in which order a user acted."""
         return self.split.train.time == self.split.test.time != "none"
@@ -143,7 +148,7 @@ def from_protocol(data: Interactions, protocol: Protocol, rounds: int = 100, qui
 def from_prepared(prepared: Prepared, rounds: int = 100, quick: bool = False) -> Case:
     """Whatever `fedrec run` can train on."""
     protocol, targets, source = prepared.protocol, prepared.test, prepared.source
-    world = World(items=prepared.n_items, clients=prepared.partition.n_clients)
+    world = World(items=prepared.n_trained, clients=prepared.partition.n_clients)
     sampled = targets.candidates
     return Case(
         title=f"{source.name}@{source.version} under {protocol.label}",

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import pad
 
 from fedrec.evaluation import Evaluator, Pairs, Targets
 from fedrec.evaluation.targets import Ints, pair_keys
@@ -31,7 +32,10 @@ Parts = Iterator[tuple[Ints, Iterator[tuple[int, Counts]]]]
 
 
 class Draws(Protocol):
-    """Users part by part; for each part the counts [users, items] after some rounds, the last after all of them."""
+    """Users part by part; for each part the counts [users, items] after some rounds, the last after all of them.
+
+    Items that follow those counted are out of reach: new ones, under a split by items.
+    """
 
     @property
     def rounds(self) -> int:
@@ -111,7 +115,7 @@ class Exposure:
     observed: int
     """Draws that hit a held-out item of their own user."""
     expected: float
-    """The same, had every draw been uniform over the items outside the user's training items."""
+    """The same, had every draw been uniform over the items in reach outside the user's training items."""
     curve: tuple[tuple[int, float], ...]
     """Rounds, and recall@k of a scorer that prefers the items it has drawn least."""
 
@@ -127,10 +131,11 @@ def exposure(
         counts = np.zeros((0, 0), np.int32)
         for round, counts in rounds:
             judge = judges.setdefault(round, Evaluator(targets, ks=(k,), ties=ties, metrics=("recall",)))
-            judge.update(users, torch.from_numpy(-counts.astype(np.float32)))
-        mine = hidden[users]
+            scores = torch.from_numpy(-counts.astype(np.float32))
+            judge.update(users, pad(scores, (0, targets.n_items - counts.shape[1])))
+        mine = hidden[users, : counts.shape[1]]
         observed += int(mine.multiply(counts).sum())
-        free = targets.n_items - np.diff(trained[users].indptr)
+        free = counts.shape[1] - np.diff(trained[users].indptr)
         expected += float((counts.sum(1) * np.diff(mine.indptr) / free).sum())
     curve = tuple((round, judge.result().mean()[f"recall@{k}"]) for round, judge in sorted(judges.items()))
     return Exposure(observed, expected, curve)
