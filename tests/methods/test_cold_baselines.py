@@ -22,7 +22,9 @@ from fedrec.methods.feddcn import CROSS, crossed
 from fedrec.methods.fedmvmf import attribute_factors, cold_factors, user_factors
 from fedrec.methods.fedvbpr import VBPR
 from fedrec.testing import MethodTests, Watched, tiny_world
+from methods import naive
 from methods.cold import COLD, attributes, with_attributes
+from methods.test_pfedrec import reference as pfedrec_reference
 
 D = torch.float64
 SMALL = {"dim": 4, "batch": 16}
@@ -134,13 +136,56 @@ class TestFedVBPR(MethodTests):
 class TestCsPFedRec(MethodTests):
     method = with_attributes(CsPFedRec, **SMALL, lr=0.3, item_rate_scale=0.1, init_std=0.3, neighbours=3)
 
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return pfedrec_reference(self.method, data, rounds)
+
 
 class TestCsMF(MethodTests):
-    method = with_attributes(CsMF, **SMALL, lr=0.05)
+    method = with_attributes(CsMF, **SMALL, lr=0.05, neighbours=3)
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        return naive.local(self.method, data, rounds)
 
 
 class TestCsNCF(MethodTests):
-    method = with_attributes(CsNCF, **SMALL)
+    method = with_attributes(CsNCF, **SMALL, lr=0.02)
+    rounds = 2
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
+        """One model, pair by pair; Adam starts anew every epoch."""
+        world, x, method = data.world, attributes(data.world), self.method
+        start = {k: v for k, v in method.init_server(world).items() if k not in ("attributes", "warm")}
+        start["user"] = method.init_users(world, data.users)
+        p = nn.ParameterDict({k: nn.Parameter(v.clone()) for k, v in start.items()})
+        for round in range(rounds):
+            steps = torch.optim.Adam(p.parameters(), lr=method.lr)
+            samples = Samples(data.chunk(np.array([0])), round, "bce", method.batch)
+            for batch in samples.epoch(0):
+                real = batch.valid[0]
+                pairs = zip(batch.user[0][real], samples.item[batch.pos[0][real]], strict=True)
+                logits = torch.stack([network(method, p, p["user"][u], x[i]) for u, i in pairs])
+                steps.zero_grad()
+                F.binary_cross_entropy_with_logits(logits, batch.label[0][real]).backward()
+                steps.step()
+        end = {k: v.detach() for k, v in p.items()}
+        scores = torch.stack([rating(method, end, user, x[: world.items]) for user in end["user"]])
+        held = {f"server.{k}": v for k, v in end.items() if k != "user"} | {"user.user": end["user"]}
+        return held | {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
+
+
+@pytest.mark.parametrize(("method", "silos"), [(TestCsPFedRec.method, None), (TestCsMF.method, (12,))])
+def test_a_new_item_scores_as_the_mean_of_its_neighbours(method: Method, silos: tuple[int, ...] | None):
+    """Both scores are linear in the item's row, so the mean row has the mean of the neighbours' scores."""
+    data = tiny_world(silos=silos)
+    simulator = Simulator(method, data)
+    for round in range(2):
+        simulator.round(round)
+    warm, cold = (torch.cat([part for _, part in simulator.scores(2, items)])
+                  for items in (torch.arange(40), torch.arange(40, 40 + COLD)))  # fmt: skip
+    x = attributes(data.world)
+    for place, row in enumerate(x[40:]):
+        near = F.cosine_similarity(row[None], x[:40]).argsort(descending=True)[:3]
+        assert torch.allclose(cold[:, place], warm[:, near].mean(1))
 
 
 class TestFedMVMF(MethodTests):
