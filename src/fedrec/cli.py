@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
-import inspect
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedrec.commands.catalogue import methods_command, protocols_command
+from fedrec.commands.data import data_app
 from fedrec.errors import FedrecError
 from fedrec.version import __version__
 
 if TYPE_CHECKING:
-    from fedrec.federation.contract import Method
     from fedrec.recommend import Recommendation
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
@@ -33,7 +31,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-data_app = typer.Typer(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 audit_app = typer.Typer(help="Audits: leak.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
@@ -281,80 +278,8 @@ def _words(text: str | None, separator: str) -> list[str]:
     return [word.strip() for word in text.split(separator) if word.strip()] if text else []
 
 
-@app.command("methods")
-def methods_command(
-    name: Annotated[str | None, typer.Argument(help="Show the parameters of one method.")] = None,
-) -> None:
-    """List the methods, or show one with its parameters."""
-    from fedrec import console
-    from fedrec.methods import method_class, methods
-    from fedrec.methods.kinds import kinds_of
-
-    if name is None:
-        for title, central in (("federated", False), ("references, all data in one place", True)):
-            rows = [[m.name, _what(m)] for m in methods().values() if m.centralised == central]
-            console.table(["method", title], rows)
-            console.out.print()
-        return
-    cls, _ = method_class(name)
-    console.out.print(f"{cls.name}: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""), style="bold")
-    module = inspect.getmodule(cls)
-    if module is not None and module.__doc__:
-        console.out.print(module.__doc__.strip() + "\n")
-    usual, *others = kinds_of(cls)
-    _show_parameters(usual, "parameter (--set)")
-    for kind in others:
-        console.out.print()
-        _show_parameters(kind, f"with --backbone {' | '.join(kind.backbones)} of silos")
-    if cls.blind_sum:
-        console.out.print("blind sum: a single upload would reveal everything; deploy with secure aggregation only")
-
-
-def _show_parameters(cls: type[Method], title: str) -> None:
-    from fedrec import console
-    from fedrec.experiment.params import describe, parameters
-
-    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    rows = [[key, str(defaults[key]), describe(hint)] for key, hint in parameters(cls).items()]
-    console.table([title, "default", "type"], rows)
-    if cls.presets:
-        console.out.print(f"presets: {', '.join(cls.presets)}")
-
-
-def _what(method: type[Method]) -> str:
-    """A method in a line or two: what it does, its backbones and other names, who sees the attributes of items."""
-    from fedrec.methods.kinds import backbones_of, kinds_of
-
-    aliases = dict.fromkeys(alias for kind in kinds_of(method) for alias in kind.aliases)
-    parts = {
-        "backbones": ", ".join(backbones_of(method)),
-        "also called": ", ".join(aliases),
-        "attributes at": "" if method.attributes == "none" else method.attributes,
-    }
-    return "; ".join([method.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
-
-
-@app.command("protocols")
-def protocols_command(
-    spec: Annotated[str | None, typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".')] = None,
-) -> None:
-    """List the protocols, or show one with all its choices and what it leaks."""
-    from fedrec import console, evaluation
-    from fedrec.evaluation.words import one_line, record
-
-    if spec is None:
-        rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]
-        console.table(["protocol", "leaks", "what"], rows)
-        console.out.print(
-            "\nleaks: something keeps the figures from being read as accuracy; `fedrec protocols NAME` says what"
-        )
-        return
-    chosen = evaluation.protocol(spec)
-    console.out.print(chosen.label, style="bold")
-    console.out.print(one_line(chosen) + "\n")
-    console.table(["field", "value"], record(chosen))
-    for leak in chosen.leaks or ("leaks nothing that is known of",):
-        console.out.print(f"not honest: {leak}" if chosen.leaks else leak)
+app.command("methods")(methods_command)
+app.command("protocols")(protocols_command)
 
 
 @app.command("doctor")
@@ -388,96 +313,6 @@ def audit_leak(
              "scores": scores}  # fmt: skip
     if leak(data, protocol, rounds, quick, {name: file for name, file in files.items() if file}, out, json_):
         raise typer.Exit(1)
-
-
-@data_app.command("list")
-def data_list() -> None:
-    """The named datasets and whether they are here."""
-    from fedrec import console
-    from fedrec.data import datasets, stored_splits
-
-    rows = []
-    for entry in datasets():
-        here = entry.available()
-        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "not here"), entry.title])
-    rows += [
-        [split.name, str(split.available() or "not here"), f"published split: {split.citation}"]
-        for split in stored_splits()
-    ]
-    console.table(["name", "where", "what"], rows)
-
-
-@data_app.command("show")
-def data_show(
-    spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
-    out: Annotated[Path | None, typer.Option(help="Write an HTML page with pictures of its shape.")] = None,
-) -> None:
-    """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds pictures."""
-    from fedrec import console
-    from fedrec.data import load
-    from fedrec.report.data_page import facts, write_data_page
-    from fedrec.report.origin import in_words, place
-
-    fresh = place(spec) is None
-    data = load(spec, progress=console.download)
-    rows = facts(data, in_words(spec, downloaded=fresh))
-    for name, value in rows:
-        console.out.print(f"{name:>16}  {value}", markup=False)
-    if out is not None:
-        console.out.print(f"{write_data_page(data, rows, out)} written")
-
-
-@data_app.command("get")
-def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None:
-    """Download a dataset into the cache (nothing to do if it is already here)."""
-    from fedrec import console
-    from fedrec.data import load
-
-    data = load(spec, progress=console.download)
-    console.out.print(f"{data.name}@{data.version}: {data.n_users:,} users, {data.n_items:,} items, {len(data):,} rows")
-
-
-@data_app.command("import")
-def data_import(
-    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
-    name: Annotated[str, typer.Option(help="The name to use it by.")],
-    user: Annotated[str | None, typer.Option(help="Column of the user: its name, or its number from 1.")] = None,
-    item: Annotated[str | None, typer.Option(help="Column of the item.")] = None,
-    rating: Annotated[str | None, typer.Option(help="Column of the rating.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column of the time.")] = None,
-) -> None:
-    """Read your own file once and keep it under a name."""
-    from fedrec import console
-    from fedrec.data import datasets, import_table
-
-    given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
-    taken = tuple(entry.name for entry in datasets())
-    columns = {
-        role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column
-    }
-    data, guess, path = import_table(file, name, columns, taken)
-    console.out.print(str(guess))
-    console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
-    console.out.print(f"use it with: fedrec run fedmf --data {name}")
-
-
-@data_app.command("split")
-def data_split(
-    spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
-    out: Annotated[Path, typer.Option(help="Folder for train.csv, valid.csv, test.csv.")],
-    protocol: Annotated[str, typer.Option(help="Whose filter and split rule to apply.")] = "honest",
-) -> None:
-    """Write the training, validation and test parts as CSV files in original ids."""
-    from fedrec import console, evaluation
-    from fedrec.data import load, write
-    from fedrec.experiment.prepare import prepare
-
-    if there := [name for name in ("train.csv", "valid.csv", "test.csv") if (out / name).exists()]:
-        raise FedrecError(f"{out} already holds {', '.join(there)}; remove them or choose another --out")
-    prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
-    write(prepared.split, out)
-    sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
-    console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))
 
 
 def main() -> None:

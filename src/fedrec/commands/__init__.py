@@ -1,0 +1,1 @@
+"""Groups of commands: parse, call, print."""

@@ -1,0 +1,86 @@
+"""`fedrec methods` and `fedrec protocols`: what there is, and one of it in full."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedrec.federation.contract import Method
+
+
+def methods_command(
+    name: Annotated[str | None, typer.Argument(help="Show the parameters of one method.")] = None,
+) -> None:
+    """List the methods, or show one with its parameters."""
+    from fedrec import console
+    from fedrec.methods import method_class, methods
+    from fedrec.methods.kinds import kinds_of
+
+    if name is None:
+        for title, central in (("federated", False), ("references, all data in one place", True)):
+            rows = [[m.name, _what(m)] for m in methods().values() if m.centralised == central]
+            console.table(["method", title], rows)
+            console.out.print()
+        return
+    cls, _ = method_class(name)
+    console.out.print(f"{cls.name}: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""), style="bold")
+    module = inspect.getmodule(cls)
+    if module is not None and module.__doc__:
+        console.out.print(module.__doc__.strip() + "\n")
+    usual, *others = kinds_of(cls)
+    _show_parameters(usual, "parameter (--set)")
+    for kind in others:
+        console.out.print()
+        _show_parameters(kind, f"with --backbone {' | '.join(kind.backbones)} of silos")
+    if cls.blind_sum:
+        console.out.print("blind sum: a single upload would reveal everything; deploy with secure aggregation only")
+
+
+def _show_parameters(cls: type[Method], title: str) -> None:
+    from fedrec import console
+    from fedrec.experiment.params import describe, parameters
+
+    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
+    rows = [[key, str(defaults[key]), describe(hint)] for key, hint in parameters(cls).items()]
+    console.table([title, "default", "type"], rows)
+    if cls.presets:
+        console.out.print(f"presets: {', '.join(cls.presets)}")
+
+
+def _what(method: type[Method]) -> str:
+    """A method in a line or two: what it does, its backbones and other names, who sees the attributes of items."""
+    from fedrec.methods.kinds import backbones_of, kinds_of
+
+    aliases = dict.fromkeys(alias for kind in kinds_of(method) for alias in kind.aliases)
+    parts = {
+        "backbones": ", ".join(backbones_of(method)),
+        "also called": ", ".join(aliases),
+        "attributes at": "" if method.attributes == "none" else method.attributes,
+    }
+    return "; ".join([method.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
+
+
+def protocols_command(
+    spec: Annotated[str | None, typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".')] = None,
+) -> None:
+    """List the protocols, or show one with all its choices and what it leaks."""
+    from fedrec import console, evaluation
+    from fedrec.evaluation.words import one_line, record
+
+    if spec is None:
+        rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]
+        console.table(["protocol", "leaks", "what"], rows)
+        console.out.print(
+            "\nleaks: something keeps the figures from being read as accuracy; `fedrec protocols NAME` says what"
+        )
+        return
+    chosen = evaluation.protocol(spec)
+    console.out.print(chosen.label, style="bold")
+    console.out.print(one_line(chosen) + "\n")
+    console.table(["field", "value"], record(chosen))
+    for leak in chosen.leaks or ("leaks nothing that is known of",):
+        console.out.print(f"not honest: {leak}" if chosen.leaks else leak)

@@ -1,0 +1,103 @@
+"""`fedrec data`: list, show, get, import, split."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.errors import FedrecError
+
+data_app = typer.Typer(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """The named datasets and whether they are here."""
+    from fedrec import console
+    from fedrec.data import datasets, stored_splits
+
+    rows = []
+    for entry in datasets():
+        here = entry.available()
+        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "not here"), entry.title])
+    rows += [
+        [split.name, str(split.available() or "not here"), f"published split: {split.citation}"]
+        for split in stored_splits()
+    ]
+    console.table(["name", "where", "what"], rows)
+
+
+@data_app.command("show")
+def data_show(
+    spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
+    out: Annotated[Path | None, typer.Option(help="Write an HTML page with pictures of its shape.")] = None,
+) -> None:
+    """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds pictures."""
+    from fedrec import console
+    from fedrec.data import load
+    from fedrec.report.data_page import facts, write_data_page
+    from fedrec.report.origin import in_words, place
+
+    fresh = place(spec) is None
+    data = load(spec, progress=console.download)
+    rows = facts(data, in_words(spec, downloaded=fresh))
+    for name, value in rows:
+        console.out.print(f"{name:>16}  {value}", markup=False)
+    if out is not None:
+        console.out.print(f"{write_data_page(data, rows, out)} written")
+
+
+@data_app.command("get")
+def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None:
+    """Download a dataset into the cache (nothing to do if it is already here)."""
+    from fedrec import console
+    from fedrec.data import load
+
+    data = load(spec, progress=console.download)
+    console.out.print(f"{data.name}@{data.version}: {data.n_users:,} users, {data.n_items:,} items, {len(data):,} rows")
+
+
+@data_app.command("import")
+def data_import(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
+    name: Annotated[str, typer.Option(help="The name to use it by.")],
+    user: Annotated[str | None, typer.Option(help="Column of the user: its name, or its number from 1.")] = None,
+    item: Annotated[str | None, typer.Option(help="Column of the item.")] = None,
+    rating: Annotated[str | None, typer.Option(help="Column of the rating.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Column of the time.")] = None,
+) -> None:
+    """Read your own file once and keep it under a name."""
+    from fedrec import console
+    from fedrec.data import datasets, import_table
+
+    given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    taken = tuple(entry.name for entry in datasets())
+    columns = {
+        role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column
+    }
+    data, guess, path = import_table(file, name, columns, taken)
+    console.out.print(str(guess))
+    console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
+    console.out.print(f"use it with: fedrec run fedmf --data {name}")
+
+
+@data_app.command("split")
+def data_split(
+    spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
+    out: Annotated[Path, typer.Option(help="Folder for train.csv, valid.csv, test.csv.")],
+    protocol: Annotated[str, typer.Option(help="Whose filter and split rule to apply.")] = "honest",
+) -> None:
+    """Write the training, validation and test parts as CSV files in original ids."""
+    from fedrec import console, evaluation
+    from fedrec.data import load, write
+    from fedrec.experiment.prepare import prepare
+
+    if there := [name for name in ("train.csv", "valid.csv", "test.csv") if (out / name).exists()]:
+        raise FedrecError(f"{out} already holds {', '.join(there)}; remove them or choose another --out")
+    prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
+    write(prepared.split, out)
+    sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
+    console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))
