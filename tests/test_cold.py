@@ -176,7 +176,7 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
 def test_methods_say_who_sees_attributes(capsys: pytest.CaptureFixture[str]) -> None:
     fedrec("methods")
     words = " ".join(capsys.readouterr().out.split())
-    assert words.count("(attributes at:") == sum(cls.attributes != "none" for cls in methods().values())
+    assert words.count("attributes at:") == sum(cls.attributes != "none" for cls in methods().values())
 
 
 def test_other_settings_of_a_run(world: Interactions) -> None:
