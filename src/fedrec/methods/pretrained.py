@@ -149,7 +149,7 @@ class Pretrained(Method):
 
     def trained(self, w: Tensors) -> Tensors:
         """The weights as leaves; what batch norms have seen and optimisers remember is left out."""
-        names = [name for name in w if not name.endswith(SEEN) and not name.startswith(self.memory or ("\0",))]
+        names = [name for name in w if not name.endswith(SEEN) and not name.startswith(self.memory)]
         return {name: w[name].detach().requires_grad_() for name in names}
 
     def parts(self, chunk: Chunk, round: int, count: int) -> Iterator[Tensor]:
