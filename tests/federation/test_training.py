@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -86,6 +86,86 @@ def test_the_kernel_on_own_tables(optimiser):
         results.append(fit(method, chunk, table))
     assert torch.allclose(results[0].table, results[1].table, atol=1e-12)
     assert torch.allclose(results[0].user, results[1].user, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class Network(LocalTraining):
+    """Plain local training of a network, with its widths for a parameter."""
+
+    hidden: tuple[int, ...] = ()
+    pulling: float = 0.0
+
+    def pull(self) -> float:
+        return self.pulling
+
+
+NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=70, epochs=3, lr=0.05, lr_item=0.03, lr_dense=0.02,
+              weight_decay_dense=0.01)  # fmt: skip
+
+
+def fit_network(method: LocalTraining, data: ClientData, compiled: bool, own: bool = False) -> tuple[Fitted, float]:
+    """From weights (and tables, where each has its own) that differ from client to client; and the mean loss."""
+    chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
+    shift = torch.arange(12, dtype=data.world.dtype) / 50
+    common = {"item": method.init_items(chunk.world), **method.init_dense(chunk.world)}
+    spread = {name: value + shift.reshape(-1, *[1] * value.dim()) for name, value in common.items()}
+    tables = spread.pop("item")
+    fitted = fit(method, chunk, tables if own else tables[0], dense=spread, weight=torch.arange(1, 13))
+    total, count = chunk.observed["loss"]
+    return fitted, total / count
+
+
+def assert_same_network(compiled: tuple[Fitted, float], plain: tuple[Fitted, float]) -> None:
+    assert compiled[1] == pytest.approx(plain[1], abs=1e-12)
+    assert torch.allclose(compiled[0].user, plain[0].user, atol=1e-12)
+    assert list(compiled[0].dense) == list(plain[0].dense)
+    for name, value in plain[0].dense.items():
+        assert torch.allclose(compiled[0].dense[name], value, atol=1e-12), name
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("loss", ["bce", "bpr"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_network_kernel_is_the_torch_program(optimiser, loss, reduction):
+    """With two batches of the largest client, and batches that do not fill their tiles."""
+    method = replace(NCF, optimiser=optimiser, loss=loss, reduction=reduction)
+    compiled, plain = (fit_network(method, tiny_world(empty=True), c) for c in (True, False))
+    assert_same_network(compiled, plain)
+    summed, rows = compiled[0].table, plain[0].table
+    assert isinstance(summed, Folded), "the kernel was not used"
+    assert isinstance(rows, Rows)
+    expected = (torch.arange(1, 13)[:, None, None] * (rows.dense() - rows.base)).sum(0)
+    assert torch.allclose(summed.total, expected, atol=1e-11)
+    assert float(summed.total.abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("hidden", [(3,), (7, 5, 2)])
+@pytest.mark.parametrize("early_exit", [0.0, 0.01])
+def test_the_network_kernel_on_own_tables_at_any_depth(hidden, early_exit):
+    method = replace(NCF, hidden=hidden, optimiser="adam", early_exit=early_exit)
+    compiled, plain = (fit_network(method, tiny_world(empty=True), c, own=True) for c in (True, False))
+    assert_same_network(compiled, plain)
+    assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
+
+
+def test_a_network_that_diverged_shows():
+    """What is not a number goes through the kernel as it goes through torch, and stays with its client."""
+    data = tiny_world()
+    for compiled in (True, False):
+        chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
+        user = NCF.init_users(chunk.world, chunk.users)
+        user[3, 0] = torch.nan
+        dense = {name: value.repeat(12, *[1] * value.dim()) for name, value in NCF.init_dense(chunk.world).items()}
+        fitted = NCF.fit(chunk, 0, user, NCF.init_items(chunk.world), dense)
+        lost = fitted.dense["weight0"].isnan().flatten(1)
+        assert lost.all(1).tolist() == lost.any(1).tolist() == [k == 3 for k in range(12)]
+
+
+def test_what_the_network_kernel_lacks_is_left_to_torch():
+    data = tiny_world()
+    assert isinstance(fit_network(NCF, data, compiled=True)[0].table, Folded)
+    assert isinstance(fit_network(replace(NCF, pulling=0.1), data, compiled=True)[0].table, Rows)
+    assert isinstance(fit_network(replace(NCF, backbone="neumf"), data, compiled=True)[0].table, Rows)
 
 
 def test_the_log_shows_the_same_mean_loss():

@@ -71,15 +71,16 @@ def test_matrix_factorisation_is_the_naive_loop(method, weighted, compiled, loss
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 @pytest.mark.parametrize("loss", ["bce", "bpr"])
-def test_ncf_is_the_naive_loop(loss, optimiser):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_ncf_is_the_naive_loop(compiled, loss, optimiser):
     chosen = FedAvg(**NCF, lr=0.5 if optimiser == "sgd" else 0.05, loss=loss, optimiser=optimiser)
-    data = tiny_world(participation=0.5)
+    data = tiny_world(participation=0.5, compiled=compiled)
     assert_close(run(chosen, data, 3, memory=1 << 15), naive.fedavg(chosen, data, 3, True), 1e-9, "naive loop")
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_float32_follows_float64(compiled):
-    method = FedMF(**MF, lr=1.0)
+@pytest.mark.parametrize("method", [FedMF(**MF, lr=1.0), FedAvg(**NCF, lr=0.5)])
+def test_float32_follows_float64(method, compiled):
     exact = run(method, tiny_world(), 3)
     rough = run(method, tiny_world(dtype=torch.float32, compiled=compiled), 3)
     assert rough["server.item"].dtype == torch.float32

@@ -1,7 +1,10 @@
-"""The bridge from tensors to the compiled kernels."""
+"""The bridge from tensors to the compiled kernels: which backbone has one, and how it is called."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Folded
-from fedrec.federation.kernels import train_clients
+from fedrec.federation.contract import Folded, Tensors
+from fedrec.models import MF, NCF, Backbone
 from fedrec.random import Purpose, stream
 
 if TYPE_CHECKING:
@@ -20,31 +23,98 @@ BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
 
 
-def fit_compiled(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 weight: Tensor | None) -> Fitted:  # fmt: skip
+@dataclass
+class Work:
+    """What every kernel takes. `user`, `tables` where they are personal, `loss` and `seen` are written to."""
+
+    method: LocalTraining
+    chunk: Chunk
+    user: np.ndarray
+    tables: np.ndarray  # [clients, items, d], or [1, items, d] where the start is shared
+    shared: bool
+    weight: np.ndarray
+    blocks: np.ndarray
+    keys: np.ndarray
+    loss: np.ndarray
+    seen: np.ndarray
+
+    def data(self) -> tuple[np.ndarray, ...]:
+        data = self.chunk.data
+        return (self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
+                data.pool.gap)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`train` returns the weighted sum of the changes of a shared table, and the dense weights that it trained."""
+
+    train: Callable[[Work, Tensors], tuple[np.ndarray, Tensors]]
+    pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
+
+
+def kernel_of(model: Backbone) -> Kernel | None:
+    return KERNELS.get(type(model))
+
+
+def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+                 dense: Tensors, weight: Tensor | None) -> Fitted:  # fmt: skip
     from fedrec.federation.training import Fitted
 
-    data, world, count = chunk.data, chunk.world, len(chunk.clients)
-    shared = table.dim() == 2
-    tables = table.unsqueeze(0) if shared else table
+    world, count, shared = chunk.world, len(chunk.clients), table.dim() == 2
     trained = user.clone(memory_format=torch.contiguous_format)
-    blocks = _blocks(chunk.positives * (1 + data.negatives), world.items if shared else 0)
-    total = np.empty((world.items, method.dim) if shared else (0, 0))
-    loss, seen = np.zeros(count), np.zeros(count, dtype=np.int64)
-    rates = method.rates()
+    work = Work(
+        method,
+        chunk,
+        trained.numpy(),
+        (table.unsqueeze(0) if shared else table).numpy(),
+        shared,
+        np.ones(count) if weight is None else weight.double().numpy(),
+        _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
+        np.array([stream(world.seed, purpose, round) for purpose in (Purpose.NEGATIVES, Purpose.ORDER)], np.uint64),
+        np.zeros(count),
+        np.zeros(count, dtype=np.int64),
+    )
+    total, dense = kernel.train(work, dense)
+    chunk.observe("loss", float(work.loss.sum()), int(work.seen.sum()))
+    return Fitted(trained, Folded(table, torch.from_numpy(total), count) if shared else table, dense)
+
+
+def _factors(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
+    from fedrec.federation.kernels import train_clients
+
+    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    total = np.empty((items, method.dim) if work.shared else (0, 0))
     hyper = (float(rates["user"]), float(rates["item"]), method.batch, method.epochs, method.optimiser == "adam",
              method.reduction == "mean", float(method.early_exit), float(method.pull()))  # fmt: skip
-    keys = np.array(
-        [stream(world.seed, Purpose.NEGATIVES, round), stream(world.seed, Purpose.ORDER, round)], dtype=np.uint64
-    )
-    weights = np.ones(count) if weight is None else weight.double().numpy()
-    train_clients(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
-                  world.items, data.negatives, method.loss == "bpr", keys, hyper, trained.numpy(), tables.numpy(),
-                  shared, weights, blocks, total, loss, seen)  # fmt: skip
-    chunk.observe("loss", float(loss.sum()), int(seen.sum()))
-    if not shared:
-        return Fitted(trained, table)
-    return Fitted(trained, Folded(table, torch.from_numpy(total), count))
+    train_clients(*work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, hyper, work.user,
+                  work.tables, work.shared, work.weight, work.blocks, total, work.loss, work.seen)  # fmt: skip
+    return total, dense
+
+
+def _network(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
+    from fedrec.federation.ncf_kernels import train_networks
+
+    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    assert isinstance(method.model, NCF)
+    shapes, widths = method.model.dense_shapes(), method.model.sizes()
+    flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    starts = [0, *accumulate(sizes)][::2]  # a weight and its bias are one layer
+    heights = [0, *accumulate([method.dim, *widths[1:]])]
+    net = tuple(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights))
+    hyper = (float(rates["user"]), float(rates["item"]), float(rates["dense"]), float(method.weight_decay_dense),
+             method.batch, method.epochs, method.optimiser == "adam", method.reduction == "mean",
+             float(method.early_exit))  # fmt: skip
+    parts = np.empty((len(work.blocks) - 1, items if work.shared else 0, method.dim), dtype=work.tables.dtype)
+    train_networks(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, hyper, net,
+                   work.user, work.tables, flat.numpy(), work.shared, work.weight, work.blocks, parts, work.loss,
+                   work.seen)  # fmt: skip
+    split = zip(shapes.items(), flat.split(sizes, 1), strict=True)
+    trained = {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
+    return parts.sum(0, dtype=np.float64), trained
+
+
+KERNELS: dict[type, Kernel] = {MF: Kernel(_factors, pulls=("adam",)), NCF: Kernel(_network)}
 
 
 def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:

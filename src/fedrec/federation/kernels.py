@@ -105,6 +105,16 @@ def permutation(key, size, out):
         count = left
 
 
+@njit(**EXACT)
+def order_samples(key, epoch, count, batch, out):
+    """The order of a client's samples in an epoch into out[:count]."""
+    if count > batch:
+        permutation(fold(key, np.uint64(epoch)), count, out)
+    else:  # one batch: its order does not matter
+        for j in range(count):
+            out[j] = j
+
+
 @njit(**FAST)
 def _dot(p, rows, k):
     total = p.dtype.type(0)
@@ -173,7 +183,7 @@ def _sgd_step(p, rows, touched, coef, grad, rate_user, rate_item):
 
 
 @njit(**FAST)
-def _adam(value, gradient, first, second, rate, fix_1, fix_2):
+def adam(value, gradient, first, second, rate, fix_1, fix_2):
     """One step on a run of numbers: constants of their own type, one root and one division each."""
     real = value.dtype.type
     keep_1, take_1, keep_2, take_2 = real(0.9), real(0.1), real(0.999), real(0.001)
@@ -209,9 +219,9 @@ def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, fir
                 back = real(2.0 * pull)
                 for f in range(d):
                     grad[1 + k - low, f] += back * (rows[k, f] - start[k, f])
-        _adam(rows[low:high].reshape(-1), grad[1 : 1 + high - low].reshape(-1), first[low:high].reshape(-1),
-              second[low:high].reshape(-1), rate_item, fix_1, fix_2)  # fmt: skip
-    _adam(p, grad[0], first[-1], second[-1], rate_user, fix_1, fix_2)
+        adam(rows[low:high].reshape(-1), grad[1 : 1 + high - low].reshape(-1), first[low:high].reshape(-1),
+             second[low:high].reshape(-1), rate_item, fix_1, fix_2)  # fmt: skip
+    adam(p, grad[0], first[-1], second[-1], rate_user, fix_1, fix_2)
 
 
 @njit(**FAST)
@@ -232,11 +242,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
                 start[k, f] = rows[k, f]
     loss, step, average = 0.0, 0, 0.0
     for epoch in range(epochs):
-        if count > batch:
-            permutation(fold(order_key, np.uint64(epoch)), count, order)
-        else:  # one batch: its order does not matter
-            for j in range(count):
-                order[j] = j
+        order_samples(order_key, epoch, count, batch, order)
         for lo in range(0, count, batch):
             now = order[lo : min(lo + batch, count)]
             if pairs:
@@ -257,7 +263,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
 
 
 @njit(**FAST)
-def _add_changes(part, rows, table, ids, weight):
+def add_changes(part, rows, table, ids, weight):
     """Add weight * (row now - row at the start) of one client to its block's part of the sum over clients."""
     by = part.dtype.type(weight)
     for k in range(len(ids)):
@@ -280,6 +286,30 @@ def _number(slot, slot_of, ids):
     for k in range(used):
         slot_of[ids[k]] = -1
     return used
+
+
+@njit(**EXACT)
+def draw_rows(key, slots, n_items, positives, gap, slot, slot_of, ids):
+    """One user's samples into `slot`, as numbers of rows, and the items of these rows into `ids`; returns how many."""
+    n_pos = len(positives)
+    for j in range(n_pos):
+        slot[j] = positives[j]
+    draw_negatives(key, slots, n_items, n_pos, gap, slot[n_pos:])
+    return _number(slot, slot_of, ids)
+
+
+@njit(**EXACT)
+def take_rows(rows, table, ids):
+    for r in range(len(ids)):
+        for f in range(rows.shape[1]):
+            rows[r, f] = table[ids[r], f]
+
+
+@njit(**EXACT)
+def put_rows(rows, table, ids):
+    for r in range(len(ids)):
+        for f in range(rows.shape[1]):
+            table[ids[r], f] = rows[r, f]
 
 
 @njit(**FAST)
@@ -306,29 +336,22 @@ def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr
             for f in range(d):
                 part[i, f] = 0.0
     for k in range(lo, hi):
-        begin = user_ptr[places[k]]
-        n_pos = user_ptr[places[k] + 1] - begin
+        begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
+        n_pos = end - begin
         if n_pos == 0:
             continue
         mine = slot[: n_pos * (1 + slots)]
-        for j in range(n_pos):
-            mine[j] = items[begin + j]
-        excluded = gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]]
-        draw_negatives(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, n_pos, excluded, mine[n_pos:])
-        used = _number(mine, slot_of, ids)
+        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
+                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
         whole = table[0 if shared else k]
-        for r in range(used):
-            for f in range(d):
-                rows[r, f] = whole[ids[r], f]
+        take_rows(rows, whole, ids[:used])
         loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
                                  fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
         seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
         if shared:
-            _add_changes(part, rows, whole, ids[:used], weight[k])
+            add_changes(part, rows, whole, ids[:used], weight[k])
         else:
-            for r in range(used):
-                for f in range(d):
-                    whole[ids[r], f] = rows[r, f]
+            put_rows(rows, whole, ids[:used])
 
 
 @njit(parallel=True, cache=True, **FAST)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
+from fedrec.federation.compiled import Kernel, fit_compiled, kernel_of
 from fedrec.federation.contract import Folded, Method, Rows, Tensors, World
 from fedrec.federation.samples import Batch, Loss, Samples
 from fedrec.federation.sequences import user_vectors
@@ -139,10 +140,9 @@ class LocalTraining(Method):
         `dense` has a leading client axis. `weight` (one per client) is what a mean will use; with `fold` and a
         chunk from which only sums leave, the weighted sum is formed on the fly.
         """
-        if self._compilable(chunk, table, fold):
-            from fedrec.federation.compiled import fit_compiled
-
-            return fit_compiled(self, chunk, round, user, table, weight)
+        kernel = self._kernel(chunk, table, fold)
+        if kernel is not None:
+            return fit_compiled(kernel, self, chunk, round, user, table, dense or {}, weight)
         return self.descent()(self, chunk, round, user, table, dense or {}).run()
 
     def descent(self) -> type[Descent]:
@@ -175,19 +175,22 @@ class LocalTraining(Method):
             parts.append(self.model.scores(user[ends[k] : ends[k + 1]], mine.pop("item"), mine))
         return torch.cat(parts)
 
-    def _compilable(self, chunk: Chunk, table: Tensor, fold: bool) -> bool:
-        world = chunk.world
-        return (
-            world.compiled
+    def _kernel(self, chunk: Chunk, table: Tensor, fold: bool) -> Kernel | None:
+        """The backbone's compiled kernel, where there is one and all that is asked for is in it."""
+        world, kernel = chunk.world, kernel_of(self.model)
+        fits = (
+            kernel is not None
+            and world.compiled
             and world.device.type == "cpu"
-            and self.backbone == "mf"
-            and len(self.phases) == 1
-            and (self.pull() == 0 or self.optimiser == "adam")  # its steps visit all rows anyway
+            and [set(kinds) for kinds in self.phases] == [{"user", "item", "dense"}]
+            and self.moments == LocalTraining.moments
+            and (self.pull() == 0 or self.optimiser in kernel.pulls)
             and self.descent() is Descent
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
             and has_numba()
         )
+        return kernel if fits else None
 
     def score_bytes(self, world: World) -> int:
         # a network holds its widest layer, twice, for every pair of user and item; one of sequences keeps to a budget

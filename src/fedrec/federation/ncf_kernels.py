@@ -1,0 +1,326 @@
+"""Compiled training of the network on [user; item], one client after another on every core.
+
+With p fixed during a step, the user's half of the first layer is one vector for the whole batch: it joins the bias, and
+its gradients follow from the bias's. The samples of a batch pass through the network a tile at a time, one column each,
+so that every inner loop runs over samples whatever the widths of the layers are. Draws the same samples as
+`samples.py` and takes the same steps as `training.py`.
+"""
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
+# (numba functions have no Python types)
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from fedrec.federation.kernels import (
+    EXACT,
+    FAST,
+    adam,
+    add_changes,
+    draw_rows,
+    fold,
+    order_samples,
+    put_rows,
+    take_rows,
+)
+
+TILE = 64  # samples in a tile, half as many pairs: their activations stay in the nearest cache
+
+
+@njit(**EXACT)
+def _layer(flat, net, layer):
+    """Weight [out, in] and bias of a layer, views of all weights in one run; of the first layer both halves."""
+    widths, starts, _ = net
+    middle = starts[layer] + widths[layer + 1] * widths[layer]
+    return flat[starts[layer] : middle].reshape(widths[layer + 1], widths[layer]), flat[middle : starts[layer + 1]]
+
+
+@njit(**EXACT)
+def _item_part(weight, net, layer):
+    """The columns that act on what differs from sample to sample."""
+    return weight[:, net[0][0] // 2 if layer == 0 else 0 :]
+
+
+@njit(**EXACT)
+def _between(values, net, layer):
+    """The rows of activations (or of their gradients) that enter a layer."""
+    return values[net[2][layer] : net[2][layer + 1]]
+
+
+@njit(**FAST)
+def _user_part(weight, bias, p, out):
+    """What the first layer adds to every sample: weight p + bias."""
+    for o in range(len(out)):
+        total = bias[o]
+        for f in range(len(p)):
+            total += weight[o, f] * p[f]
+        out[o] = total
+
+
+@njit(**FAST)
+def _multiply(weight, bias, x, y):
+    for o in range(len(y)):
+        for t in range(TILE):
+            y[o, t] = bias[o]
+        for i in range(len(x)):
+            w = weight[o, i]
+            for t in range(TILE):
+                y[o, t] += w * x[i, t]
+
+
+@njit(**EXACT)
+def _rectify(y):
+    for o in range(len(y)):
+        for t in range(TILE):
+            y[o, t] = 0.0 if y[o, t] < 0.0 else y[o, t]  # what is not a number stays so
+
+
+@njit(**FAST)
+def _forward(flat, net, shift, act):
+    """From the item rows in the first rows of `act` to the logits in its last one."""
+    depth = len(net[0]) - 1
+    for layer in range(depth):
+        weight, bias = _layer(flat, net, layer)
+        y = _between(act, net, layer + 1)
+        _multiply(_item_part(weight, net, layer), shift if layer == 0 else bias, _between(act, net, layer), y)
+        if layer < depth - 1:
+            _rectify(y)
+
+
+@njit(**FAST)
+def _add_weight_gradient(out, bias_out, x, delta):
+    for o in range(len(delta)):
+        total = out.dtype.type(0)
+        for t in range(TILE):
+            total += delta[o, t]
+        bias_out[o] += total
+        for i in range(len(x)):
+            total = out.dtype.type(0)
+            for t in range(TILE):
+                total += delta[o, t] * x[i, t]
+            out[o, i] += total
+
+
+@njit(**FAST)
+def _multiply_back(weight, delta, out):
+    for i in range(len(out)):
+        for t in range(TILE):
+            out[i, t] = 0.0
+        for o in range(len(delta)):
+            w = weight[o, i]
+            for t in range(TILE):
+                out[i, t] += w * delta[o, t]
+
+
+@njit(**EXACT)
+def _rectify_back(y, delta):
+    for o in range(len(y)):
+        for t in range(TILE):
+            delta[o, t] = 0.0 if y[o, t] <= 0.0 else delta[o, t]
+
+
+@njit(**FAST)
+def _backward(flat, gradient, net, act, delta):
+    """From dloss/dlogit in the last row of `delta` to that of the item rows; weights' gradients are added to."""
+    for layer in range(len(net[0]) - 2, -1, -1):
+        weight, (out, bias_out) = _layer(flat, net, layer)[0], _layer(gradient, net, layer)
+        x, dx, dy = _between(act, net, layer), _between(delta, net, layer), _between(delta, net, layer + 1)
+        _add_weight_gradient(_item_part(out, net, layer), bias_out, x, dy)
+        _multiply_back(_item_part(weight, net, layer), dy, dx)
+        if layer > 0:
+            _rectify_back(x, dx)
+
+
+@njit(**FAST)
+def _user_gradients(flat, gradient, net, p, out):
+    """Of p into `out`, and of the user's half of the first layer, both from the gradient of its bias."""
+    weight, (to, bias) = _layer(flat, net, 0)[0], _layer(gradient, net, 0)
+    for f in range(len(p)):
+        out[f] = 0.0
+    for o in range(len(bias)):
+        for f in range(len(p)):
+            out[f] += weight[o, f] * bias[o]
+            to[o, f] = bias[o] * p[f]
+
+
+@njit(**FAST)
+def _bce(logit, batch, n_pos, scale, delta):
+    """scale * dloss/dlogit of pointwise samples; returns their summed loss."""
+    loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves a tile
+    for t in range(len(batch)):
+        x = logit[t]
+        e = math.exp(-abs(x))
+        label = 1.0 if batch[t] < n_pos else 0.0
+        delta[t] = scale * ((1.0 if x >= 0 else e) / (1.0 + e) - label)
+        loss += max(x, 0.0) - x * label
+        product *= 1.0 + e
+    return loss + math.log(product)
+
+
+@njit(**FAST)
+def _bpr(logit, pairs, scale, delta):
+    """The same for pairs of neighbours: x = positive - negative, loss = log(1 + exp(-x))."""
+    loss, product = 0.0, 1.0
+    for t in range(pairs):
+        x = logit[2 * t] - logit[2 * t + 1]
+        e = math.exp(-abs(x))
+        c = scale * (e if x >= 0 else 1.0) / (1.0 + e)
+        delta[2 * t], delta[2 * t + 1] = -c, c
+        loss += max(-x, 0.0)
+        product *= 1.0 + e
+    return loss + math.log(product)
+
+
+@njit(**EXACT)
+def _columns(batch, slot, n_pos, slots, pairs, touched):
+    """The row of every column of a tile; returns how many columns there are."""
+    if not pairs:
+        for t in range(len(batch)):
+            touched[t] = slot[batch[t]]
+        return len(batch)
+    for t in range(len(batch)):
+        touched[2 * t], touched[2 * t + 1] = slot[batch[t] // slots], slot[n_pos + batch[t]]
+    return 2 * len(batch)
+
+
+@njit(**FAST)
+def _tile(flat, gradient, net, shift, rows, row_gradient, batch, slot, n_pos, slots, pairs, scale, scratch):
+    """Add the gradients of one tile; returns its summed loss."""
+    touched, act, delta = scratch
+    used, d = _columns(batch, slot, n_pos, slots, pairs, touched), rows.shape[1]
+    for f in range(d):
+        for t in range(used, TILE):  # empty columns weigh nothing
+            act[f, t] = 0.0
+    for t in range(used):
+        for f in range(d):
+            act[f, t] = rows[touched[t], f]
+    _forward(flat, net, shift, act)
+    logit, last = act[-1], delta[-1]
+    for t in range(TILE):
+        last[t] = 0.0
+    loss = _bpr(logit, len(batch), scale, last) if pairs else _bce(logit, batch, n_pos, scale, last)
+    _backward(flat, gradient, net, act, delta)
+    for t in range(used):
+        for f in range(d):
+            row_gradient[touched[t], f] += delta[f, t]
+    return loss
+
+
+@njit(**FAST)
+def _move(value, gradient, first, second, rate, step, by_adam):
+    """One step of a run of numbers, whose gradient is then forgotten."""
+    if by_adam:
+        adam(value, gradient, first, second, rate, 1.0 - 0.9**step, 1.0 - 0.999**step)
+    else:
+        by = value.dtype.type(rate)
+        for j in range(len(value)):
+            value[j] -= by * gradient[j]
+    for j in range(len(value)):
+        gradient[j] = 0.0
+
+
+@njit(**FAST)
+def _add_decay(gradient, value, decay):
+    by = value.dtype.type(decay)
+    for j in range(len(value)):
+        gradient[j] += by * value[j]
+
+
+@njit(**FAST)
+def _train(p, rows, flat, net, slot, n_pos, slots, pairs, order_key, hyper, scratch):
+    """All epochs of one client, on its rows; returns the summed loss and how many epochs it is from."""
+    rate_user, rate_item, rate_dense, decay, batch, epochs, by_adam, mean, early_exit = hyper
+    rates = (rate_user, rate_item, rate_dense)
+    order, shift, tile, gradients, first, second = scratch
+    count = n_pos * slots if pairs else n_pos * (1 + slots)
+    wide = TILE // 2 if pairs else TILE
+    runs, run = (p, rows.reshape(-1), flat), len(rows) * len(p)
+    row_gradient = gradients[1][:run].reshape(rows.shape)
+    for g in range(3):
+        gradients[g][: len(runs[g])] = 0.0
+        if by_adam:
+            first[g][: len(runs[g])] = 0.0
+            second[g][: len(runs[g])] = 0.0
+    loss, step, average = 0.0, 0, 0.0
+    for epoch in range(epochs):
+        order_samples(order_key, epoch, count, batch, order)
+        for lo in range(0, count, batch):
+            now = order[lo : min(lo + batch, count)]
+            scale = 1.0 / len(now) if mean else 1.0
+            weight, bias = _layer(flat, net, 0)
+            _user_part(weight, bias, p, shift)
+            for t in range(0, len(now), wide):
+                loss += _tile(flat, gradients[2], net, shift, rows, row_gradient, now[t : t + wide], slot, n_pos, slots,
+                              pairs, scale, tile)  # fmt: skip
+            _user_gradients(flat, gradients[2], net, p, gradients[0])
+            if decay > 0.0:
+                _add_decay(gradients[2], flat, decay)
+            step += 1
+            for g in range(3):
+                _move(runs[g], gradients[g], first[g], second[g], rates[g], step, by_adam)
+        before, average = average, loss / (count * (epoch + 1))
+        if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:
+            return loss, epoch + 1
+    return loss, epochs
+
+
+@njit(**EXACT)
+def _like(sizes, dtype):
+    """Room for a number of the kind of every parameter: of p, of the rows, of the weights."""
+    return np.empty(sizes[0], dtype), np.empty(sizes[1], dtype), np.empty(sizes[2], dtype)
+
+
+@njit(**FAST)
+def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, hyper, net, user, table, flat, shared, weight, loss,
+                 seen):  # fmt: skip
+    """Clients lo:hi one after another; see `train_networks`."""
+    clients, places, users, user_ptr, items, pool_ptr, gap = data
+    d, dtype, most = user.shape[1], table.dtype, 0
+    for k in range(lo, hi):
+        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
+    samples, widths, height = most * (1 + slots), net[0], net[2][-1]
+    rows_most = min(samples, n_items)
+    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
+    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(rows_most + 1, dtype=np.uint32)
+    slot_of[:] = -1
+    part[:] = 0.0
+    held = np.empty((rows_most, d), dtype=dtype)
+    tile = (np.empty(TILE, dtype=np.uint32), np.empty((height, TILE), dtype), np.empty((height, TILE), dtype))
+    sizes = (d, rows_most * d, flat.shape[1])
+    moments = sizes if hyper[6] else (0, 0, 0)
+    scratch = (order, np.empty(widths[1], dtype), tile, _like(sizes, dtype), _like(moments, dtype),
+               _like(moments, dtype))  # fmt: skip
+    for k in range(lo, hi):
+        begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
+        n_pos = end - begin
+        if n_pos == 0:
+            continue
+        mine = slot[: n_pos * (1 + slots)]
+        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
+                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
+        whole, rows, which = table[0 if shared else k], held[:used], ids[:used]
+        take_rows(rows, whole, which)
+        loss[k], epochs = _train(user[k], rows, flat[k], net, mine, n_pos, slots, pairs,
+                                 fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
+        seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
+        if shared:
+            add_changes(part, rows, whole, which, weight[k])
+        else:
+            put_rows(rows, whole, which)
+
+
+@njit(parallel=True, cache=True, **FAST)
+def train_networks(data, n_items, slots, pairs, keys, hyper, net, user, table, flat, shared, weight, blocks, parts,
+                   loss, seen):  # fmt: skip
+    """Train clients of one user each. `user` [clients, d] and `flat` [clients, all weights] are updated in place.
+
+    As `kernels.train_clients`, except that `parts` [blocks, items, d] becomes the sum of each block. `net`: the widths
+    of the layers from [user; item] to the logit; where a layer's weight, then bias, begins in `flat`; where the
+    activations that enter it begin in a tile.
+    """
+    for b in prange(len(blocks) - 1):
+        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, hyper, net, user, table,
+                     flat, shared, weight, loss, seen)  # fmt: skip
