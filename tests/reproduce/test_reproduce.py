@@ -92,10 +92,16 @@ def test_changed_settings_are_not_taken_for_the_same_run(tmp_path: Path) -> None
 
 def test_quick_is_one_seed_and_a_tenth_of_the_rounds() -> None:
     paper, found = chosen("fedca/table2-pmf")
-    quick = narrowed(found[0], ["ml-100k"], ["honest"], ["FedAvg"], [], quick=True)
+    (quick,) = narrowed(found, ["ml-100k"], ["honest"], ["FedAvg"], [], quick=True)
     assert paper == "fedca"
     assert [quick.config(row, "ml-100k", "honest", 0).rounds for row in quick.rows] == [10]
     assert list(quick.seeds) == [0]
+
+
+def test_a_row_of_one_table_leaves_out_the_tables_without_it() -> None:
+    _, found = chosen("fedca")
+    names = {table.name for table in found}
+    assert {table.name for table in narrowed(found, [], [], ["FedAtt"], [], quick=False)} < names
 
 
 @pytest.mark.parametrize(

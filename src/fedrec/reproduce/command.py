@@ -42,7 +42,7 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
     """Run the tables of `target`; whether every run succeeded."""
     paper, found = chosen(target)
     folder = out or Path("runs") / "reproduce" / (paper + ("-quick" if wanted.quick else ""))
-    parts = [narrowed(t, wanted.datasets, wanted.protocols, wanted.rows, wanted.seeds, wanted.quick) for t in found]
+    parts = narrowed(found, wanted.datasets, wanted.protocols, wanted.rows, wanted.seeds, wanted.quick)
     planned = [(table, cells(table, folder, wanted.device, wanted.memory)) for table in parts]
     for _, runs in planned:
         require_runnable(runs)

@@ -76,19 +76,25 @@ def chosen(target: str) -> tuple[str, list[Table]]:
     return paper, [known[name]] if name else list(known.values())
 
 
-def narrowed(table: Table, datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str],
-             seeds: Sequence[int], quick: bool) -> Table:  # fmt: skip
-    """The part of a table that was asked for; `quick` is one seed and a tenth of the rounds."""
-    _known("dataset", datasets, table.datasets, table)
-    _known("row", rows, [row.label for row in table.rows], table)
-    smaller = dataclasses.replace(
+def narrowed(found: Sequence[Table], datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str],
+             seeds: Sequence[int], quick: bool) -> list[Table]:  # fmt: skip
+    """The part of these tables that was asked for; `quick` is one seed and a tenth of the rounds."""
+    _known("dataset", datasets, [name for table in found for name in table.datasets])
+    _known("row", rows, [row.label for table in found for row in table.rows])
+    parts = [_part(table, datasets, protocols, rows, seeds, quick) for table in found]
+    return [table for table in parts if table.rows and table.datasets]
+
+
+def _part(table: Table, datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str], seeds: Sequence[int],
+          quick: bool) -> Table:  # fmt: skip
+    kept = [row for row in table.rows if not rows or row.label in rows]
+    return dataclasses.replace(
         table,
-        datasets=datasets or table.datasets,
+        datasets=[name for name in table.datasets if not datasets or name in datasets],
         protocols=protocols or table.protocols,
-        rows=[row for row in table.rows if not rows or row.label in rows],
+        rows=[_short(row, table.run) for row in kept] if quick else kept,
         seeds=seeds or (table.seeds[:1] if quick else table.seeds),
     )
-    return dataclasses.replace(smaller, rows=[_short(row, table.run) for row in smaller.rows]) if quick else smaller
 
 
 def _short(row: Row, common: Mapping[str, Any]) -> Row:
@@ -97,10 +103,10 @@ def _short(row: Row, common: Mapping[str, Any]) -> Row:
     return dataclasses.replace(row, run={**row.run, "rounds": max(1, rounds // 10)}, on=on)
 
 
-def _known(kind: str, given: Sequence[str], known: Sequence[str], table: Table) -> None:
+def _known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
-            raise unknown(f"{kind} of {table.name}", name, known)
+            raise unknown(kind, name, known)
 
 
 def _table(name: str, values: dict[str, Any]) -> Table:
