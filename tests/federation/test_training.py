@@ -99,7 +99,7 @@ class Network(LocalTraining):
         return self.pulling
 
 
-NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=70, epochs=3, lr=0.05, lr_item=0.03, lr_dense=0.02,
+NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=140, epochs=3, lr=0.05, lr_item=0.03, lr_dense=0.02,
               weight_decay_dense=0.01)  # fmt: skip
 
 
@@ -127,9 +127,10 @@ def assert_same_network(compiled: tuple[Fitted, float], plain: tuple[Fitted, flo
 @pytest.mark.parametrize("loss", ["bce", "bpr"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_network_kernel_is_the_torch_program(optimiser, loss, reduction):
-    """With two batches of the largest client, and batches that do not fill their tiles."""
+    """With a client of two batches, the first of two tiles and the second of a part of one."""
     method = replace(NCF, optimiser=optimiser, loss=loss, reduction=reduction)
-    compiled, plain = (fit_network(method, tiny_world(empty=True), c) for c in (True, False))
+    data = tiny_world(per_user=[45, 9, 1, 3, 15, 6, 2, 8, 4, 5, 7, 0], items=80)
+    compiled, plain = (fit_network(method, data, c) for c in (True, False))
     assert_same_network(compiled, plain)
     summed, rows = compiled[0].table, plain[0].table
     assert isinstance(summed, Folded), "the kernel was not used"

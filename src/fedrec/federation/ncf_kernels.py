@@ -27,7 +27,7 @@ from fedrec.federation.kernels import (
     take_rows,
 )
 
-TILE = 64  # samples in a tile, half as many pairs: their activations stay in the nearest cache
+TILE = 128  # samples in a tile, half as many pairs: their activations stay in the near caches
 
 
 @njit(**EXACT)
@@ -61,77 +61,77 @@ def _user_part(weight, bias, p, out):
 
 
 @njit(**FAST)
-def _multiply(weight, bias, x, y):
+def _multiply(weight, bias, x, y, n):
     for o in range(len(y)):
-        for t in range(TILE):
+        for t in range(n):
             y[o, t] = bias[o]
         for i in range(len(x)):
             w = weight[o, i]
-            for t in range(TILE):
+            for t in range(n):
                 y[o, t] += w * x[i, t]
 
 
 @njit(**EXACT)
-def _rectify(y):
+def _rectify(y, n):
     for o in range(len(y)):
-        for t in range(TILE):
+        for t in range(n):
             y[o, t] = 0.0 if y[o, t] < 0.0 else y[o, t]  # what is not a number stays so
 
 
 @njit(**FAST)
-def _forward(flat, net, shift, act):
-    """From the item rows in the first rows of `act` to the logits in its last one."""
+def _forward(flat, net, shift, act, n):
+    """From the item rows in the first rows of `act` to the logits in its last one, for n columns."""
     depth = len(net[0]) - 1
     for layer in range(depth):
         weight, bias = _layer(flat, net, layer)
         y = _between(act, net, layer + 1)
-        _multiply(_item_part(weight, net, layer), shift if layer == 0 else bias, _between(act, net, layer), y)
+        _multiply(_item_part(weight, net, layer), shift if layer == 0 else bias, _between(act, net, layer), y, n)
         if layer < depth - 1:
-            _rectify(y)
+            _rectify(y, n)
 
 
 @njit(**FAST)
-def _add_weight_gradient(out, bias_out, x, delta):
+def _add_weight_gradient(out, bias_out, x, delta, n):
     for o in range(len(delta)):
         total = out.dtype.type(0)
-        for t in range(TILE):
+        for t in range(n):
             total += delta[o, t]
         bias_out[o] += total
         for i in range(len(x)):
             total = out.dtype.type(0)
-            for t in range(TILE):
+            for t in range(n):
                 total += delta[o, t] * x[i, t]
             out[o, i] += total
 
 
 @njit(**FAST)
-def _multiply_back(weight, delta, out):
+def _multiply_back(weight, delta, out, n):
     for i in range(len(out)):
-        for t in range(TILE):
+        for t in range(n):
             out[i, t] = 0.0
         for o in range(len(delta)):
             w = weight[o, i]
-            for t in range(TILE):
+            for t in range(n):
                 out[i, t] += w * delta[o, t]
 
 
 @njit(**EXACT)
-def _rectify_back(y, delta):
+def _rectify_back(y, delta, n):
     for o in range(len(y)):
-        for t in range(TILE):
+        for t in range(n):
             delta[o, t] = 0.0 if y[o, t] <= 0.0 else delta[o, t]
 
 
 @njit(**FAST)
-def _backward(flat, gradient, net, act, delta):
+def _backward(flat, gradient, net, act, delta, n):
     """From dloss/dlogit in the last row of `delta` to that of the item rows; weights' gradients are added to."""
     for layer in range(len(net[0]) - 2, -1, -1):
         weight, (out, bias_out) = _layer(flat, net, layer)[0], _layer(gradient, net, layer)
         x, dx, dy = _between(act, net, layer), _between(delta, net, layer), _between(delta, net, layer + 1)
-        _add_weight_gradient(_item_part(out, net, layer), bias_out, x, dy)
-        _multiply_back(_item_part(weight, net, layer), dy, dx)
+        _add_weight_gradient(_item_part(out, net, layer), bias_out, x, dy, n)
+        _multiply_back(_item_part(weight, net, layer), dy, dx, n)
         if layer > 0:
-            _rectify_back(x, dx)
+            _rectify_back(x, dx, n)
 
 
 @njit(**FAST)
@@ -190,20 +190,15 @@ def _columns(batch, slot, n_pos, slots, pairs, touched):
 def _tile(flat, gradient, net, shift, rows, row_gradient, batch, slot, n_pos, slots, pairs, scale, scratch):
     """Add the gradients of one tile; returns its summed loss."""
     touched, act, delta = scratch
-    used, d = _columns(batch, slot, n_pos, slots, pairs, touched), rows.shape[1]
-    for f in range(d):
-        for t in range(used, TILE):  # empty columns weigh nothing
-            act[f, t] = 0.0
-    for t in range(used):
+    n, d = _columns(batch, slot, n_pos, slots, pairs, touched), rows.shape[1]
+    for t in range(n):
         for f in range(d):
             act[f, t] = rows[touched[t], f]
-    _forward(flat, net, shift, act)
+    _forward(flat, net, shift, act, n)
     logit, last = act[-1], delta[-1]
-    for t in range(TILE):
-        last[t] = 0.0
     loss = _bpr(logit, len(batch), scale, last) if pairs else _bce(logit, batch, n_pos, scale, last)
-    _backward(flat, gradient, net, act, delta)
-    for t in range(used):
+    _backward(flat, gradient, net, act, delta, n)
+    for t in range(n):
         for f in range(d):
             row_gradient[touched[t], f] += delta[f, t]
     return loss
