@@ -5,8 +5,6 @@ its gradients follow from the bias's. The samples of a batch pass through the ne
 so that every inner loop runs over samples whatever the widths of the layers are. Draws the same samples as
 `samples.py` and takes the same steps as `training.py`.
 """
-# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-# (numba functions have no Python types)
 
 from __future__ import annotations
 
