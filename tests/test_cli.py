@@ -440,3 +440,45 @@ def test_ids_are_printed_as_they_are(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("recommend", "run", "--user", "5001", "-k", 3)
     assert outcome.code == 0, outcome
     assert all(re.match(r"5001 +\d +10\d\d ", line) for line in outcome.out.splitlines()[1:4]), outcome.out
+
+
+SMALL = "synthetic@users=50+items=150"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["ease", "--privacy", "clip=1"], "all data in one place"),
+        (["mf", "--epsilon", "8"], "all data in one place"),
+        (["perfedrec", "--set", "clusters=0"], "at least 1"),
+        (["fedca", "--set", "components=500"], "components"),
+        (["fedfast", "--backbone", "sasrec", "--set", "user_propagation=true"], "user vectors"),
+        (["fedca", "--rounds", "1", "--set", "lr=1e30"], "lower the learning rate"),
+    ],
+)
+def test_settings_that_cannot_work_are_one_line(cli: Cli, tmp_path: Path, words: list[str], answer: str) -> None:
+    outcome = cli("run", *words, "--data", SMALL, "--quiet", "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert answer in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_resuming_nothing_and_for_fewer_rounds_is_refused(cli: Cli, tmp_path: Path) -> None:
+    assert "no run to resume" in cli("run", "--resume", "--out", tmp_path / "none").err
+    folder = tmp_path / "run"
+    assert cli("run", "fedmf", "--data", SMALL, "--rounds", "2", "--quiet", "--out", folder).code == 0
+    before = (folder / "config.toml").read_text()
+    outcome = cli("run", "--resume", "--out", folder, "--rounds", "1")
+    assert outcome.code == 2
+    assert "has 2 rounds already" in outcome.err
+    assert (folder / "config.toml").read_text() == before
+
+
+def test_noise_without_a_guarantee_can_be_compared(cli: Cli, tmp_path: Path) -> None:
+    """Where no epsilon follows there is no delta either."""
+    words = ("run", "fedmf", "--data", SMALL, "--rounds", "1", "--privacy", "laplace=0.1", "--quiet")
+    outcome = cli(*words, "--out", tmp_path / "run")
+    assert outcome.code == 0
+    assert "damaged" not in outcome.err
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert cli("compare", tmp_path / "run", "--no-references").code == 0

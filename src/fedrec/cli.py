@@ -83,6 +83,8 @@ def run_command(
 
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
+    if resume and method is None and config is None and out is not None and not (out / "config.toml").is_file():
+        raise FedrecError(f"{out} holds no run to resume; start one with fedrec run METHOD --out {out}")
     if resume and config is None and out is not None and (out / "config.toml").is_file():
         config = out / "config.toml"  # what is not said again stays as it was
     values: dict[str, Any] = read_config(config) if config else {}
@@ -342,6 +344,8 @@ def main() -> None:
     except MemoryError as error:
         _fail(f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters")
     except RuntimeError as error:
+        if "linalg" in str(error):  # torch's way to say that numbers are no longer finite
+            _fail(f"training diverged ({str(error).splitlines()[0][:120]}); lower the learning rate")
         if "allocate memory" not in str(error) and "out of memory" not in str(error):  # torch's way to say so
             raise
         _fail(f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -215,7 +216,10 @@ def read_arrivals(path: Path | str) -> list[Arrival]:
         raise FedrecError(f"cannot read the items {path}: {error}") from None
     if not rows or "item" not in rows[0] or not {"tags", "title", "year"} & set(rows[0]):
         raise FedrecError(f"{path} needs a header with item and any of tags, title, year, and a line for each new item")
-    return [_arrival({key: (value or "").strip() for key, value in row.items() if key}, path) for row in rows]
+    found = [_arrival({key: (value or "").strip() for key, value in row.items() if key}, path) for row in rows]
+    if twice := [item for item, count in Counter(arrival.item for arrival in found).items() if count > 1]:
+        raise FedrecError(f"{path} has more than one line for item '{twice[0]}'; keep one, with its tags joined by |")
+    return found
 
 
 def _arrival(row: dict[str, str], path: Path | str) -> Arrival:

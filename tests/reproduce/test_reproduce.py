@@ -98,6 +98,14 @@ def test_quick_is_one_seed_and_a_tenth_of_the_rounds() -> None:
     assert list(quick.seeds) == [0]
 
 
+def test_print_stands_beside_its_own_protocol_only(tmp_path: Path) -> None:
+    _, found = chosen("fedca/table2-pmf")
+    (part,) = narrowed(found, ["ml-100k"], ["honest"], ["FedAvg"], [0], quick=False)
+    page = write_page(part, cells(part, tmp_path, "cpu", "8G"), {}, tmp_path).read_text()
+    assert "recall@10" in page
+    assert "print" not in page.split("## ml-100k")[1]
+
+
 def test_a_row_of_one_table_leaves_out_the_tables_without_it() -> None:
     _, found = chosen("fedca")
     names = {table.name for table in found}

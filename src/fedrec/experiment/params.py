@@ -13,7 +13,7 @@ from fedrec.federation.contract import Method
 from fedrec.methods import method_class
 from fedrec.methods.kinds import backbones_of, choose_kind
 
-_COUNTS = {"rounds", "dim", "batch", "epochs"}  # the same in every method, and nothing works with none of them
+_COUNTS = {"rounds", "dim", "batch", "epochs", "clusters", "components"}  # nothing works with none of them
 _MOST = 1 << 31  # beyond it no array can be indexed, and no user means it
 
 

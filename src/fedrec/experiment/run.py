@@ -80,7 +80,7 @@ class Run:
             self.method.may_stop,
         )
         self.stages = self._stages()
-        device = _device(config.device)
+        device = device_named(config.device)
         self.prepared = self._prepare(data)
         self.prepared.require_candidates()
         self._require_cold()
@@ -110,6 +110,11 @@ class Run:
 
     def _stages(self) -> tuple[Stage, ...]:
         stages, blind = parse_stages(self.config.privacy), self.method.blind_sum
+        if self.method.centralised and (stages or self.config.epsilon is not None):
+            raise FedrecError(
+                f"{self.method.name} has all data in one place and uploads nothing that could be protected; leave "
+                "--privacy and --epsilon out"
+            )
         if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
             raise FedrecError(f"sum-gaussian protects a blind sum, which {self.method.name} has not; use gaussian")
         if self.config.epsilon is None:
@@ -168,6 +173,10 @@ class Run:
             folder.forget_after(0)
             return  # killed before its first checkpoint: start over
         self.progress = checkpoint.load_resume(folder.last, self.simulator, self.config.to_dict())
+        if self.rules.rounds < self.progress.next_round:
+            raise FedrecError(
+                f"{folder.path} has {self.progress.next_round} rounds already; resume with --rounds at least that"
+            )
         patience, stale = self.rules.patience, self.progress.stale
         over = patience is not None and stale >= patience  # a longer patience goes on
         self.progress.stopped_early = over and self.rules.may_stop(self.progress.next_round - 1)
@@ -374,7 +383,7 @@ def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:
     return record
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise FedrecError(f"--device {name}: use cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Mean, Plan, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.methods.comparison import AGGREGATED, Compared
@@ -34,6 +35,11 @@ class FedFast(Compared, FedAvg):
     user_propagation: bool = False  # delegates' changes of user vectors leave them, for their subordinates
     propagation: float = 1.0  # of a mean change, in the first round
     propagation_decay: float = 0.9  # per round
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.user_propagation and not self.model.has_user:
+            raise FedrecError(f"user_propagation needs user vectors, which {self.backbone} has not; use mf or ncf")
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {

@@ -96,7 +96,8 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
     """The metrics asked for, or the usual two."""
     known = comparison.metrics()
     if wanted is None:
-        return [name for name in known if name in SHOWN] or known[:2]
+        recalls = [name for name in known if name.startswith("recall@")]
+        return [name for name in known if name in SHOWN] or recalls[:2] or known[:2]
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     for name in names:
         if name not in known:

@@ -30,7 +30,7 @@ SUMMARY: dict[str, Any] = {
     "peak_memory_mb": _NUMBER,
     "versions": {},
 }
-PRIVACY = {"stages": _WORDS, "epsilon": _NUMBER + _OR_NONE, "delta": _NUMBER, "meaning": _WORD}
+PRIVACY = {"stages": _WORDS, "epsilon": _NUMBER + _OR_NONE, "delta": _NUMBER + _OR_NONE, "meaning": _WORD}
 
 
 def check_summary(summary: Any) -> None:

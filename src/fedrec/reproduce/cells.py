@@ -18,6 +18,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
+from fedrec.experiment.run import device_named
 from fedrec.reproduce.definition import Table
 
 
@@ -60,6 +61,7 @@ def require_runnable(planned: Sequence[Cell]) -> None:
     for cell in planned:
         config = cell.config
         evaluation.protocol(config.protocol)
+        device_named(config.device)
         build_method(
             config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
         )

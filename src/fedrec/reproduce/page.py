@@ -40,7 +40,7 @@ def _lines(table: Table, planned: Sequence[Cell], failed: Mapping[str, str]) -> 
 
 
 def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]:
-    metrics, published = table.shown(protocol), protocol == table.protocols[0]
+    metrics, published = table.shown(protocol), protocol == table.published
     heads = [part for m in metrics for part in ([m, "print", "difference"] if published else [m])]
     yield "| " + " | ".join(["method", *heads, "seeds", "s"]) + " |"
     yield "|" + "---|" * (len(heads) + 3)
@@ -52,11 +52,11 @@ def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]
 
 def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Iterable[str]:
     done = [summary for cell in mine if (summary := cell.summary()) is not None]
-    printed = row.printed.get(mine[0].dataset, ()) if protocol == table.protocols[0] else ()
+    printed = row.printed.get(mine[0].dataset, ()) if protocol == table.published else ()
     for index, metric in enumerate(table.shown(protocol)):
         values = [summary["test"][metric] for summary in done if metric in summary["test"]]
         yield _spread(values)
-        if protocol == table.protocols[0]:
+        if protocol == table.published:
             there = index < len(printed)
             yield f"{printed[index]:.4f}" if there else "-"
             yield f"{mean(values) - printed[index]:+.4f}" if there and values else "-"
@@ -75,7 +75,7 @@ def _records(table: Table, planned: Sequence[Cell]) -> list[dict[str, Any]]:
     found = []
     for cell in planned:
         summary = cell.summary()
-        printed = rows[cell.row].printed.get(cell.dataset, ()) if cell.protocol == table.protocols[0] else ()
+        printed = rows[cell.row].printed.get(cell.dataset, ()) if cell.protocol == table.published else ()
         found.append({
             "row": cell.row, "dataset": cell.dataset, "protocol": cell.protocol, "seed": cell.config.seed,
             "printed": dict(zip(table.metrics, printed, strict=False)), "config": cell.config.to_dict(),
