@@ -81,7 +81,7 @@ class FedCA(Compared, OwnTables, Aggregating):
             "alpha": self.alpha >= 0,
             "beta": self.beta >= 0,
             "interpolation": 0 <= self.interpolation <= 1,
-            "components": 1 <= self.components <= self.dim,
+            "components": 1 <= self.components <= max(self.dim, 64),  # what is not there is sent as zeros
             "proximal": self.proximal >= 0,
         }.items():
             if not good:
