@@ -7,7 +7,6 @@ differentiation through its norm. Each measurement runs in a process of its own,
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks import machine
 from benchmarks.scale import peak_gib
 from fedrec import console
 from fedrec.data import silos, synthetic
@@ -46,12 +46,7 @@ def main(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _apart(kind: str, items: int, dim: int, rank: int, say: Callable[[str], None]) -> dict[str, Any]:
     say(f"fedcia {kind}: {items:,} items, tables of {dim}, rank {rank}")
-    command = [sys.executable, "-m", "benchmarks.fedcia", kind, str(items), str(dim), str(rank)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return machine.in_a_process("benchmarks.fedcia", kind, items, dim, rank)
 
 
 def steps(items: int, dim: int, rank: int) -> dict[str, Any]:

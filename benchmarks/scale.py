@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.speed import METHOD
 from fedrec.data import one_user_per_client, synthetic
 from fedrec.evaluation import Evaluator, protocol
@@ -26,12 +26,7 @@ from fedrec.methods.local import Local
 
 def apart(kind: str, clients: int, items: int, interactions: int) -> dict[str, Any]:
     """Measure in a new process."""
-    command = [sys.executable, "-m", "benchmarks.scale", kind, str(clients), str(items), str(interactions)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return machine.in_a_process("benchmarks.scale", kind, clients, items, interactions)
 
 
 def one_round(clients: int, items: int, interactions: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import time
@@ -408,11 +407,3 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "numpy": np.__version__,
     }
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """The summary of a finished run."""
-    folder = RunFolder.open(path)
-    if not folder.summary.exists():
-        raise FedrecError(f"{path} has no summary.json: the run is not finished; continue it with --resume")
-    return dict(json.loads(folder.summary.read_text(encoding="utf-8")))

@@ -20,7 +20,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Mean, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.training import Fitted, LocalTraining
-from fedrec.methods.contrast import Contrastive, Form, SupCon
+from fedrec.methods.contrast import Contrastive, Form, SupCon, require_contrast
 from fedrec.methods.kmeans import adjusted_rand, kmeans, random_labels
 from fedrec.random import Purpose, fold, signed, stream
 
@@ -62,14 +62,9 @@ class CGFedRec(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, good, wanted in (
-            ("clusters", 1 <= self.clusters <= 1 << 15, "from 1 to 32768"),
-            ("temperature", self.temperature > 0, "above 0"),
-            ("contrast_weight", self.contrast_weight >= 0, "from 0 on"),
-            ("item_rate_scale", self.item_rate_scale > 0, "above 0"),
-        ):
-            if not good:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit cgfedrec: it must be {wanted}")
+        require_contrast(self.name, self.clusters, self.temperature, self.contrast_weight)
+        if not self.item_rate_scale > 0:
+            raise FedrecError(f"item_rate_scale={self.item_rate_scale} does not fit cgfedrec: it must be above 0")
 
     @property
     def phases(self) -> tuple[tuple[str, ...], ...]:  # type: ignore[override]

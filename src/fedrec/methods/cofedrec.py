@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.training import Fitted, LocalTraining
-from fedrec.methods.contrast import Contrastive, Form, SupCon
+from fedrec.methods.contrast import Contrastive, Form, SupCon, require_contrast
 from fedrec.methods.kmeans import kmeans
 from fedrec.random import Purpose, fold, signed, stream
 
@@ -64,13 +63,7 @@ class CoFedRec(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, good, wanted in (
-            ("clusters", 1 <= self.clusters <= 1 << 15, "from 1 to 32768"),
-            ("temperature", self.temperature > 0, "above 0"),
-            ("contrast_weight", self.contrast_weight >= 0, "from 0 on"),
-        ):
-            if not good:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit cofedrec: it must be {wanted}")
+        require_contrast(self.name, self.clusters, self.temperature, self.contrast_weight)
 
     def for_world(self, world: World) -> CoFedRec:
         """The same with the rate of item rows written out."""
