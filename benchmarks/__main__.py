@@ -1,5 +1,6 @@
-"""`python -m benchmarks [fedcia] [--quick] [--out FILE]`: speed against one client at a time, and growth to 100,000
-clients; with `fedcia` instead, alignment of similarities against the released way."""
+"""`python -m benchmarks [fedcia|ifedrec] [--quick] [--out FILE]`: speed against one client at a time, and growth to
+100,000 clients; with `fedcia` instead, alignment of similarities against the released way; with `ifedrec`, its rounds
+against one client after another."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fedcia, machine, scale, speed
+from benchmarks import fedcia, ifedrec, machine, scale, speed
 from fedrec import console
 
 LARGEST = 100_000
@@ -26,7 +27,7 @@ def main() -> int:
     about = machine.describe()
     console.out.print("  ".join(f"{name} {value}" for name, value in about.items()))
     result: dict[str, Any] = {"machine": about, "quick": options.quick}
-    measure = _fedcia if options.part == "fedcia" else _clients
+    measure = PARTS[options.part] if options.part else _clients
     result["checks"] = _say_checks(measure(result, options.quick))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -37,6 +38,14 @@ def main() -> int:
 def _fedcia(result: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
     result["fedcia"] = fedcia.main(quick, say)
     return fedcia.checks(result["fedcia"])
+
+
+def _ifedrec(result: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
+    result["ifedrec"] = ifedrec.main(quick, say)
+    return ifedrec.checks(result["ifedrec"])
+
+
+PARTS = {"fedcia": _fedcia, "ifedrec": _ifedrec}
 
 
 def _clients(result: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
@@ -53,7 +62,7 @@ def _clients(result: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("part", nargs="?", choices=["fedcia"], help="left out: clients and growth")
+    parser.add_argument("part", nargs="?", choices=sorted(PARTS), help="left out: clients and growth")
     parser.add_argument("--quick", action="store_true", help="fewer turns and sizes, no personal tables")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/bench.json"), help="the JSON file (default: %(default)s)"
