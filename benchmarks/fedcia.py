@@ -24,7 +24,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.fedcia import FedCIA
-from fedrec.methods.similarity import Dense, Descent, LowRank
+from fedrec.methods.similarity import Descent, LowRank
 
 STEPS = 100
 SMALL, LARGE = 1682, 20_000
@@ -50,27 +50,30 @@ def _apart(kind: str, items: int, dim: int, rank: int, say: Callable[[str], None
 
 
 def steps(items: int, dim: int, rank: int) -> dict[str, Any]:
-    """One silo's alignment towards a target of this rank, each way for as many steps as a minute allows."""
+    """One silo's alignment towards a target of this rank, each way for as many steps as a minute allows.
+
+    `dense_gram` bears its share of the server's eigenvectors, which serve all silos of a round.
+    """
     torch.manual_seed(0)
     table = 0.1 * torch.randn(items, dim)
     basis = torch.linalg.qr(torch.randn(items, rank))[0]
     target = LowRank(basis, torch.linspace(40.0, 1.0, rank), torch.zeros(1))
     descent = Descent(STEPS, 0.1, 1e-6, "fro_norm", items)
+    default = FedCIA(dim=dim).chosen_mode(World(items=items, clients=SILOS))
     seconds = {
         "subspace": _timed(lambda: descent.align_within(table, target)) / STEPS,
         "lowrank": _timed(lambda: Descent(5, 0.1, 1e-6, "fro_norm", items).align(table, target)) / 5,
     }
     whole = (basis * target.values) @ basis.T
+    if default == "dense_gram":
+        exact, server = LowRank.of(whole), _timed(lambda: LowRank.of(whole))
+        client = _timed(lambda: descent.align_within(table, exact, complete=True))
+        seconds["dense_gram"] = (client + server / SILOS) / STEPS
     few = 3 if items <= SMALL else 1
-    seconds["dense_gram"] = _gram(table, whole, few)
     seconds["released"] = _timed(lambda: _released(table, whole, few)) / few
     ratio = {name: seconds["released"] / value for name, value in seconds.items() if name != "released"}
-    return {"items": items, "dim": dim, "rank": rank, "seconds": seconds, "times_faster": ratio, "peak_gib": peak_gib()}
-
-
-def _gram(table: Tensor, whole: Tensor, count: int) -> float:
-    dense = Dense.of(whole)
-    return _timed(lambda: Descent(count, 0.1, 1e-6, "fro_norm", len(table)).align(table, dense)) / count
+    return {"items": items, "dim": dim, "rank": rank, "default": default, "seconds": seconds, "times_faster": ratio,
+            "peak_gib": peak_gib()}  # fmt: skip
 
 
 def _released(table: Tensor, whole: Tensor, count: int) -> None:
@@ -114,9 +117,9 @@ def checks(result: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for name, limit in LIMITS.items():
         for row in result.get(name, []):
-            best = max(row["times_faster"].values())
-            what = f"a step of FedCIA, {name}, tables of {row['dim']}: at least {limit:.0f} times as fast as released"
-            found.append({"what": what, "value": best, "holds": best >= limit})
+            times, mode = row["times_faster"][row["default"]], row["default"]
+            what = f"a step of FedCIA ({mode}), {name}, tables of {row['dim']}: {limit:.0f} times as fast as released"
+            found.append({"what": what, "value": times, "holds": times >= limit})
     if "round" in result:
         peak = result["round"]["peak_gib"]
         what = f"{LARGE:,} items and {SILOS} silos within {LIMIT_GIB:.0f} GiB"
@@ -127,11 +130,13 @@ def checks(result: dict[str, Any]) -> list[dict[str, Any]]:
 def _show(result: dict[str, Any]) -> None:
     names = ["released", "dense_gram", "lowrank", "subspace"]
     rows = [
-        [row["items"], row["dim"], row["rank"], *(row["seconds"][name] for name in names),
-         f"{max(row['times_faster'].values()):.1f}"]
+        [row["items"], row["dim"], row["rank"], *(row["seconds"].get(name, "-") for name in names), row["default"],
+         f"{row['times_faster'][row['default']]:.1f}"]
         for name in LIMITS for row in result.get(name, [])
     ]  # fmt: skip
-    console.table(["items", "dim", "rank", *names, "times faster"], rows, title="\nSeconds per step of alignment")
+    console.table(
+        ["items", "dim", "rank", *names, "default", "times faster"], rows, title="\nSeconds per step of alignment"
+    )
     if "round" in result:
         r = result["round"]
         columns = ["items", "silos", "dim", "rank", "round s", "MB up", "MB down", "MB whole", "peak GiB"]

@@ -6,8 +6,9 @@ Every round (algorithm 1) a silo k trains on its own users, then
     C_s = 1/K sum_k C_k                     comes down              (equation 8)
     E_k <- gradient steps on |E_k E_k' - C_s|, user vectors and networks left alone   (equation 9)
 
-so silos of different width or architecture can work together (`blocks`). With the filter of GF-CF in the place of C_k
-there is nothing to train: one exchange, and scores A_k F_k + beta A_k F_s.
+C_s travels as its eigenvectors and eigenvalues, in whose coordinates a step costs least: all of them (`dense_gram`), or
+the leading ones. Silos of different width or architecture can work together (`blocks`). With the filter of GF-CF in the
+place of C_k there is nothing to train: one exchange, and scores A_k F_k + beta A_k F_s.
 
 The paper writes the squared error of all entries; its released code descends the norm, unsquared and not averaged, and
 trains matrix factorisation on products of single coordinates. Defaults follow the code, preset `paper` the text. No
@@ -33,7 +34,6 @@ from fedrec.federation.contract import Down, Each, Reduction, State, Sum, Tensor
 from fedrec.federation.silo_training import SiloTraining
 from fedrec.federation.wire import Laplace, Place
 from fedrec.methods.similarity import (
-    Dense,
     Descent,
     Distance,
     LowRank,
@@ -182,16 +182,14 @@ class Tables:
 
     def start(self, world: World) -> Tensors:
         kind: dict[str, Any] = {"dtype": world.dtype, "device": world.device}
-        if self.method.chosen_mode(world) == "dense_gram":
-            return {"similarity": torch.zeros(world.items, world.items, **kind)}
-        rank = self.method.down_rank(world)
-        key = torch.tensor([stream(world.seed, Purpose.INIT, SERVER) >> 1])
-        return {
-            "vectors": torch.zeros(world.items, rank, **kind),
+        whole = self.method.chosen_mode(world) == "dense_gram"
+        rank = world.items if whole else self.method.down_rank(world)
+        nothing = {
+            "vectors": torch.eye(world.items, rank, **kind),
             "values": torch.zeros(rank, **kind),
             "tail": torch.zeros(1, **kind),
-            KEY: key,
         }
+        return nothing if whole else nothing | {KEY: torch.tensor([stream(world.seed, Purpose.INIT, SERVER) >> 1])}
 
     def upload(self, model: Tensors, chunk: Chunk, round: int) -> dict[str, Reduction]:
         method, world, table = self.method, chunk.world, model["item"]
@@ -207,32 +205,38 @@ class Tables:
 
     def combine(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         if "similarity" in ups:
-            return {"similarity": ups["similarity"] / len(ups.clients)}
-        if "vectors" not in ups:
+            return _sent(LowRank.of(ups["similarity"] / len(ups.clients)))
+        if "vectors" not in ups.each:
             return server
         factors = [
             (vectors, values)
             for (_, many), (_, sizes) in zip(ups.each["vectors"], ups.each["values"], strict=True)
             for vectors, values in zip(many, sizes, strict=True)
         ]
-        if "similarity" in server:
-            return {"similarity": mean_matrix(factors)}
-        mean = mean_factor(factors, len(server["values"]), int(server[KEY]) + round, WHOLE)
-        return {"vectors": mean.vectors, "values": mean.values, "tail": mean.tail, KEY: server[KEY]}
+        if KEY not in server:
+            return _sent(LowRank.of(mean_matrix(factors)))
+        return _sent(mean_factor(factors, len(server["values"]), int(server[KEY]) + round, WHOLE)) | {KEY: server[KEY]}
 
     def aligned(self, table: Tensor, shared: Tensors, chunk: Chunk) -> Tensor:
         method = self.method
         descent = Descent(method.align_steps, method.align_lr, method.weight_decay, method.distance, table.shape[-2])
-        if "similarity" in shared:
-            dense = Dense.of(shared["similarity"])
-            return torch.stack([descent.align(mine, dense) for mine in table])  # one at a time: each is large enough
         target = LowRank(shared["vectors"], shared["values"], shared["tail"])
-        if method.mode == "lowrank":
-            return torch.stack([descent.align(mine, target) for mine in table])
-        return descent.align_within(table, target)
+        whole = method.chosen_mode(chunk.world) == "dense_gram"
+
+        def moved(mine: Tensor) -> Tensor:
+            if method.mode == "lowrank":
+                return descent.align(mine, target)
+            return descent.align_within(mine, target, complete=whole)
+
+        # one table stays in the cache of a processor, where all of a chunk would not
+        return torch.stack([moved(mine) for mine in table]) if table.device.type == "cpu" else moved(table)
 
     def with_others(self, own: Tensor, shared: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         return own
+
+
+def _sent(mean: LowRank) -> Tensors:
+    return {"vectors": mean.vectors, "values": mean.values, "tail": mean.tail}
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Item-item similarity C = E E' of item tables (rows are items): averaging it, shortening it, moving towards it.
 
-The server's average C_s is either a dense matrix or P diag(s) P' with orthonormal columns P, of which a tail may have
-been cut off. With G = E'E the squared distance and its gradient need no items x items matrix:
+The server's average is C_s = P diag(s) P' with orthonormal columns P, of which a tail may have been cut off. With
+G = E'E the squared distance and its gradient need no items x items matrix:
 
     f(E) = |E E' - C_s|^2 = tr(G G) - 2 tr(E' C_s E) + |C_s|^2        grad f = 4 (E G - C_s E)
 
 Gradient steps with weight decay never leave the span of P and the table they start from. In coordinates of that span
-(`align_within`) a step does not depend on the number of items.
+(`align_within`) C_s is diagonal, and a step depends on the number of items only where P has as many columns.
 """
 
 from __future__ import annotations
@@ -40,27 +40,20 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
-    """A whole matrix. Noise may have made it asymmetric: its symmetric part pulls, all of it counts as distance."""
-
-    symmetric: Tensor
-    square: Tensor
-
-    @staticmethod
-    def of(matrix: Tensor) -> Dense:
-        return Dense(0.5 * (matrix + matrix.T), matrix.double().square().sum())
-
-    def times(self, table: Tensor) -> Tensor:
-        return self.symmetric @ table
-
-
-@dataclass(frozen=True)
 class LowRank:
     """P diag(s) P', and the sum of squares of the eigenvalues that were cut off."""
 
     vectors: Tensor
     values: Tensor
     tail: Tensor
+
+    @staticmethod
+    def of(matrix: Tensor) -> LowRank:
+        """All of a matrix. Noise may have made it asymmetric: the symmetric part pulls, the rest is distance alone."""
+        whole = matrix.double()
+        values, vectors = torch.linalg.eigh(0.5 * (whole + whole.T))
+        tail = (0.5 * (whole - whole.T)).square().sum().reshape(1)
+        return LowRank(*(part.to(matrix.dtype) for part in (vectors, values, tail)))
 
     @property
     def square(self) -> Tensor:
@@ -88,8 +81,9 @@ class Descent:
             pulled = target.times(table)
             norm = distance(table, gram, pulled, target.square)
             first = norm if first is None else first
-            gradient = (table @ gram - pulled) * self._scale(norm, first).to(table.dtype)[..., None, None]
-            table = table - self.rate * (gradient + self.decay * table)
+            step = (self.rate * self._scale(norm, first)).to(table.dtype)[..., None, None]
+            moved = table @ (-step * gram)  # the small matrix is the one to scale
+            table = moved.addcmul_(pulled, step).add_(table, alpha=1 - self.rate * self.decay)
         return table
 
     def _scale(self, norm: Tensor, first: Tensor) -> Tensor:
@@ -102,25 +96,27 @@ class Descent:
             return torch.full_like(norm, 4.0 / self.items**2)
         return 2.0 / (norm if self.distance == "fro_norm" else torch.maximum(norm, first))
 
-    def align_within(self, table: Tensor, target: LowRank) -> Tensor:
-        """The same steps in coordinates of span(P, table)."""
+    def align_within(self, table: Tensor, target: LowRank, complete: bool = False) -> Tensor:
+        """The same steps in coordinates of span(P, table); `complete`: the columns of P are a basis of everything."""
         inside = target.vectors.T @ table
+        if complete:
+            return target.vectors @ self.align(inside, _Within(target.values, target.square))
         basis, rest = torch.linalg.qr(table - target.vectors @ inside)
-        rank = len(target.values)
-        moved = self.align(torch.cat([inside, rest], -2), _Within(target.values, target.square))
+        rank, untouched = len(target.values), rest.shape[-2]
+        within = _Within(pad(target.values, (0, untouched)), target.square)
+        moved = self.align(torch.cat([inside, rest], -2), within)
         return target.vectors @ moved[..., :rank, :] + basis @ moved[..., rank:, :]
 
 
 @dataclass(frozen=True)
 class _Within:
-    """C_s in coordinates of its own eigenvectors followed by directions that it does not touch."""
+    """C_s in coordinates of its own eigenvectors, and of directions with eigenvalue zero that it does not touch."""
 
     values: Tensor
     square: Tensor
 
     def times(self, table: Tensor) -> Tensor:
-        rank = len(self.values)
-        return torch.cat([self.values[:, None] * table[..., :rank, :], torch.zeros_like(table[..., rank:, :])], -2)
+        return self.values[:, None] * table
 
 
 def distance(table: Tensor, gram: Tensor, pulled: Tensor, square: Tensor) -> Tensor:
@@ -222,7 +218,7 @@ def _by_range(roots: _Roots, rank: int, key: int) -> LowRank:
     one = roots.factors[0][0]
     items = len(one)
     width = min(items, rank + OVERSAMPLING)
-    draws = normal(key, torch.arange(items * (width + PROBES)), one.dtype).to(one.device)
+    draws = normal(key, torch.arange(items * (width + PROBES), device=one.device), one.dtype)
     basis, probes = draws.reshape(items, -1).split([width, PROBES], 1)
     for _ in range(1 + REPEATS):
         basis = torch.linalg.qr(_times(roots, basis))[0]
