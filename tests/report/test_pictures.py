@@ -112,7 +112,7 @@ def test_a_step_at_guidance_rounds_is_seen(studies: Path, tmp_path: Path) -> Non
     assert points(line)[:, 1].max() < min(float(y) for y in re.findall(r"M[0-9.]+ ([0-9.]+)v", rug.get("d") or "")) - 5
     gaps = np.diff(points(line)[:, 0])
     assert (np.diff(gaps) < 0).all()  # logarithmic
-    assert drawing.tables[0].rows[0][1].startswith("2,")
+    assert drawing.tables[0].rows[0][2].startswith("2,")
 
 
 def test_bars_are_means_over_seeds_by_protocol(studies: Path) -> None:
@@ -296,6 +296,11 @@ def _naive_skew(model: Model, size: int) -> np.ndarray:
 def test_names_keep_what_tells_rows_apart() -> None:
     assert short_names(["fedca alpha=0.1 rounds=5", "fedca alpha=0.5 rounds=5", "local rounds=5"]) == [
         "fedca alpha=0.1", "fedca alpha=0.5", "local",
+    ]  # fmt: skip
+    both = [f"ifedrec {backbone} participation={share} rounds={rounds}"
+            for backbone in ("ncf", "linear") for share, rounds in ((0.1, 1000), (0.5, 200))]  # fmt: skip
+    assert short_names(both) == [
+        "ncf participation=0.1", "ncf participation=0.5", "linear participation=0.1", "linear participation=0.5",
     ]  # fmt: skip
     long = short_names([f"fedca {'x' * 30}={k}" for k in (1, 2)])
     assert long == ["fedca #1", "fedca #2"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import RunConfig, make_config
+
+SETTINGS = {f.name for f in dataclasses.fields(RunConfig)}
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,25 @@ def _known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _table(name: str, values: dict[str, Any]) -> Table:
-    rows = [_row(dict(row)) for row in values.pop("rows")]
+    rows = [_row(own) for row in values.pop("rows") for own in _each(dict(row))]
     table = Table(name=name, rows=rows, **values)
     labels = [row.label for row in rows]
     if len(set(labels)) != len(labels):
         raise FedrecError(f"table {name} has two rows of the same label")
     return table
+
+
+def _each(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row as it is, or one for every value of what `each` lists side by side; its label has `{name}` for a value."""
+    if "each" not in values:
+        yield values
+        return
+    each = values.pop("each")
+    for turn in zip(*each.values(), strict=True):
+        own = dict(zip(each, turn, strict=True))
+        run = {name: value for name, value in own.items() if name in SETTINGS}
+        params = {name: value for name, value in own.items() if name not in SETTINGS}
+        yield {**values, **run, "label": values["label"].format(**own), "set": values.get("set", {}) | params}
 
 
 def _row(values: dict[str, Any]) -> Row:

@@ -43,11 +43,12 @@ class Convergence(Picture):
         )  # fmt: skip
         panel = Panel(svg, f"{metric} on {on} by round")
         rows = tuple(
-            (name, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}",
+            (name, row.label, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}",
              _within(row, metric, first))
             for name, row, line, found in zip(names, comparison.rows, lines, curves, strict=True)
         )  # fmt: skip
-        heads = ("run", "rounds with uploads", f"highest {metric}", "last", "first round within 1 % of its highest")
+        heads = ("line", "configuration", "rounds with uploads", f"highest {metric}", "last",
+                 "first round within 1 % of its highest")  # fmt: skip
         table = Table("Curves", heads, rows)
         lead = "Strokes at the foot mark rounds in which clients uploaded, dots the chosen rounds."
         bands = " Bands show the range over seeds." if any(row.seeds > 1 for row in comparison.rows) else ""

@@ -16,12 +16,29 @@ def short_names(labels: Sequence[str]) -> list[str]:
     found = []
     for method, *parts in split:
         others = [set(rest) for name, *rest in split if name == method]
-        found.append(" ".join([method, *(part for part in parts if not all(part in other for other in others))]))
+        found.append([method, *(part for part in parts if not all(part in other for other in others))])
+    if any(len(" ".join(words)) > LONGEST for words in found):
+        found = _shorter(found)
     methods = [name for name, *_ in split]
     return [
         name if len(name) <= LONGEST else f"{method} #{index + 1}" if methods.count(method) > 1 else method
-        for index, (name, method) in enumerate(zip(found, methods, strict=True))
+        for index, (name, method) in enumerate(zip(map(" ".join, found), methods, strict=True))
     ]
+
+
+def _shorter(names: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Without the settings, last ones first, that tell nobody apart, and without a method that is everybody's."""
+    found = [list(words) for words in names]
+    for setting in reversed(list(dict.fromkeys(_setting(word) for words in names for word in words[1:]))):
+        fewer = [[words[0], *(word for word in words[1:] if _setting(word) != setting)] for words in found]
+        found = fewer if len(set(map(tuple, fewer))) == len(set(map(tuple, found))) else found
+    same = len({words[0] for words in found}) == 1 and all(len(words) > 1 for words in found)
+    return [words[1:] for words in found] if same else found
+
+
+def _setting(word: str) -> str:
+    """What a word of a label sets; backbones and presets stand there without a name."""
+    return word.split("=")[0] if "=" in word else ""
 
 
 def rows_of(runs: Sequence[FinishedRun]) -> list[Row]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from fedrec.report.figures import value_text
 from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, choose_metric
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
+from fedrec.report.records import converged
 
 ASIDE = ("seed", "device", "memory", "params", "preset", "eval_every", "patience")  # not what is studied
+NEAR = "Near: at most 1 % below the highest value of the run on validation, counted in rounds from 1."
 WIDE = 50  # times the smallest: from here on an axis is logarithmic unless told otherwise
 
 
@@ -32,32 +34,45 @@ class Sensitivity(Picture):
 
     parameter: str | None = None  # none: the only one that differs
     metric: str = "ndcg@10"
-    on: Literal["test", "valid"] = "test"
+    on: Literal["test", "valid", "rounds"] = "test"  # rounds: until the metric on validation is near its highest
     scale: Literal["auto", "linear", "log"] = "auto"
 
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
-        metric = choose_metric(runs, self.metric, self.on)
+        metric = choose_metric(runs, self.metric, "valid" if self.on == "rounds" else self.on)
+        shown = f"rounds until {metric} is near its highest" if self.on == "rounds" else f"{metric} on {self.on}"
         values = [settings_of(run) for run in runs]
         differing = _differing(values)
         chosen = self._parameter(differing, values)
         others = [key for key in differing if key != chosen]
+        telling = _telling(values, others, chosen)
         series: dict[str, dict[Any, list[FinishedRun]]] = {}
         for run, own in zip(runs, values, strict=True):
-            label = " ".join([own["method"], *(f"{key}={_text(own[key])}" for key in others if key in own)])
+            label = " ".join([own["method"], *(f"{key}={_text(own[key])}" for key in telling if key in own)])
             series.setdefault(label, {}).setdefault(own.get(chosen), []).append(run)
         self._require_seeds(series)
         found = {
-            label: {at: [run.summary[self.on][metric] for run in some] for at, some in members.items()}
+            label: {at: [self._value(run, metric) for run in some] for at, some in members.items()}
             for label, members in series.items()
         }
         numeric = all(is_number(at) for members in found.values() for at in members)
-        panels = self._curves(chosen, metric, found) if numeric else self._bars(chosen, metric, found)
-        heads = ("configuration", chosen, "seeds", f"{metric} on {self.on}")
+        panels = self._curves(chosen, shown, found) if numeric else self._bars(chosen, shown, found)
+        heads = ("configuration", chosen, "seeds", shown)
         rows = tuple((label, _text(at), str(len(cell)), value_text(cell))
                      for label, members in found.items() for at, cell in _ordered(members))  # fmt: skip
         spread = any(len(cell) > 1 for members in found.values() for cell in members.values())
-        lead = "Dots are means over seeds, bands one standard deviation to each side." if spread else ""
-        return Drawing(f"{metric} against {chosen}", lead, panels, tables=(Table(f"By {chosen}", heads, rows),))
+        leads = ["Dots are means over seeds, bands one standard deviation to each side."] if spread else []
+        leads += [NEAR] if self.on == "rounds" else []
+        along = ", ".join(key for key in others if key not in telling)
+        leads += [f"With these also differ: {along}."] if along else []
+        table = Table(f"By {chosen}", heads, rows)
+        return Drawing(f"{shown} against {chosen}", " ".join(leads), panels, tables=(table,))
+
+    def _value(self, run: FinishedRun, metric: str) -> float:
+        if self.on != "rounds":
+            return float(run.summary[self.on][metric])
+        round = converged(run, metric)
+        self.require(round is not None, f"{run.folder} has no {metric} by round in metrics.jsonl; choose another")
+        return float(cast(int, round) + 1)
 
     def _parameter(self, differing: Sequence[str], values: Sequence[Mapping[str, Any]]) -> str:
         """The parameter of the x axis; an error where it is not clear which."""
@@ -78,9 +93,7 @@ class Sensitivity(Picture):
                 folders = ", ".join(str(run.folder) for run in some)
                 self.require(len(seeds) == len(some), f"the same seed twice ({folders}); leave one of them out")
 
-    def _curves(
-        self, chosen: str, metric: str, found: Mapping[str, Mapping[Any, Sequence[float]]]
-    ) -> tuple[Panel, ...]:
+    def _curves(self, chosen: str, shown: str, found: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[Panel, ...]:
         every = sorted({float(at) for members in found.values() for at in members})
         log = self.scale == "log" or (self.scale == "auto" and every[0] > 0 and every[-1] >= WIDE * every[0])
         self.require(not log or every[0] > 0, f"{chosen}={every[0]:g} has no place on a logarithmic axis")
@@ -92,13 +105,13 @@ class Sensitivity(Picture):
             low, high = (middle - spread, middle + spread) if spread.any() else (None, None)
             lines.append(Line(label, x, middle, low, high, x.tolist(), style_of(index), unit=chosen))
         svg = line_chart(
-            lines, title=f"{metric} on {self.on} against {chosen}: {', '.join(found)}",
-            y_label=f"{metric} on {self.on}", x_label=f"{chosen} (logarithmic)" if log else chosen, x_log=log,
+            lines, title=f"{shown} against {chosen}: {', '.join(found)}", y_label=shown,
+            x_label=f"{chosen} (logarithmic)" if log else chosen, x_log=log,
             longest=LONGEST,
         )  # fmt: skip
-        return (Panel(svg, f"{metric} on {self.on} against {chosen}"),)
+        return (Panel(svg, f"{shown} against {chosen}"),)
 
-    def _bars(self, chosen: str, metric: str, found: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[Panel, ...]:
+    def _bars(self, chosen: str, shown: str, found: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[Panel, ...]:
         """Where values are words: a bar for each, a panel for each configuration."""
         panels = []
         for label, members in found.items():
@@ -106,10 +119,8 @@ class Sensitivity(Picture):
                 Bar(_text(at), mean(cell), f"{mean(cell):.4f}", stdev(cell) if len(cell) > 1 else None, style_of(index))
                 for index, (at, cell) in enumerate(_ordered(members))
             ]
-            title = f"{metric} of {label} by {chosen}: " + ", ".join(f"{bar.label} {bar.text}" for bar in drawn)
-            panels.append(
-                Panel(bars(drawn, title=title, longest=LONGEST), f"{metric} on {self.on} by {chosen}, {label}")
-            )
+            title = f"{shown} of {label} by {chosen}: " + ", ".join(f"{bar.label} {bar.text}" for bar in drawn)
+            panels.append(Panel(bars(drawn, title=title, longest=LONGEST), f"{shown} by {chosen}, {label}"))
         return tuple(panels)
 
 
@@ -131,6 +142,20 @@ def _differing(values: Sequence[Mapping[str, Any]]) -> list[str]:
         alike = [own for own in values if own["method"] == method]
         found |= {key: None for key in alike[0] if len({_text(own[key]) for own in alike}) > 1}
     return list(found)
+
+
+def _telling(values: Sequence[Mapping[str, Any]], others: Sequence[str], chosen: str) -> list[str]:
+    """Those of `others` that tell lines apart: not what goes along with one before it, nor rounds with the x axis."""
+    kept: list[str] = []
+    for key in others:
+        before = [*kept, chosen] if key == "rounds" else kept
+        if _kinds(values, [*before, key]) > _kinds(values, before):
+            kept.append(key)
+    return kept
+
+
+def _kinds(values: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    return len({tuple(_text(own.get(key)) for key in ("method", *keys)) for own in values})
 
 
 def _ordered(members: Mapping[Any, Sequence[float]]) -> list[tuple[Any, Sequence[float]]]:
