@@ -121,7 +121,7 @@ class CGFedRec(LocalTraining):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return method.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon)
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
         once = self.con_every == "epoch"
         return Contrastive(method, chunk, round, user, table, dense, contrast, self.contrast_weight, once).run()
 

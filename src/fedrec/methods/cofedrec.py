@@ -102,7 +102,7 @@ class CoFedRec(LocalTraining):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return method.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon)
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
         return Contrastive(method, chunk, round, user, table, dense, contrast, self.contrast_weight).run()
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:

@@ -13,14 +13,17 @@ once and serve both.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
+from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.federation.samples import Batch
@@ -32,6 +35,14 @@ FLOOR = 1e-6  # released: added to the sum in the logarithm and to |P(i)|
 BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
 SPAN = {torch.float32: 80.0, torch.float64: 700.0}  # exponents 0 .. -SPAN are far from underflow
 ROWS = 256  # of a block: large enough for matrix products, small enough to stay in a cache
+
+
+class Terms(NamedTuple):
+    """What follows from the labels alone."""
+
+    member: Tensor  # [items, clusters]
+    share: Tensor  # 1 / |P(i)|, [items, 1]
+    weight: Tensor  # 1, but 0 for a row that is alone
 
 
 @dataclass(frozen=True)
@@ -46,47 +57,60 @@ class SupCon:
     temperature: float = 0.1
     form: Form = "paper"
     memory: int = 1 << 30  # bytes of similarities held at once
+    compiled: bool = True  # let passes over similarities be compiled where they can be
 
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
         loss, gradient = tables.new_empty(len(tables)), torch.empty_like(tables)
         items, rows = tables.shape[1], min(ROWS, tables.shape[1])
         each = items * (items + 3 * rows) // 2  # the triangle, and a block beside it
-        fits = self._one_exponent(tables.dtype) and each * tables.element_size() <= self.memory
+        size = each * tables.element_size()
+        fits = self._one_exponent(tables.dtype) and size <= self.memory
+        on_cpu = tables.device.type == "cpu"
         # similarities of one client fill a cache; an accelerator wants many clients at once
-        group = 1 if tables.device.type == "cpu" else max(1, self.memory // (each * tables.element_size()))
-        group = min(group, len(tables))
-        space = tables.new_empty(group * each if fits else 0)  # fresh memory for every client would cost as much again
-        for some in range(0, len(tables), group):
-            part = slice(some, some + group)
-            loss[part], gradient[part] = self._evaluate(tables[part], space if fits else None)
+        group = 1 if on_cpu else min(max(1, self.memory // size), len(tables))
+        terms = self._terms(tables)
+
+        def work(starts: Iterable[int]) -> None:
+            # fresh memory for every client would cost as much again
+            space = tables.new_empty(group * each) if fits else None
+            for start in starts:
+                part = slice(start, start + group)
+                loss[part], gradient[part] = self._evaluate(tables[part], terms, space)
+
+        _in_threads(work, range(0, len(tables), group), max(1, self.memory // size) if on_cpu else 1)
         return loss, gradient
 
     def _one_exponent(self, dtype: torch.dtype) -> bool:
         """Whether exp((cosine - 1) / tau) serves all rows, though none has its own maximum taken off."""
         return self.form == "released" or 2 / self.temperature <= SPAN[dtype]
 
-    def _evaluate(self, tables: Tensor, space: Tensor | None) -> tuple[Tensor, Tensor]:
-        items, tau = tables.shape[1], self.temperature
-        floor = FLOOR if self.form == "released" else 0.0
+    def _terms(self, tables: Tensor) -> Terms:
+        member = F.one_hot(self.labels.long()).to(tables.dtype)
+        others = (member.sum(0) - 1)[self.labels.long()]
+        share = torch.where(others > 0, 1 / (others + self._floor), torch.zeros_like(others))
+        return Terms(member, share[:, None], others * share)
+
+    @property
+    def _floor(self) -> float:
+        return FLOOR if self.form == "released" else 0.0
+
+    def _evaluate(self, tables: Tensor, terms: Terms, space: Tensor | None) -> tuple[Tensor, Tensor]:
+        items, tau, (member, share, weight) = tables.shape[1], self.temperature, terms
         norm = tables.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         z = tables / norm
-        member = F.one_hot(self.labels.long()).to(z.dtype)  # [items, clusters]
-        others = (member.sum(0) - 1)[self.labels.long()]  # |P(i)|
-        share = torch.where(others > 0, 1 / (others + floor), torch.zeros_like(others))[:, None]
-        weight = (others[:, None] * share).squeeze(-1)  # 1, but 0 for a row that is alone
         friends = member @ (member.T @ z) - z  # sum over P(i)
         if space is None:
-            log_sum, repulsion = self._rows(z, weight, floor)
+            log_sum, repulsion = self._rows(z, weight)
         else:
-            log_sum, repulsion = self._triangle(z, weight, floor, space)
+            log_sum, repulsion = self._triangle(z, weight, space)
         loss = (weight * log_sum).sum(1) - (share * z * friends).sum((1, 2)) / tau
         slope = repulsion - 2 * share * friends
         slope = (slope - (slope * z).sum(-1, keepdim=True) * z) / norm
         scale = 1 / items if self.form == "paper" else tau / BASE_TEMPERATURE / items
         return loss * scale, slope * (scale / tau)
 
-    def _triangle(self, z: Tensor, weight: Tensor, floor: float, space: Tensor) -> tuple[Tensor, Tensor]:
+    def _triangle(self, z: Tensor, weight: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
         """log sum_a exp(z_i.z_a / tau), and sum_a (w_i P_ia + w_a P_ai) z_a, from blocks on and above the diagonal.
 
         With one exponent for all, P_ia = E_ia / D_i for a symmetric E, and P_ia + P_ai = E_ia (1 / D_i + 1 / D_a).
@@ -97,21 +121,42 @@ class SupCon:
             stop = min(start + ROWS, items)
             shape = (clients, stop - start, items - start)
             e, space = space[: math.prod(shape)].view(shape), space[math.prod(shape) :]
-            torch.bmm(z[:, start:stop], scaled[..., start:], out=e).sub_(1 / tau)
-            self._exp(e, slice(0, stop - start))
-            total[:, start:stop] += e.sum(2)
-            total[:, stop:] += e[..., stop - start :].sum(1)
+            torch.bmm(z[:, start:stop], scaled[..., start:], out=e)
+            self._exponentials(e, total[:, start:])
             blocks.append(e)
-        total = _positive(total + floor, weight)
+        total = _positive(total + self._floor, weight)
         by, pull = weight / total, torch.zeros_like(z)
         for start, e in zip(starts, blocks, strict=True):
             stop = min(start + ROWS, items)
-            e *= torch.add(by[:, start:stop, None], by[:, None, start:], out=space[: e.numel()].view(e.shape))
+            self._weigh(e, by[:, start:], space)
             pull[:, start:stop].baddbmm_(e, z[:, start:])
             pull[:, stop:].baddbmm_(e[..., stop - start :].mT, z[:, start:stop])
         return total.log() + 1 / tau, pull
 
-    def _rows(self, z: Tensor, weight: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    def _exponentials(self, e: Tensor, total: Tensor) -> None:
+        """Similarities to E, in place; its sums over rows, and over columns beyond the square, are added to total."""
+        square = e.shape[1]
+        if self._kernels(e):
+            from fedrec.methods.contrast_kernels import exponentials
+
+            exponentials(e[0].numpy(), 1 / self.temperature, -SPAN[e.dtype], total[0].numpy())
+            return
+        self._exp(e.sub_(1 / self.temperature), slice(0, square))
+        total[:, :square] += e.sum(2)
+        total[:, square:] += e[..., square:].sum(1)
+
+    def _weigh(self, e: Tensor, by: Tensor, space: Tensor) -> None:
+        if self._kernels(e):
+            from fedrec.methods.contrast_kernels import weigh
+
+            weigh(e[0].numpy(), by[0].numpy())
+            return
+        e *= torch.add(by[:, : e.shape[1], None], by[:, None], out=space[: e.numel()].view(e.shape))
+
+    def _kernels(self, e: Tensor) -> bool:
+        return self.compiled and e.device.type == "cpu" and e.dtype == torch.float32 and has_numba()
+
+    def _rows(self, z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The same row block by row block, each row with its own largest exponent unless the form forbids it."""
         items, tau = z.shape[1], self.temperature
         log_sum, pull = torch.empty_like(z[..., 0]), torch.zeros_like(z)
@@ -123,7 +168,7 @@ class SupCon:
             top = e.amax(2, keepdim=True) if self.form == "paper" else torch.full_like(e[..., :1], 1 / tau)
             e -= torch.where(top.isfinite(), top, torch.zeros_like(top))
             self._exp(e, slice(start, stop))
-            total = _positive(e.sum(2) + floor, weight[start:stop])
+            total = _positive(e.sum(2) + self._floor, weight[start:stop])
             log_sum[:, start:stop] = total.log() + top.squeeze(2)
             by = (weight[start:stop] / total)[..., None]
             pull[:, start:stop] += by * (e @ z)
@@ -148,6 +193,21 @@ def require_contrast(name: str, clusters: int, temperature: float, weight: float
     ):
         if not good:
             raise FedrecError(f"{field}={value} does not fit {name}: it must be {wanted}")
+
+
+def _in_threads(work: Callable[[Iterable[int]], None], tasks: range, most: int) -> None:
+    """Share out tasks that each keep to one thread: more than products of this size would gain from several."""
+    threads = torch.get_num_threads()
+    count = min(threads, most, len(tasks))
+    if count < 2:
+        work(tasks)
+        return
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(work, [tasks[k::count] for k in range(count)]))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _positive(total: Tensor, weight: Tensor) -> Tensor:
