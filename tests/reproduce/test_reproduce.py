@@ -48,6 +48,15 @@ def test_every_defined_run_can_be_built(paper: str, tmp_path: Path) -> None:
             assert all(len(figures) == len(table.metrics) for figures in row.printed.values()), row.label
 
 
+def test_a_table_without_print_has_no_column_for_it(tmp_path: Path) -> None:
+    bare = dataclasses.replace(SMALL, rows=[Row("FedMF", {"method": "fedmf"}), Row("Not here", {}, datasets=["other"])])
+    planned = cells(bare, tmp_path, "cpu", "8G")
+    assert {cell.row for cell in planned} == {"FedMF"}, "a row runs on its own datasets"
+    page = write_page(bare, planned, {}, tmp_path).read_text()
+    assert "| method | recall@10 | ndcg@10 | seeds | s |" in page
+    assert "print" in write_page(SMALL, cells(SMALL, tmp_path, "cpu", "8G"), {}, tmp_path).read_text()
+
+
 def test_a_table_runs_once_and_shows_what_its_runs_measured(tmp_path: Path) -> None:
     planned = cells(SMALL, tmp_path, "cpu", "8G")
     assert len(planned) == 2 * (2 + 1)  # one row only under one of two protocols

@@ -48,7 +48,7 @@ def cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:
         for protocol in table.protocols:
             for dataset in table.datasets:
                 for row in table.rows:
-                    if row.only and protocol not in row.only:
+                    if protocol not in (row.only or [protocol]) or dataset not in (row.datasets or [dataset]):
                         continue
                     config = replace(table.config(row, dataset, protocol, seed), device=device, memory=memory)
                     folder = out / table.name / _safe(protocol) / _safe(dataset) / _safe(row.label) / f"seed{seed}"

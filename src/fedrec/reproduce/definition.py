@@ -22,6 +22,7 @@ class Row:
     label: str
     run: Mapping[str, Any]
     only: Sequence[str] = ()  # protocols; empty: all of the table
+    datasets: Sequence[str] = ()  # the same of datasets
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     printed: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
@@ -55,6 +56,10 @@ class Table:
             params |= layer.get("set", {})
             values |= {name: value for name, value in layer.items() if name != "set"}
         return make_config({**values, "params": params})
+
+    def compared(self, protocol: str) -> bool:
+        """Whether there is print to compare with."""
+        return protocol == self.published and any(row.printed for row in self.rows)
 
     def shown(self, protocol: str) -> Sequence[str]:
         return self.metrics if protocol == self.published or not self.measured else self.measured

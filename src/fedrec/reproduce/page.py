@@ -40,8 +40,11 @@ def _lines(table: Table, planned: Sequence[Cell], failed: Mapping[str, str]) -> 
 
 
 def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]:
-    metrics, published = table.shown(protocol), protocol == table.published
-    heads = [part for m in metrics for part in ([m, "print", "difference"] if published else [m])]
+    heads = [
+        part
+        for m in table.shown(protocol)
+        for part in ([m, "print", "difference"] if table.compared(protocol) else [m])
+    ]
     yield "| " + " | ".join(["method", *heads, "seeds", "s"]) + " |"
     yield "|" + "---|" * (len(heads) + 3)
     for row in table.rows:
@@ -56,7 +59,7 @@ def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Ite
     for index, metric in enumerate(table.shown(protocol)):
         values = [summary["test"][metric] for summary in done if metric in summary["test"]]
         yield _spread(values)
-        if protocol == table.published:
+        if table.compared(protocol):
             there = index < len(printed)
             yield f"{printed[index]:.4f}" if there else "-"
             yield f"{mean(values) - printed[index]:+.4f}" if there and values else "-"
