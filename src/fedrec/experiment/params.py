@@ -13,9 +13,6 @@ from fedrec.federation.contract import Method
 from fedrec.methods import method_class
 from fedrec.methods.kinds import backbones_of, choose_kind
 
-_COUNTS = {"rounds", "dim", "batch", "epochs", "clusters", "components"}  # nothing works with none of them
-_MOST = 1 << 31  # beyond it no array can be indexed, and no user means it
-
 
 def build_method(
     name: str,
@@ -44,10 +41,6 @@ def build_method(
     if chosen is not None and chosen not in cls.backbones:
         known = backbones_of(usual) or ["(none: it has a model of its own)"]
         raise unknown(f"backbone of {cls.name}", str(chosen), known)
-    for key in _COUNTS & values.keys():
-        if not 1 <= values[key] <= _MOST:
-            most = "at least 1" if values[key] < 1 else f"at most {_MOST:,}"
-            raise FedrecError(f"{key}={values[key]} does not fit {cls.name}: it must be {most}")
     return cls(**{**cls.backbone_defaults.get(str(chosen), {}), **values})
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedrec.federation.ranges import require_in_range
 from fedrec.random import Purpose, fold_array, stream
 
 if TYPE_CHECKING:
@@ -231,6 +232,8 @@ class Method:
     backbones: ClassVar[tuple[str, ...]] = ()  # the first is the default; empty: no choice
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # where another backbone needs other rates
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    # Intervals such as "(0, 1]" of parameters that take other numbers than usual (`ranges.py`): those from 0 on.
+    ranges: ClassVar[Mapping[str, str]] = {}
     private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
     fold_in_rounds: ClassVar[int | None] = None  # local rounds that a new user needs; None: new users are not possible
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
@@ -239,6 +242,9 @@ class Method:
     cache_bytes: ClassVar[int | None] = None  # on a processor, chunks that train beyond this size only wait for memory
 
     rounds: int = 100
+
+    def __post_init__(self) -> None:
+        require_in_range(self)
 
     def cohorts(self, world: World) -> Sequence[Cohort]:
         return [Cohort("all", np.arange(world.clients))]

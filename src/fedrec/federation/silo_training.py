@@ -61,14 +61,7 @@ class SiloTraining(Method):
     blocks: str = ""  # architectures of equal blocks of silos, backbone:dim[:lr] each, e.g. mf:512+mf:256+mf:128
 
     def __post_init__(self) -> None:
-        for name, good in {
-            "weight_decay": self.weight_decay >= 0,
-            "layers": self.layers >= 0,
-            "frequencies": self.frequencies >= 1,
-            "ideal_weight": self.ideal_weight >= 0,
-        }.items():
-            if not good:
-                raise FedrecError(f"{name}={getattr(self, name)} is out of range for {self.name}")
+        super().__post_init__()
         if self.loss == "mse_elem" and self.backbone in ("mlp", "lightgcn"):
             raise FedrecError(f"loss=mse_elem is for backbone mf; use loss=bpr or loss=bce with {self.backbone}")
         if self.blocks and any(part.backbone == "gfcf" for part in self.parts.values()):

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.errors import FedrecError
 from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.compiled import Kernel, fit_compiled, kernel_of
@@ -54,6 +53,7 @@ class LocalTraining(Method):
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "dense"),)
     pulled: ClassVar[tuple[str, ...]] = ("item", "dense")  # the groups that `pull` acts on
     moments: ClassVar[tuple[float, float]] = (0.9, 0.999)  # of Adam
+    ranges: ClassVar[Mapping[str, str]] = {"early_exit": "[0, 1)"}
 
     backbone: str = "mf"
     dim: int = 32
@@ -74,8 +74,7 @@ class LocalTraining(Method):
     dropout: float = 0.2  # sasrec: part of the activations that training drops
 
     def __post_init__(self) -> None:
-        if not 0 <= self.early_exit < 1:
-            raise FedrecError(f"early_exit={self.early_exit} does not fit: 0 (never), or a part such as 1e-4")
+        super().__post_init__()
         _ = self.model  # refuses what it cannot be made with
 
     @cached_property

@@ -20,7 +20,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Mean, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.training import Fitted, LocalTraining
-from fedrec.methods.contrast import Contrastive, Form, SupCon, require_contrast
+from fedrec.methods.contrast import Contrastive, Form, SupCon
 from fedrec.methods.kmeans import adjusted_rand, kmeans, random_labels
 from fedrec.random import Purpose, fold, signed, stream
 
@@ -39,6 +39,7 @@ class CGFedRec(LocalTraining):
     backbones: ClassVar[tuple[str, ...]] = ("linear", "scorer")
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
+    ranges: ClassVar[Mapping[str, str]] = {"clusters": "[1, 32768]"}  # labels of two bytes
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"supcon": "paper", "contrast_weight": 0.001},
         "released": {"supcon": "released", "contrast_weight": 0.005},
@@ -59,12 +60,6 @@ class CGFedRec(LocalTraining):
     con_every: Literal["batch", "epoch"] = "batch"
     warm_start: bool = False  # k-means starts from the centres of the round before
     normalise: bool = False  # rows of the mean table to length 1 before k-means
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_contrast(self.name, self.clusters, self.temperature, self.contrast_weight)
-        if not self.item_rate_scale > 0:
-            raise FedrecError(f"item_rate_scale={self.item_rate_scale} does not fit cgfedrec: it must be above 0")
 
     @property
     def phases(self) -> tuple[tuple[str, ...], ...]:  # type: ignore[override]

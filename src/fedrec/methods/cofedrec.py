@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.training import Fitted, LocalTraining
-from fedrec.methods.contrast import Contrastive, Form, SupCon, require_contrast
+from fedrec.methods.contrast import Contrastive, Form, SupCon
 from fedrec.methods.kmeans import kmeans
 from fedrec.random import Purpose, fold, signed, stream
 
@@ -43,6 +43,7 @@ class CoFedRec(LocalTraining):
     backbones: ClassVar[tuple[str, ...]] = ("linear",)
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ("dense",)
+    ranges: ClassVar[Mapping[str, str]] = {"clusters": "[1, 32768]"}  # labels of two bytes
     # every batch: a step on the head, then a new forward pass and a step on the table
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"), ("item",))
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -60,10 +61,6 @@ class CoFedRec(LocalTraining):
     temperature: float = 0.1
     contrast_weight: float = 0.005
     supcon: Form = "released"  # which form of the contrastive loss; its weight is on another scale than that of paper
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_contrast(self.name, self.clusters, self.temperature, self.contrast_weight)
 
     def for_world(self, world: World) -> CoFedRec:
         """The same with the rate of item rows written out."""

@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedrec.errors import FedrecError
 from fedrec.federation.contract import Plan, Tensors, World, participants
 from fedrec.federation.training import LocalTraining
 from fedrec.random import Purpose, fold_array, stream
@@ -40,11 +39,6 @@ class Aggregating(LocalTraining):
     """All that take part train; a part of them, drawn afresh every round, is aggregated."""
 
     aggregated_fraction: float = 1.0  # of those who train: who uploads, and receives what is its own
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.aggregated_fraction <= 1:
-            raise FedrecError(f"aggregated_fraction={self.aggregated_fraction} does not fit: above 0, at most 1")
 
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
         train = participants(world, round, world.participation)

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.errors import FedrecError
 from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
@@ -182,17 +181,6 @@ class SupCon:
             exponent.clamp_(min=-span)
         exponent.exp_()
         exponent[..., own].diagonal(dim1=1, dim2=2).zero_()
-
-
-def require_contrast(name: str, clusters: int, temperature: float, weight: float) -> None:
-    """Refuse what no clustering and no contrastive loss can be made with."""
-    for field, value, good, wanted in (
-        ("clusters", clusters, 1 <= clusters <= 1 << 15, "from 1 to 32768"),
-        ("temperature", temperature, temperature > 0, "above 0"),
-        ("contrast_weight", weight, weight >= 0, "from 0 on"),
-    ):
-        if not good:
-            raise FedrecError(f"{field}={value} does not fit {name}: it must be {wanted}")
 
 
 def _in_threads(work: Callable[[Iterable[int]], None], tasks: range, most: int) -> None:

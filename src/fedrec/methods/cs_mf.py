@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, State, Tensors, World
+from fedrec.federation.ranges import COUNT
 from fedrec.methods.content import neighbour_rows, scored_once, with_neighbours
 from fedrec.methods.mf import CentralMF
 
@@ -26,15 +26,11 @@ class CsMF(CentralMF):
     summary: ClassVar[str] = "new items: matrix factorisation, a new item is the mean of its neighbours by attributes"
     paper: ClassVar[str] = "Zhang et al., WWW 2024 (baseline)"
     attributes: ClassVar[str] = "server"
+    ranges: ClassVar[Mapping[str, str]] = {"neighbours": COUNT}
 
     rounds: int = 100
     dim: int = 200
     neighbours: int = 20
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.neighbours < 1:
-            raise FedrecError(f"neighbours={self.neighbours} does not fit cs-mf: at least 1")
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return with_neighbours(attributes, world.items, self.neighbours, self.name)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, State, Tensors, Ups, World
+from fedrec.federation.ranges import COUNT
 from fedrec.methods.content import neighbour_rows, scored_once, with_neighbours
 from fedrec.methods.pfedrec import PFedRec
 
@@ -27,8 +28,10 @@ class CsPFedRec(PFedRec):
     summary: ClassVar[str] = "new items: PFedRec, a new item is the mean of its neighbours by attributes"
     paper: ClassVar[str] = "Zhang et al., WWW 2024 (baseline)"
     backbones: ClassVar[tuple[str, ...]] = ("linear",)
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     fold_in_rounds: ClassVar[int | None] = None
     attributes: ClassVar[str] = "server"
+    ranges: ClassVar[Mapping[str, str]] = {"neighbours": COUNT}
 
     dim: int = 200
     neighbours: int = 20
@@ -36,8 +39,6 @@ class CsPFedRec(PFedRec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.neighbours < 1:
-            raise FedrecError(f"neighbours={self.neighbours} does not fit cs-pfedrec: at least 1")
         if self.score_with != "received":
             raise FedrecError("score_with=local does not fit cs-pfedrec: a new item has no row in a client's own table")
 

@@ -49,6 +49,7 @@ class FedCA(Compared, OwnTables, Aggregating):
     paper: ClassVar[str] = "Zhang et al., ACM TOIS 44(2), 2026"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user",)
+    ranges: ClassVar[Mapping[str, str]] = {"interpolation": "[0, 1]"}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {
             "similarity": "paper", "complementarity": "left-local", "weights": "eq5", "interpolate": "inference",
@@ -77,18 +78,8 @@ class FedCA(Compared, OwnTables, Aggregating):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, good in {
-            "alpha": self.alpha >= 0,
-            "beta": self.beta >= 0,
-            "interpolation": 0 <= self.interpolation <= 1,
-            "components": 1 <= self.components <= max(self.dim, 64),  # what is not there is sent as zeros
-            "proximal": self.proximal >= 0,
-        }.items():
-            if not good:
-                raise FedrecError(
-                    f"{name}={getattr(self, name)} is out of range for fedca; `fedrec methods fedca` shows it"
-                )
-
+        if self.components > max(self.dim, 64):  # what is not there is sent as zeros
+            raise FedrecError(f"components={self.components} does not fit fedca: it must be at most dim, or 64")
         if self.proximal and self.interpolate != "inference":
             raise FedrecError("proximal needs interpolate=inference: there training starts from the aggregate")
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Folded, Mean, Method, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.ranges import MOST
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 
 OWN, SHARED, GATE, DECODER = "own.", "shared.", "gate.", "decoder."
@@ -43,6 +44,7 @@ class FedDAE(Method):
     name: ClassVar[str] = "feddae"
     summary: ClassVar[str] = "variational autoencoder: own and shared encoder mixed by a gate, shared decoder"
     paper: ClassVar[str] = "Li et al., AAAI 2025"
+    ranges: ClassVar[Mapping[str, str]] = {"layers": f"[2, {MOST}]", "anneal_cap": "[0, 1]"}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"variant": "paper"},
         "released": {"variant": "released"},
@@ -62,17 +64,6 @@ class FedDAE(Method):
     # there in the first round only
     variant: Literal["paper", "released"] = "paper"
     half: bool = False  # own parts are kept in bfloat16 between rounds: half the memory
-
-    def __post_init__(self) -> None:
-        for name, good, wanted in (
-            ("layers", self.layers >= 2, "at least 2"),
-            ("dropout", 0 <= self.dropout < 1, "from 0 to below 1"),
-            ("beta", self.beta >= 0, "from 0 on"),
-            ("anneal_cap", 0 <= self.anneal_cap <= 1, "from 0 to 1"),
-            ("weight_decay", self.weight_decay >= 0, "from 0 on"),
-        ):
-            if not good:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit feddae: it must be {wanted}")
 
     @property
     def private(self) -> tuple[str, ...]:  # type: ignore[override]

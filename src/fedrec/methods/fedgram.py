@@ -29,6 +29,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Folded, Method, Reduction, Rows, State, Sum, Tensors, Ups, World
+from fedrec.federation.ranges import ANY, COUNT, POSITIVE
 from fedrec.methods import gram
 from fedrec.random import Purpose, normal, stream
 
@@ -46,6 +47,9 @@ class FedGram(Method):
     }
     fold_in_rounds: ClassVar[int | None] = 0
     blind_sum: ClassVar[bool] = True
+    ranges: ClassVar[Mapping[str, str]] = {
+        "l2": POSITIVE, "half_life": POSITIVE, "floor": "[0, 1]", "window": COUNT, "popularity_power": ANY,
+    }  # fmt: skip
 
     rounds: int = 1
     model: Literal["ease", "linear", "gfcf"] = "ease"
@@ -61,14 +65,7 @@ class FedGram(Method):
     sketch: int = 0  # columns of the sketch; 0: the whole Gram matrix
 
     def __post_init__(self) -> None:
-        _require(self.l2 > 0, f"l2={self.l2} must be positive")
-        _require(self.half_life > 0, f"half_life={self.half_life} must be positive")
-        _require(0 <= self.floor <= 1, f"floor={self.floor} must lie between 0 and 1")
-        _require(self.window >= 1, f"window={self.window} must be at least 1")
-        _require(self.co >= 0, f"co={self.co} must not be negative")
-        _require(self.frequencies >= 1, f"frequencies={self.frequencies} must be at least 1")
-        _require(self.ideal_weight >= 0, f"ideal_weight={self.ideal_weight} must not be negative")
-        _require(self.sketch >= 0, f"sketch={self.sketch} must not be negative; 0 is the whole matrix")
+        super().__post_init__()
         _require(not (self.order and self.model == "gfcf"), "model=gfcf knows no order; use ease or linear")
         _require(not self.sketch or self.model == "ease", f"sketch works with model=ease, not {self.model}")
 

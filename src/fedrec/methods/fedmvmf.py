@@ -10,6 +10,7 @@ and a new item is q = (weight V V' + ridge I)^-1 weight V x. The attributes stay
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -18,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Folded, Method, Reduction, State, Sum, Tensors, Ups, World
+from fedrec.federation.ranges import POSITIVE
 from fedrec.methods.content import ITEM, adam, normal_rows, require_attributes, scored_once
 
 
@@ -54,6 +55,9 @@ class FedMVMF(Method):
     paper: ClassVar[str] = "Flanagan et al., ECML PKDD 2020"
     private: ClassVar[tuple[str, ...]] = ("user",)
     attributes: ClassVar[str] = "server"
+    ranges: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("confidence", "ridge", "attribute_weight", "lr_server", "init_std"), POSITIVE
+    )
 
     dim: int = 200
     confidence: float = 1.0
@@ -61,11 +65,6 @@ class FedMVMF(Method):
     attribute_weight: float = 1.0
     lr_server: float = 0.01
     init_std: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("confidence", "ridge", "attribute_weight", "lr_server", "init_std"):
-            if not getattr(self, name) > 0:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit fedmvmf: it must be above 0")
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         x, table = require_attributes(attributes, self.name), normal_rows(world, ITEM, world.items, self.dim)

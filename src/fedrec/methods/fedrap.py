@@ -39,6 +39,7 @@ class FedRAP(LocalTraining):
     backbones: ClassVar[tuple[str, ...]] = ("linear",)
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ("own", "dense")
+    ranges: ClassVar[Mapping[str, str]] = {"batch_decay": "(0, 1]", "round_decay": "(0, 1]"}  # 1: no decay
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "own", "dense"),)
     cache_bytes: ClassVar[int | None] = 1 << 26  # many steps on the same rows: four times as fast as in large chunks
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -70,12 +71,6 @@ class FedRAP(LocalTraining):
         super().__post_init__()
         if self.optimiser != "sgd" or self.loss != "bce":
             raise FedrecError("fedrap descends by optimiser=sgd on loss=bce only")
-        for name in ("batch_decay", "round_decay"):
-            if not 0 < getattr(self, name) <= 1:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit fedrap: above 0, at most 1 (no decay)")
-        for name in ("weight_decay", "apart", "sparse"):
-            if getattr(self, name) < 0:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit fedrap: it must be from 0 on")
 
     def for_round(self, round: int) -> FedRAP:
         """The same with the rates and coefficients of a round."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk, concatenated_ranges
 from fedrec.federation.contract import Down, Mean, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
+from fedrec.federation.ranges import COUNT, POSITIVE
 from fedrec.federation.samples import Batch
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
 from fedrec.federation.wire import Clip, Gaussian, Place
@@ -42,6 +43,9 @@ class FedRKG(LocalTraining):
     paper: ClassVar[str] = "Personalized Federated Recommendation with Knowledge Guidance"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "linear", "scorer")
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}  # the same rates for all
+    ranges: ClassVar[Mapping[str, str]] = {
+        "interval": COUNT, "beta": "[0, 1]", "clip": POSITIVE, "noise": POSITIVE, "delta": "(0, 1)",
+    }  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {},
         "lastfm": {"rounds": 3000, "beta": 0.999},
@@ -65,17 +69,8 @@ class FedRKG(LocalTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, good, wanted in (
-            ("interval", self.interval >= 1, "1 or more"),
-            ("beta", 0 <= self.beta <= 1, "from 0 to 1"),
-            ("gate_epochs", self.gate_epochs >= 0, "0 or more"),
-            ("clip", self.clip > 0, "above 0"),
-            ("noise", self.noise > 0, "above 0; dp=none for no noise"),
-            ("delta", 0 < self.delta < 1, "between 0 and 1"),
-            ("optimiser", self.dp != "gradient" or self.optimiser == "sgd", "sgd with dp=gradient"),
-        ):
-            if not good:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit fedrkg: it must be {wanted}")
+        if self.dp == "gradient" and self.optimiser != "sgd":
+            raise FedrecError(f"optimiser={self.optimiser} does not fit fedrkg: it must be sgd with dp=gradient")
 
     @cached_property
     def model(self) -> Backbone:

@@ -11,6 +11,7 @@ plus `l2` times the squares of the matrices that step. Published runs stop after
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.federation.samples import negatives
@@ -58,6 +58,9 @@ class GAR(Pretrained):
     summary: ClassVar[str] = "new items: generated factors against a recommender, all data in one place"
     paper: ClassVar[str] = "Chen et al., SIGIR 2022"
     memory: ClassVar[tuple[str, ...]] = MOMENTS
+    ranges: ClassVar[Mapping[str, str]] = {
+        "alpha": "[0, 1]", "beta": "[0, 1]", "drop_generator": "[0, 1)", "drop_recommender": "[0, 1)",
+    }  # fmt: skip
 
     rounds: int = 1000
     alpha: float = 0.05  # the generator: weight of being near, against being preferred
@@ -65,15 +68,6 @@ class GAR(Pretrained):
     drop_generator: float = 0.1
     drop_recommender: float = 0.5
     l2: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("alpha", "beta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit gar: it must be in 0..1")
-        for name in ("drop_generator", "drop_recommender"):
-            if not 0 <= getattr(self, name) < 1:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit gar: it must be in 0..1, 1 excluded")
 
     def layers(self, width: int) -> dict[str, tuple[int, ...]]:
         d = self.dim

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Method, State, World
 from fedrec.federation.silo_training import filter_scores
@@ -26,10 +25,6 @@ class CentralGFCF(Method):
     rounds: int = 1
     frequencies: int = 256  # singular vectors in the ideal part
     ideal_weight: float = 0.3  # of the ideal part
-
-    def __post_init__(self) -> None:
-        if self.frequencies < 1 or self.ideal_weight < 0:
-            raise FedrecError("gfcf needs frequencies of at least 1 and an ideal_weight of at least 0")
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return filter_scores(GFCF(self.frequencies, self.ideal_weight), chunk)[:, items]

@@ -23,6 +23,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, Rows, State, Tensors, Ups, World, replicate
+from fedrec.federation.ranges import ANY, COUNT
 from fedrec.federation.samples import Batch
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
 from fedrec.methods.aggregation import cosines, mix
@@ -41,6 +42,7 @@ class GPFedRec(LocalTraining):
         "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}
     }
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
+    ranges: ClassVar[Mapping[str, str]] = {"layers": COUNT, "threshold": ANY}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"graph": "paper"},
         "released": {"graph": "released"},
@@ -62,8 +64,6 @@ class GPFedRec(LocalTraining):
         super().__post_init__()
         if self.optimiser != "sgd":
             raise FedrecError("gpfedrec descends by optimiser=sgd only: rows without samples move in closed form")
-        if self.regularisation < 0 or self.neighbours < 0 or self.layers < 1:
-            raise FedrecError("gpfedrec needs regularisation and neighbours from 0 on and layers from 1 on")
 
     @cached_property
     def model(self) -> Backbone:

@@ -11,13 +11,13 @@ all items that can be trained on, a user's own among them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.methods.pretrained import Pretrained, affine, batch_norm, positives
@@ -60,19 +60,13 @@ class Heater(Pretrained):
     summary: ClassVar[str] = "new items: mixture of experts onto pre-trained factors, all data in one place"
     paper: ClassVar[str] = "Zhu et al., SIGIR 2020"
     memory: ClassVar[tuple[str, ...]] = (VELOCITY,)
+    ranges: ClassVar[Mapping[str, str]] = {"decay": "(0, 1]", "momentum": "[0, 1)"}
 
     lr: float = 0.005
     decay: float = 0.8  # the rate is multiplied by this every 10 rounds
     momentum: float = 0.9
     closeness: float = 1e-4
     l2: float = 1e-4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.decay <= 1:
-            raise FedrecError(f"decay={self.decay} does not fit heater: above 0, at most 1")
-        if not 0 <= self.momentum < 1:
-            raise FedrecError(f"momentum={self.momentum} does not fit heater: it must be in 0..1, 1 excluded")
 
     def layers(self, width: int) -> dict[str, tuple[int, ...]]:
         d = self.dim

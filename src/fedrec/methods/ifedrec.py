@@ -25,6 +25,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Method, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.ranges import POSITIVE
 from fedrec.methods.alignment import MODELS, LastBatch, Pulled
 from fedrec.methods.content import (
     DENSE,
@@ -62,6 +63,7 @@ class IFedRec(Method):
     }
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
     attributes: ClassVar[str] = "server"
+    ranges: ClassVar[Mapping[str, str]] = {"lr": POSITIVE, "lr_server": POSITIVE}
 
     backbone: str = "ncf"
     dim: int = 200
@@ -74,14 +76,6 @@ class IFedRec(Method):
     batch: int = 256
     alternate: bool | None = None  # a step on the private part, then one on the table; None: linear yes, ncf no
     last_batch: LastBatch = "drop"  # of users with more than one: drop, keep, or scale (divide by the nominal size)
-
-    def __post_init__(self) -> None:
-        for name in ("lr", "rate_scale", "lr_server"):
-            if not getattr(self, name) > 0:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit ifedrec: it must be above 0")
-        for name in ("align", "server_epochs"):
-            if not getattr(self, name) >= 0:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit ifedrec: it must not be negative")
 
     @cached_property
     def model(self) -> Backbone:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, participants, replicate
+from fedrec.federation.ranges import POSITIVE
 from fedrec.methods.aggregation import inner_products, mix, simplex_project
 from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
 from fedrec.methods.own_tables import OwnTables
@@ -31,16 +31,12 @@ class PFedGraph(Compared, OwnTables, Aggregating):
     paper: ClassVar[str] = "Ye et al., ICML 2023"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
     private: ClassVar[tuple[str, ...]] = ("user",)
+    ranges: ClassVar[Mapping[str, str]] = {"size_weight": POSITIVE}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": TOGETHER}
 
     size_weight: float = 0.8  # lambda: how much shares of the data count against similarity
     same_above: float = 0.9  # similarities above it count as 1
     proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size_weight <= 0 or self.proximal < 0:
-            raise FedrecError("pfedgraph needs size_weight above 0 and proximal from 0 on")
 
     def pull(self) -> float:
         return self.proximal

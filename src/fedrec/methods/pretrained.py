@@ -8,7 +8,7 @@ attributes alone, those of training too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Method, Reduction, State, Tensors, Ups, World
+from fedrec.federation.ranges import POSITIVE
 from fedrec.methods.content import DENSE, require_attributes, scored_once, uniform_layers
 from fedrec.methods.silo import SiloLocal
 from fedrec.random import Purpose, fold_tensor, permute, signed, stream, uniform
@@ -48,6 +49,7 @@ def dropped(x: Tensor, part: float, key: int) -> Tensor:
 class Pretrained(Method):
     centralised: ClassVar[bool] = True
     attributes: ClassVar[str] = "server"
+    ranges: ClassVar[Mapping[str, str]] = {"pretrain_lr": POSITIVE, "lr": POSITIVE}
     memory: ClassVar[tuple[str, ...]] = ()  # what the optimiser remembers of every weight
 
     dim: int = 200
@@ -58,12 +60,7 @@ class Pretrained(Method):
     batch: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("pretrain_lr", "lr"):
-            if not getattr(self, name) > 0:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit {self.name}: it must be above 0")
-        for name in ("pretrain_epochs", "pretrain_decay"):
-            if not getattr(self, name) >= 0:
-                raise FedrecError(f"{name}={getattr(self, name)} does not fit {self.name}: it must not be negative")
+        super().__post_init__()
         if self.batch < 2:
             raise FedrecError(f"batch={self.batch} does not fit {self.name}: a batch norm needs at least 2 samples")
 

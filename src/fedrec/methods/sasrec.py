@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Reduction, State, Tensors, World
+from fedrec.federation.ranges import COUNT
 from fedrec.federation.training import Descent
 from fedrec.methods.local import Local
 
@@ -32,6 +32,7 @@ class CentralSASRec(Local):
     backbones: ClassVar[tuple[str, ...]] = ("sasrec",)
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ("item", "dense")
+    ranges: ClassVar[Mapping[str, str]] = {"negatives": COUNT}
     fold_in_rounds: ClassVar[int | None] = 0
     moments: ClassVar[tuple[float, float]] = (0.9, 0.98)
 
@@ -47,11 +48,6 @@ class CentralSASRec(Local):
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
     batch: int = 128  # sequences
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.negatives < 1:
-            raise FedrecError(f"negatives={self.negatives} does not fit sasrec: it must be at least 1")
 
     def slots(self) -> int:
         return self.negatives
