@@ -1,4 +1,4 @@
-"""The one exception that users are meant to read."""
+"""The exceptions that users are meant to read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from collections.abc import Iterable
 
 class FedrecError(Exception):
     """Something the user can mend: one line that says what to do. The command line prints it and exits with 2."""
+
+
+class DivergedError(FedrecError):
+    """Numbers that are no longer finite. Who knows the method says which of its rates to lower."""
+
+    def __init__(self, what: str, remedy: str = "lower the learning rate") -> None:
+        super().__init__(f"{what}: training diverged; {remedy}")
+        self.what = what
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:

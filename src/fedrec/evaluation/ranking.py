@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrec.errors import FedrecError
+from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation.blocks import last_among_equals
 from fedrec.evaluation.targets import Ints, Targets
 
@@ -99,9 +99,7 @@ def _masked_copy(scores: Tensor, mask_indptr: NDArray[Any], mask_items: NDArray[
     finite = torch.isfinite(scores).all(1)
     if not finite.all():
         bad = int((~finite).sum())
-        raise FedrecError(
-            f"non-finite scores for {bad} of {len(scores)} users: training diverged, lower the learning rate"
-        )
+        raise DivergedError(f"non-finite scores for {bad} of {len(scores)} users")
     dtype = scores.dtype if scores.is_floating_point() else torch.float64
     values = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores.detach())
     rows = np.repeat(np.arange(len(scores)), np.diff(mask_indptr))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec import data as rooms
 from fedrec.data import Interactions
-from fedrec.errors import FedrecError
+from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
@@ -224,8 +224,11 @@ class Run:
             metrics=metrics or self.protocol.metrics,
             item_counts=counts,
         )
-        for users, scores in self.simulator.scores(round, ranked):
-            evaluator.update(users, scores)
+        try:
+            for users, scores in self.simulator.scores(round, ranked):
+                evaluator.update(users, scores)
+        except DivergedError as error:
+            raise DivergedError(error.what, self.method.remedy()) from None
         return evaluator.result()
 
     def _keep_best(self, folder: RunFolder | None) -> None:

@@ -12,7 +12,7 @@ Nothing leaves a client but the uploads that `local` returns.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -211,6 +211,10 @@ def replicate(tensors: Tensors, clients: int) -> Tensors:
     return {name: value.unsqueeze(0).repeat(clients, *[1] * value.dim()) for name, value in tensors.items()}
 
 
+def _is_rate(name: str) -> bool:
+    return name == "lr" or name.startswith("lr_") or name.endswith(("_lr", "rate_scale"))
+
+
 def participants(world: World, round: int, fraction: float) -> np.ndarray:
     """floor(fraction * clients), at least one, without replacement: the clients with the smallest hashes."""
     count = max(1, int(fraction * world.clients + 1e-9))
@@ -293,6 +297,12 @@ class Method:
     def remarks(self, world: World) -> Sequence[str]:
         """What every report of a run should say about these parameters in this world."""
         return ()
+
+    def remedy(self) -> str:
+        """What to change when training diverged: the rates, with what they are."""
+        found = [(f.name, getattr(self, f.name)) for f in fields(self) if _is_rate(f.name)]
+        named = ", ".join(f"{name}={value:g}" for name, value in found if value is not None)
+        return f"lower the learning rate ({named})" if named else "lower what is large among its parameters"
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """Logits of `items` for every user of the chunk: [users, items]."""

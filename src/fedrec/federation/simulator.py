@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import DivergedError
 from fedrec.federation.clients import Chunk, ClientData, concatenated_ranges
-from fedrec.federation.contract import Cohort, Method, State, Tensors
+from fedrec.federation.contract import Cohort, Method, State, Tensors, Ups
 from fedrec.federation.wire import Basket, Stage, Wire
 
 
@@ -76,9 +78,18 @@ class Simulator:
                 for name, (total, count) in chunk.observed.items():
                     observed[name] += total
                     observed["#" + name] += count
-        self.server = self.method.aggregate(self.server, self.wire.collect(basket, number), number)
+        ups = self.wire.collect(basket, number)
+        self._require_finite(ups, observed, number)
+        self.server = self.method.aggregate(self.server, ups, number)
         self._answer(self.method.answered(self.server, plan, number), number)
         return self._log(number, len(plan.train), time.perf_counter() - started, observed)
+
+    def _require_finite(self, ups: Ups, observed: Mapping[str, float], number: int) -> None:
+        """Refuse what has diverged, by the loss and by what reached the server in sums and means."""
+        lost = ["the loss"] if not math.isfinite(observed.get("loss", 0.0)) else []
+        lost += [f"the upload '{name}'" for name, value in ups.reduced.items() if not bool(value.sum().isfinite())]
+        if lost:
+            raise DivergedError(f"{lost[0]} is no longer finite in round {number}", self.method.remedy())
 
     def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
         down = self.method.broadcast(self.server, chunk.clients, number)

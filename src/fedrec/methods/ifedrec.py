@@ -97,6 +97,10 @@ class IFedRec(Method):
     def remarks(self, world: World) -> Sequence[str]:
         return (f"one step goes {self.pull(world):.3g} of the way to the server's representation (stable below 2)",)
 
+    def remedy(self) -> str:
+        drop = "" if self.last_batch == "drop" else "use --set last_batch=drop, or "
+        return drop + super().remedy()
+
     def _require_stable(self, world: World) -> None:
         if self.pull(world) >= STABLE:
             most = self.align * STABLE / self.pull(world)
@@ -139,13 +143,7 @@ class IFedRec(Method):
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         if "item" not in ups:
             return server
-        new = server | {"item": ups["item"]}
-        if not bool(new["item"].isfinite().all()):
-            raise FedrecError(
-                f"the item table is no longer finite in round {round}: training diverged; use --set last_batch=drop, "
-                "or a smaller lr or rate_scale"
-            )
-        return self._fit(new, round)
+        return self._fit(server | {"item": ups["item"]}, round)
 
     def _fit(self, server: Tensors, round: int) -> Tensors:
         """Eq. 6: the attribute network moves towards the mean table, full batch."""

@@ -1,0 +1,69 @@
+"""A run that has left the finite numbers ends in that round, and says which rate to lower."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedrec.errors import FedrecError
+from fedrec.experiment.params import build_method
+from fedrec.federation.contract import Mean, Method
+from fedrec.federation.simulator import Simulator
+from fedrec.testing import tiny_world
+from methods.cold import attributes
+
+MOST = 4  # rounds: a loss shows in the round after the step that was too large
+
+
+def diverge(method: Method) -> str:
+    """What a run in single precision says in the end."""
+    data = tiny_world()
+    world = replace(data.world, dtype=torch.float32)
+    simulator = Simulator(method, replace(data, world=world), attributes=attributes(world))
+    with pytest.raises(FedrecError) as error:
+        _ = [simulator.round(number) for number in range(MOST)]
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "rate"),
+    [
+        ("fedmf", None, "lr"),
+        ("fedavg", "ncf", "lr"),
+        ("local", "mf", "lr"),  # uploads nothing: by its loss
+        ("mf", None, "lr"),
+        ("fedvbpr", None, "lr"),
+        ("feddcn", None, "lr"),
+        ("fedmvmf", None, "lr_server"),
+        ("fedrap", None, "lr"),
+    ],
+)
+def test_divergence_names_the_rate(name: str, backbone: str | None, rate: str) -> None:
+    method = build_method(name, backbone=backbone, params={rate: 1e30, "dim": 4})
+    said = diverge(replace(method, optimiser="sgd") if hasattr(method, "optimiser") else method)
+    assert re.search("^the (loss|upload '.*') is no longer finite in round .: training diverged; lower the", said)
+    assert f"{rate}=1e+30" in said
+
+
+def test_rates_that_a_method_does_not_use_are_not_named() -> None:
+    assert build_method("fedmf", params={"lr": 5}).remedy() == "lower the learning rate (lr=5)"
+    assert build_method("popularity").remedy() == "lower what is large among its parameters"
+
+
+def test_one_upload_that_is_not_finite_is_enough() -> None:
+    class Broken(Method):
+        name = "broken"
+
+        def local(self, state, down, chunk, round):  # type: ignore[no-untyped-def]
+            value = torch.zeros(len(chunk.clients), 3, dtype=chunk.world.dtype)
+            value[chunk.clients == 5, 1] = np.inf if round else 0
+            return state, {"mine": Mean(value)}
+
+    simulator = Simulator(Broken(), tiny_world())
+    simulator.round(0)
+    with pytest.raises(FedrecError, match="the upload 'mine' is no longer finite in round 1: "):
+        simulator.round(1)
