@@ -60,12 +60,21 @@ def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int
                  dense: Tensors, weight: Tensor | None) -> Fitted:  # fmt: skip
     from fedrec.federation.training import Fitted
 
+    shared, trained = table.dim() == 2, user.clone(memory_format=torch.contiguous_format)
+    work = work_of(method, chunk, round, trained, table, weight)
+    total, dense = kernel.train(work, dense)
+    chunk.observe("loss", float(work.loss.sum()), int(work.seen.sum()))
+    return Fitted(trained, Folded(table, torch.from_numpy(total), len(chunk.clients)) if shared else table, dense)
+
+
+def work_of(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+            weight: Tensor | None = None) -> Work:  # fmt: skip
+    """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
     world, count, shared = chunk.world, len(chunk.clients), table.dim() == 2
-    trained = user.clone(memory_format=torch.contiguous_format)
-    work = Work(
+    return Work(
         method,
         chunk,
-        trained.numpy(),
+        user.numpy(),
         (table.unsqueeze(0) if shared else table).numpy(),
         shared,
         np.ones(count) if weight is None else weight.double().numpy(),
@@ -74,9 +83,6 @@ def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int
         np.zeros(count),
         np.zeros(count, dtype=np.int64),
     )
-    total, dense = kernel.train(work, dense)
-    chunk.observe("loss", float(work.loss.sum()), int(work.seen.sum()))
-    return Fitted(trained, Folded(table, torch.from_numpy(total), count) if shared else table, dense)
 
 
 def _factors(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:

@@ -22,8 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
+from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
+from fedrec.federation.compiled import work_of
+from fedrec.federation.contract import Down, Folded, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
 from fedrec.federation.samples import Batch
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
 from fedrec.random import Purpose, signed, stream
@@ -98,8 +100,11 @@ class FedRAP(LocalTraining):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         dense = dict(state.per_client)
         own = dense.pop("own")
-        method, user = self.for_round(round), state.per_user["user"]
-        fitted = Additive(method, chunk, round, user, down.shared["item"], dense, own).run()
+        method, user, table = self.for_round(round), state.per_user["user"], down.shared["item"]
+        if _compiles(chunk):
+            fitted = fit_compiled(method, chunk, round, user, table, dense, own)
+        else:
+            fitted = Additive(method, chunk, round, user, table, dense, own).run()
         return State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": Mean(fitted.table)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
@@ -119,6 +124,33 @@ class FedRAP(LocalTraining):
 
     def score_bytes(self, world: World) -> int:
         return super().score_bytes(world) + 2 * world.items * self.dim * world.dtype.itemsize
+
+
+def _compiles(chunk: Chunk) -> bool:
+    world = chunk.world
+    return world.compiled and world.device.type == "cpu" and chunk.data.single and chunk.foldable and has_numba()
+
+
+def fit_compiled(method: FedRAP, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                 own: Tensor) -> Fitted:  # fmt: skip
+    """The same as `Additive`, compiled: only the sum of the shared tables comes out."""
+    from fedrec.methods.fedrap_kernels import train_additive
+
+    work, rates, left = work_of(method, chunk, round, user, table), method.rates(), np.ones(len(chunk.clients))
+    head, bias = (dense[name + "0"].flatten(1).clone() for name in ("weight", "bias"))
+    parts = np.empty((len(work.blocks) - 1, *table.shape), dtype=work.tables.dtype)
+    priced = method.sparse if method.regular != "none" else 0.0
+    decay = float(method.weight_decay)
+    hyper = (float(rates["dense"]), float(rates["item"]), decay + method.weight_decay_dense, decay,
+             float(method.apart), float(priced), method.regular == "l1")  # fmt: skip
+    schedule = (method.batch, method.epochs, method.reduction == "mean", float(method.early_exit),
+                float(method.batch_decay))  # fmt: skip
+    train_additive(work.data(), chunk.world.items, chunk.data.negatives, work.keys, hyper, schedule, work.tables[0],
+                   own.numpy(), head.numpy(), bias.numpy(), work.blocks, parts, left, work.loss, work.seen)  # fmt: skip
+    chunk.observe("loss", float(work.loss.sum()), int(work.seen.sum()))
+    change = torch.from_numpy(parts.sum(0, dtype=np.float64)) + table.double() * float((left - 1).sum())
+    trained = {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
+    return Fitted(user, Folded(table, change, len(chunk.clients)), trained)
 
 
 class Additive(Descent):
