@@ -381,7 +381,8 @@ class Basket:
 
     def ups(self, dtype: torch.dtype) -> Ups:
         reduced = {}
-        for key, total in self._totals.items():
+        for key in list(self._totals):
+            total = self._totals.pop(key)  # not kept beside its copy: it may be as large as a method's largest message
             if key in self._means and self._weights[key] == 0:
                 continue  # nobody who sent it has any weight: there is no mean
             reduced[key] = (total / self._weights[key] if key in self._means else total).to(dtype)
@@ -393,7 +394,7 @@ def _weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
     """Sum over clients in float64, so that the size of chunks hardly shows."""
     if isinstance(value, Folded):
         count = value.clients if weight is None else float(weight.sum())
-        return value.base.double() * count + value.total
+        return torch.add(value.total, value.base, alpha=count)
     if isinstance(value, Rows):
         if value.shift is not None and value.towards is not None:
             return _shifted_sum(value, value.shift, value.towards, weight)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Method, Reduction, State, World
+from fedrec.methods import gram
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,9 @@ class Ease(Method):
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         x = chunk.matrix()
-        gram = (x.T @ x).toarray()
-        gram[np.diag_indices_from(gram)] += self.l2
-        inverse = torch.linalg.inv(torch.from_numpy(gram).to(chunk.world.device))
-        weight = -inverse / inverse.diagonal()
-        weight.fill_diagonal_(0.0)
+        weight = gram.ridge(chunk.tensor((x.T @ x).toarray()), None, self.l2)
         return State(per_client={"weight": weight.to(chunk.world.dtype).unsqueeze(0)}), {}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        rows = torch.from_numpy(chunk.matrix().toarray()).to(chunk.world.device, chunk.world.dtype)
-        return rows @ state.per_client["weight"][0][:, items]
+        at, ends = chunk.tensor(chunk.items), chunk.tensor(chunk.user_ptr)
+        return embedding_bag(at, state.per_client["weight"][0], ends, mode="sum", include_last_offset=True)[:, items]

@@ -25,6 +25,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
@@ -116,7 +117,7 @@ class FedGram(Method):
         degree = sums["count"][:, 0]
         scale = degree.clamp(min=1) ** -self.popularity_power
         if not self.sketch:
-            return {"weight": (self._weight(sums, degree) * scale).to(server["weight"].dtype)}
+            return {"weight": self._weight(sums, degree).mul_(scale).to(server["weight"].dtype)}
         found = gram.ridge_of_sketch(sums["gram"], sums.get("cross"), server["sketch"], self.l2)
         factors = {"left": found[0], "right": found[1] * scale[:, None]}
         return {name: _padded(value, server[name]) for name, value in factors.items()} | {"sketch": server["sketch"]}
@@ -135,19 +136,19 @@ class FedGram(Method):
     # -- at a client, with the model --
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        rows = self._rows(chunk)
         if not self.sketch:
-            return rows @ down.shared["weight"][:, items]
-        return (rows @ down.shared["left"]) @ down.shared["right"][items].T
+            return self._times(chunk, down.shared["weight"])[:, items]
+        return self._times(chunk, down.shared["left"]) @ down.shared["right"][items].T
 
-    def _rows(self, chunk: Chunk) -> Tensor:
-        """What every user's items count today, [users, items]."""
-        count = np.diff(chunk.user_ptr)
-        age = np.repeat(chunk.user_ptr[1:], count) - 1 - np.arange(len(chunk.history))
-        fade = gram.fading(self.half_life, self.floor, int(count.max(initial=0)) + 1)[age] if self.order else 1.0
-        rows = np.zeros((len(count), chunk.world.items))
-        rows[np.repeat(np.arange(len(count)), count), chunk.history] = fade
-        return chunk.tensor(rows).to(chunk.world.dtype)
+    def _times(self, chunk: Chunk, table: Tensor) -> Tensor:
+        """Rows of what every user's items count today, times a table of items: only a history's rows are touched."""
+        at, ends, fade = chunk.tensor(chunk.history if self.order else chunk.items), chunk.tensor(chunk.user_ptr), None
+        if self.order:
+            count = np.diff(chunk.user_ptr)
+            age = np.repeat(chunk.user_ptr[1:], count) - 1 - np.arange(len(chunk.history))
+            by_age = gram.fading(self.half_life, self.floor, int(count.max(initial=0)) + 1)
+            fade = chunk.tensor(by_age[age]).to(table.dtype)
+        return embedding_bag(at, table, ends, mode="sum", include_last_offset=True, per_sample_weights=fade)
 
     def sample_bytes(self, world: World) -> int:
         # an item of a history is a row of two Grams where uploads are looked at one by one; samples have negatives,
@@ -155,13 +156,13 @@ class FedGram(Method):
         return 64 + (self.sketch or world.items) * world.dtype.itemsize // 2
 
     def score_bytes(self, world: World) -> int:
-        return super().score_bytes(world) + 16 * world.items
+        return super().score_bytes(world) + 8 * world.items
 
 
 def _table(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.ndarray | None) -> Rows | Folded:
     """Sum over users of weight * block, at the items of their histories; with `columns`, times the sketch."""
     world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
-    base = torch.zeros(world.items, width, dtype=world.dtype, device=world.device)
+    base = torch.zeros(1, 1, dtype=world.dtype, device=world.device).expand(world.items, width)
     total = np.zeros((world.items if chunk.foldable else len(chunk.history), width))
     for k, weight in enumerate(by_user):
         n = ends[k + 1] - ends[k]

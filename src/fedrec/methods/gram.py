@@ -45,10 +45,11 @@ def next_block(fade: np.ndarray, window: int) -> np.ndarray:
 
 def inverse(gram: Tensor, l2: float) -> Tensor:
     """(G + l2 I)^-1. Noise can leave a Gram matrix with negative eigenvalues: these are then taken for zero."""
-    shifted = (gram + gram.T) / 2
+    shifted = (gram + gram.T).mul_(0.5)
     shifted.diagonal().add_(l2)
     factor, failed = torch.linalg.cholesky_ex(shifted)
     if not failed:
+        del shifted  # of a large catalogue every matrix counts
         return torch.cholesky_inverse(factor)
     values, vectors = torch.linalg.eigh(shifted)
     return (vectors / values.clamp(min=l2)) @ vectors.T
@@ -57,11 +58,11 @@ def inverse(gram: Tensor, l2: float) -> Tensor:
 def ridge(gram: Tensor, cross: Tensor | None, l2: float) -> Tensor:
     """B with zero diagonal that minimises tr(B'GB) - 2 tr(B'M) + l2 |B|^2; without M, M = G, which is EASE."""
     p = inverse(gram, l2)
+    own = p.diagonal().clone()
     if cross is None:
-        weight = -p / p.diagonal()
-    else:
-        weight = p @ cross
-        weight -= p * (weight.diagonal() / p.diagonal())
+        return p.div_(-own).fill_diagonal_(0.0)
+    weight = p @ cross
+    weight -= p.mul_(weight.diagonal() / own)
     return weight.fill_diagonal_(0.0)
 
 
