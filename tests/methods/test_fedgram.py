@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import World, participants
+from fedrec.federation.contract import Down, State, World, participants
+from fedrec.federation.wire import Clip, Place
 from fedrec.methods import Ease, FedGram
 from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gram import fading, next_block, state_block
@@ -242,3 +245,34 @@ def test_the_command_line_says_so():
 
     assert "secure aggregation only" in CliRunner().invoke(app, ["methods", "fedgram"]).output
     assert "secure aggregation only" not in CliRunner().invoke(app, ["methods", "fedmf"]).output
+
+
+def clipped(method: FedGram, one: list[int], two: list[int], clip: float) -> list[torch.Tensor]:
+    """The whole uploads, as one row of numbers each, of two clients with these histories."""
+    world = World(items=8, clients=2, dtype=torch.float64)
+    user, item = np.repeat([0, 1], [len(one), len(two)]), np.array([*one, *two], dtype=np.int64)
+    data = ClientData.build(world, user, item, users=np.arange(2), client_ptr=np.arange(3), negatives=0)
+    _, sent = method.local(State(), Down(), data.chunk(np.arange(2)), 0)
+    place = Place(world, np.arange(2), 0, {})
+    uploads = Clip(clip).apply({name: reduction.value for name, reduction in sent.items()}, place)
+    return list(torch.cat([value.dense().flatten(1) for value in uploads.values()], 1))
+
+
+history = st.lists(st.integers(0, 7), unique=True, min_size=1)
+LOUD: list[dict[str, Any]] = [{}, ORDER, {"model": "linear"}, {"model": "linear", **ORDER}, {"sketch": 3}]
+
+
+@pytest.mark.parametrize("params", LOUD)
+@settings(max_examples=40, deadline=None)
+@given(one=history, two=history, clip=st.floats(0.01, 100))
+def test_clipped_uploads_lie_no_further_apart_than_the_noise_is_measured_by(params, one, two, clip):
+    method = FedGram(**params)
+    u, v = clipped(method, one, two, clip)
+    assert max(float(u.norm()), float(v.norm())) <= clip * (1 + 1e-12)
+    assert float((u - v).norm()) <= method.apart * clip * (1 + 1e-12)
+
+
+def test_that_bound_is_reached_and_a_sketch_has_none_so_low():
+    u, v = clipped(FedGram(), [0, 1], [2, 3, 4], 0.5)
+    assert float((u - v).norm()) == pytest.approx(FedGram().apart * 0.5)
+    assert FedGram(sketch=4).apart == 2.0

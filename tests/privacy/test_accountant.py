@@ -159,6 +159,13 @@ def test_noise_on_a_blind_sum_counts_as_noise_on_an_upload_and_rests_on_secure_s
     assert guarantee(parse_stages("clip=0.5,sum-gaussian=2"), 1, 1e-5).epsilon == epsilon_of(2.0, 1, 1e-5)
 
 
+def test_uploads_that_cannot_oppose_need_less_noise() -> None:
+    near, far = (with_budget(parse_stages("clip=0.5"), 1, 3.0, 1e-5, True, apart) for apart in (2**0.5, 2.0))
+    assert near[1].scale * 2**0.5 == pytest.approx(far[1].scale)
+    assert guarantee(near, 1, 1e-5, apart=2**0.5).epsilon == pytest.approx(3.0, rel=1e-6)
+    assert guarantee(near, 1, 1e-5).epsilon > 3.5  # type: ignore[operator]
+
+
 def test_what_clients_do_after_the_clipping_moves_a_sum() -> None:
     assert guarantee(parse_stages("clip=1,sum-gaussian=4,quantise=8"), 1, 1e-5).epsilon is None
     with pytest.raises(FedrecError, match="last stage"):

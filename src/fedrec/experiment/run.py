@@ -118,7 +118,8 @@ class Run:
             raise FedrecError(f"sum-gaussian protects a blind sum, which {self.method.name} has not; use gaussian")
         if self.config.epsilon is None:
             return stages
-        return with_budget(stages, self.method.rounds, self.config.epsilon, self.config.delta, blind)
+        budget = self.config.epsilon, self.config.delta
+        return with_budget(stages, self.method.rounds, *budget, blind, self.method.apart)
 
     def _prepare(self, data: Interactions | None) -> Prepared:
         config, central = self.config, self.method.centralised
@@ -308,7 +309,7 @@ class Run:
 
     def _privacy(self, uploads: int) -> dict[str, Any]:
         clear = any(entry["clear"] for entry in self.simulator.wire.ledger.rounds.values())
-        found = guarantee(self.stages, uploads, self.config.delta or 1e-5, clear)
+        found = guarantee(self.stages, uploads, self.config.delta or 1e-5, clear, self.method.apart)
         return {
             "stages": [str(stage) for stage in self.stages],
             "epsilon": found.epsilon,

@@ -250,6 +250,11 @@ class Method:
     def __post_init__(self) -> None:
         require_in_range(self)
 
+    @property
+    def apart(self) -> float:
+        """How many clips two uploads of one client can lie apart once both are clipped: noise is measured by it."""
+        return 2.0
+
     def cohorts(self, world: World) -> Sequence[Cohort]:
         return [Cohort("all", np.arange(world.clients))]
 

@@ -70,6 +70,17 @@ class FedGram(Method):
         _require(not (self.order and self.model == "gfcf"), "model=gfcf knows no order; use ease or linear")
         _require(not self.sketch or self.model == "ease", f"sketch works with model=ease, not {self.model}")
 
+    @property
+    def apart(self) -> float:
+        """Without a sketch no entry of an upload is negative, whatever the histories are: histories are marked by ones,
+        fading, `floor` and `co` are not negative, and clipping scales. So for any two uploads u and v of norm at most C
+
+            |u - v|^2 = |u|^2 + |v|^2 - 2 u'v <= 2 C^2
+
+        and histories without a common item reach it. The columns of a sketch have both signs.
+        """
+        return 2.0 if self.sketch else 2.0**0.5
+
     # -- the client's part: what its users add to the sums --
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:

@@ -8,6 +8,9 @@ clients does not amplify, because the server sees who takes part.
 
 Noise on a blind sum (`sum-gaussian`) is counted alike: another client's worth of data moves the sum by at most 2C. It
 holds against whoever sees nothing but sums, so it rests on secure aggregation.
+
+A method may know that its uploads cannot lie 2C apart (`Method.apart`): where no entry is ever negative, the product of
+two uploads u and v is not either, and |u - v|^2 = |u|^2 + |v|^2 - 2 u'v is at most 2 C^2.
 """
 
 from __future__ import annotations
@@ -38,8 +41,12 @@ class Guarantee:
     reason: str
 
 
-def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool = False) -> Guarantee:
-    """The (epsilon, delta) that a client has after this many uploads. `clear`: something left beside them as it was."""
+def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool = False,
+              apart: float = 2.0) -> Guarantee:  # fmt: skip
+    """The (epsilon, delta) that a client has after this many uploads. `clear`: something left beside them as it was.
+
+    `apart`: how many clips lie at most between an upload and one of other data.
+    """
     if clear:
         return Guarantee(None, None, uploads, "sample counts leave without noise beside the uploads; fedmf sends none")
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
@@ -51,7 +58,8 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool =
     norm = _norm_of([stage for stage in stages if stage is not noise] if blind else stages[:at])
     if not isinstance(noise, Gaussian) or norm is None:
         return Guarantee(None, None, uploads, _why_not(stages))
-    return Guarantee(epsilon_of(noise.scale / (2 * norm), uploads, delta), delta, uploads, BLIND if blind else LOCAL)
+    epsilon = epsilon_of(noise.scale / (apart * norm), uploads, delta)
+    return Guarantee(epsilon, delta, uploads, BLIND if blind else LOCAL)
 
 
 def epsilon_of(multiplier: float, uploads: int, delta: float) -> float:
@@ -87,7 +95,7 @@ def zcdp(ratio: float, steps: int, delta: float) -> tuple[float, float]:
     return rho, rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def noise_for(clip: float, uploads: int, epsilon: float, delta: float) -> float:
+def noise_for(clip: float, uploads: int, epsilon: float, delta: float, apart: float = 2.0) -> float:
     """The standard deviation that gives (epsilon, delta) over all uploads of a client, found by bisection."""
     uploads = max(1, uploads)
     low = high = 1.0
@@ -98,11 +106,11 @@ def noise_for(clip: float, uploads: int, epsilon: float, delta: float) -> float:
     while high / low > 1 + _CLOSE:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if epsilon_of(middle, uploads, delta) > epsilon else (low, middle)
-    return high * (1 + _MARGIN) * 2 * clip
+    return high * (1 + _MARGIN) * apart * clip
 
 
 def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None,
-                blind: bool = False) -> tuple[Stage, ...]:  # fmt: skip
+                blind: bool = False, apart: float = 2.0) -> tuple[Stage, ...]:  # fmt: skip
     """Insert the Gaussian noise that keeps every client within (epsilon, delta), right behind the clipping.
 
     `blind`: nobody sees less than the sum over clients, so it is the sum that gets the noise.
@@ -119,7 +127,7 @@ def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: fl
         raise FedrecError('--epsilon needs a bound on uploads: add --privacy "clip=1"')
     if blind and at < len(stages):
         raise FedrecError("--epsilon on a blind sum needs clip as the last stage: what follows it moves the sum")
-    noise = (SumGaussian if blind else Gaussian)(noise_for(norm, uploads, epsilon, delta))
+    noise = (SumGaussian if blind else Gaussian)(noise_for(norm, uploads, epsilon, delta, apart))
     return (*stages[:at], noise, *stages[at:])
 
 
