@@ -75,6 +75,9 @@ def run_command(
     train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
     valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
     test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
+    attributes: Annotated[
+        str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")
+    ] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec.experiment.batch import run_seeds
@@ -92,7 +95,7 @@ def run_command(
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
         "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
-        "valid": valid, "test": test,
+        "valid": valid, "test": test, "attributes": attributes,
     }  # fmt: skip
     if None not in (data, train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")

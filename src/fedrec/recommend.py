@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import Tensor
 from fedrec.data import read_table
 from fedrec.data.atomic import atomic_file
 from fedrec.data.attributes import title_terms
+from fedrec.data.items import read_items
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
 from fedrec.experiment import checkpoint
@@ -209,26 +208,11 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
 
 def read_arrivals(path: Path | str) -> list[Arrival]:
     """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`."""
-    try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FedrecError(f"cannot read the items {path}: {error}") from None
-    if not rows or "item" not in rows[0] or not {"tags", "title", "year"} & set(rows[0]):
-        raise FedrecError(f"{path} needs a header with item and any of tags, title, year, and a line for each new item")
-    found = [_arrival({key: (value or "").strip() for key, value in row.items() if key}, path) for row in rows]
-    if twice := [item for item, count in Counter(arrival.item for arrival in found).items() if count > 1]:
-        raise FedrecError(f"{path} has more than one line for item '{twice[0]}'; keep one, with its tags joined by |")
-    return found
-
-
-def _arrival(row: dict[str, str], path: Path | str) -> Arrival:
-    year = row.get("year", "")
-    if not row["item"] or (year and not re.fullmatch("[0-9]{1,4}", year)):
-        raise FedrecError(f"{path}: a line for item '{row['item']}' has no item, or a year that is no year")
-    tags = [tag.strip() for tag in row.get("tags", "").split("|") if tag.strip()]
-    title = row.get("title", "")
-    return Arrival(row["item"], (*tags, *title_terms(title, int(year or 0))), title)
+    lines = read_items(path)
+    if lines[0].numbers:
+        raise FedrecError(f"{path} has columns of numbers ({', '.join(lines[0].numbers)}); new items are described by "
+                          "tags, title and year")  # fmt: skip
+    return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title) for line in lines]
 
 
 def write_recommendations(path: Path, recommendations: Iterator[Recommendation]) -> int:

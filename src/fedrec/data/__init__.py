@@ -4,6 +4,7 @@ from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, with_tie
 from fedrec.data.fetch import cache_folder
 from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
+from fedrec.data.items import with_items
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
 from fedrec.data.splits import Split, cold_items, disjoint, global_time, leave_one_out, ratio, read, write
 from fedrec.data.stored import StoredSplit, load_split, stored_splits
@@ -40,6 +41,7 @@ __all__ = [
     "silos",
     "stored_splits",
     "synthetic",
+    "with_items",
     "with_ties",
     "write",
     "write_csv",

@@ -75,8 +75,8 @@ def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array,
         return _scaled(values, values[:warm].mean(0), np.where(scale > 0, scale, 1.0)), None
     counts, words = term_counts(info)
     if counts is None:
-        raise FedrecError(f"'{name}' has no item attributes, without which new items cannot be ranked; use ml-100k, "
-                          "ml-1m, citeulike-a:coldstart or synthetic")  # fmt: skip
+        raise FedrecError(f"'{name}' has no item attributes, without which new items cannot be ranked; use "
+                          "--attributes items.csv, or ml-100k, ml-1m, citeulike-a:coldstart or synthetic")  # fmt: skip
     encoder = Encoder.fit(counts[:warm], words)
     return encoder.encode(counts), encoder
 

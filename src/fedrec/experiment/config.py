@@ -39,6 +39,8 @@ class RunConfig:
     train: str | None = None
     valid: str | None = None
     test: str | None = None
+    attributes: str | None = None
+    """A file that describes the items, in place of what the data says of them."""
 
     def __post_init__(self) -> None:
         _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")

@@ -81,18 +81,22 @@ class Prepared:
         )
 
 
-def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False) -> Prepared:
-    """Filter, split and partition as the protocol says."""
+def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False,
+            items: str | None = None) -> Prepared:  # fmt: skip
+    """Filter, split and partition as the protocol says; `items` is a file that describes them."""
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
-    return prepare_split(_split(kept, protocol), protocol, silos, centralised, source=kept)
+    return prepare_split(_split(kept, protocol), protocol, silos, centralised, source=kept, items=items)
 
 
 def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
-                  source: Interactions | None = None, clients: Partition | None = None) -> Prepared:  # fmt: skip
+                  source: Interactions | None = None, clients: Partition | None = None,
+                  items: str | None = None) -> Prepared:  # fmt: skip
     """Somebody's split, taken as it is, with its own clients unless others are asked for."""
-    source = source or split.train
-    warm = None
+    source, warm = source or split.train, None
+    if items is not None:
+        source = rooms.with_items(source, items)
+        split = replace(split, notes=(*split.notes, source.notes[-1]))
     if protocol.split == "cold-items":
         split, source, warm = _cold_last(split, source)
     split, rest = _thinned(split, protocol.train_fraction)

@@ -125,11 +125,13 @@ class Run:
         config, central = self.config, self.method.centralised
         if config.train is not None and config.test is not None:
             given = rooms.read(config.train, config.valid, config.test)
-            return prepare_split(given, self.protocol, config.silos, central)
+            return prepare_split(given, self.protocol, config.silos, central, items=config.attributes)
         if data is None and config.data in {stored.name for stored in rooms.stored_splits()}:
             stored, clients = rooms.load_split(config.data)
-            return prepare_split(rooms.disjoint(stored), self.protocol, config.silos, central, clients=clients)
-        return prepare(data if data is not None else rooms.load(config.data), self.protocol, config.silos, central)
+            given, items = rooms.disjoint(stored), config.attributes
+            return prepare_split(given, self.protocol, config.silos, central, clients=clients, items=items)
+        table = data if data is not None else rooms.load(config.data)
+        return prepare(table, self.protocol, config.silos, central, config.attributes)
 
     # -- the work --
 

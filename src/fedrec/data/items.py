@@ -1,0 +1,123 @@
+"""The user's own description of items: a CSV with a line for each, in words or in numbers."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedrec.data.interactions import Interactions, ItemInfo
+from fedrec.errors import FedrecError
+
+WORDS = ("tags", "title", "year")
+
+
+@dataclass(frozen=True)
+class ItemLine:
+    """What a file says of one item. `numbers` are its columns of other names."""
+
+    item: str
+    tags: tuple[str, ...] = ()
+    title: str = ""
+    year: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_items(path: Path | str) -> list[ItemLine]:
+    """The lines of a CSV with a column `item`, and either any of `tags` (joined by |), `title`, `year`, or numbers.
+
+    Beside numbers a title is only shown, never learned from.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            names, *rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FedrecError(f"cannot read the items {path}: {error}") from None
+    _check_header(path, names, len(rows))
+    found = [_line(path, names, row) for row in rows]
+    if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:
+        raise FedrecError(f"{path} has more than one line for item '{twice[0]}'; keep one, with its tags joined by |")
+    return found
+
+
+def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
+    if not rows or "item" not in names or len(names) < 2:
+        raise FedrecError(f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
+                          "a line for each item")  # fmt: skip
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise FedrecError(f"{path} has two columns '{twice[0]}'; give each a name of its own")
+    words = [name for name in names if name in ("tags", "year")]
+    if words and (numbers := _numbers(names)):
+        raise FedrecError(f"{path} describes items in words ({', '.join(words)}) and in numbers "
+                          f"({', '.join(numbers)}), but one kind alone is learned from; drop the other")  # fmt: skip
+
+
+def _numbers(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in ("item", *WORDS)]
+
+
+def _line(path: Path | str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
+    """One line; cells that are missing at its end are empty."""
+    cells = dict.fromkeys(names, "") | dict(zip(names, row, strict=False))
+    place = f"{path}, line of item '{cells['item']}'"
+    if not cells["item"] or len(row) > len(names):
+        raise FedrecError(f"{place} has no item, or more cells than the header; mend or drop it")
+    year = cells.get("year", "")
+    if year and not re.fullmatch("[0-9]{1,4}", year):
+        raise FedrecError(f"{place}: '{year}' is no year; write four digits or nothing")
+    tags = tuple(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip())
+    numbers = {name: _number(f"{place}, column {name}", cells[name]) for name in _numbers(names)}
+    return ItemLine(cells["item"], tags, cells.get("title", ""), int(year or 0), numbers)
+
+
+def _number(place: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise FedrecError(f"{place}: '{text}' is not a number; columns other than item, tags, title and year hold some")
+    return value
+
+
+def with_items(data: Interactions, path: Path | str) -> Interactions:
+    """The same interactions with items described by a file, in place of what was known of them."""
+    lines = {line.item: line for line in read_items(path)}
+    names = [str(item) for item in data.item_ids.tolist()]
+    lacking = [name for name in names if name not in lines]
+    if len(lacking) == len(names):
+        raise FedrecError(f"{path} describes no item of '{data.name}': it has items such as {_some(lines)}, the data "
+                          f"such as {_some(names)}; use the same ids")  # fmt: skip
+    if lacking and next(iter(lines.values())).numbers:
+        raise FedrecError(f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "
+                          "numbers are needed for all of them")  # fmt: skip
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    note = f"{len(names) - len(lacking):,} of {len(names):,} items are described by {path}"
+    info = _info([lines.get(name, ItemLine(name)) for name in names])
+    return replace(data, info=info, version=f"{data.version}+items-{digest}", notes=(*data.notes, note))
+
+
+def _some(names: Mapping[str, object] | Sequence[str]) -> str:
+    return ", ".join(list(names)[:3])
+
+
+def _info(lines: Sequence[ItemLine]) -> ItemInfo:
+    titles = np.array([line.title for line in lines], dtype=str) if any(line.title for line in lines) else None
+    if lines[0].numbers:
+        values = np.array([list(line.numbers.values()) for line in lines], dtype=np.float32)
+        return ItemInfo(titles, features=sp.csr_matrix(values))
+    names = tuple(sorted({tag for line in lines for tag in line.tags}))
+    column = {tag: j for j, tag in enumerate(names)}
+    cells = [(i, column[tag]) for i, line in enumerate(lines) for tag in dict.fromkeys(line.tags)]
+    at = np.array(cells, dtype=np.int64).reshape(-1, 2)
+    tags = sp.csr_matrix((np.ones(len(at), np.float32), (at[:, 0], at[:, 1])), shape=(len(lines), len(names)))
+    years = np.array([line.year for line in lines], dtype=np.int64)
+    return ItemInfo(titles, tags if names else None, names, years if years.any() else None)

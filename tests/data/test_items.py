@@ -1,0 +1,159 @@
+"""Attributes that users bring for their own data: read, checked, matched to items by id."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedrec import cli
+from fedrec.data import load, with_items, write_csv
+from fedrec.data.attributes import item_attributes
+from fedrec.data.items import ItemLine, read_items
+from fedrec.errors import FedrecError
+from fedrec.evaluation import protocol
+from fedrec.experiment.prepare import prepare
+from fedrec.recommend import Recommender
+
+WORLD = "synthetic@users=60+items=120+interactions=1500+attributes=30+seed=1"
+PROTOCOL = "ifedrec,ks=3+5,select_metric=recall@3+recall@5"
+
+
+def file(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> tuple[Path, Path]:
+    """A synthetic world as two files of somebody's own: interactions, and what describes the items."""
+    world = load(WORLD)
+    write_csv(world, tmp_path / "my.csv")
+    assert world.info is not None
+    assert world.info.tags is not None
+    rows = [f"{item},{'|'.join(world.info.tag_names[j] for j in world.info.tags[i].indices)}"
+            for i, item in enumerate(world.item_ids)]  # fmt: skip
+    rows.reverse()  # lines are found by their item, wherever they stand
+    return tmp_path / "my.csv", file(tmp_path / "items.csv", "item,tags\n" + "\n".join([*rows, "unknown,tag0"]) + "\n")
+
+
+def test_lines(tmp_path: Path) -> None:
+    found = read_items(
+        file(tmp_path / "a.csv", '\ufeffitem, tags ,title,year\n7,a | b|,"One, two",1999\n\n x ,,,\ny\n')
+    )
+    assert found == [ItemLine("7", ("a", "b"), "One, two", 1999), ItemLine("x"), ItemLine("y")]
+    numbers = read_items(file(tmp_path / "b.csv", "price,item,size,title\n1.5,7,-2,One\n"))
+    assert numbers == [ItemLine("7", (), "One", 0, {"price": 1.5, "size": -2.0})]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "needs a header"),
+        ("item\n1\n", "needs a header"),
+        ("item,tags\n", "needs a header"),
+        ("id,tags\n1,a\n", "needs a header"),
+        ("item,tags,tags\n1,a,b\n", "two columns 'tags'"),
+        ("item,tags,price\n1,a,2\n", "in words (tags) and in numbers (price)"),
+        ("item,price\n1,cheap\n", "item '1', column price: 'cheap' is not a number"),
+        ("item,price\n1,\n", "'' is not a number"),
+        ("item,price\n1,nan\n", "'nan' is not a number"),
+        ("item,year\n1,late\n", "'late' is no year"),
+        ("item,tags\n,a\n", "has no item"),
+        ("item,tags\n1,a,b\n", "more cells than the header"),
+        ("item,tags\n1,a\n1,b\n", "more than one line for item '1'"),
+    ],
+)
+def test_mistakes_in_the_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(FedrecError) as error:
+        read_items(file(tmp_path / "items.csv", text))
+    assert said in str(error.value)
+    assert "items.csv" in str(error.value)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FedrecError, match=r"cannot read the items .*none\.csv"):
+        read_items(tmp_path / "none.csv")
+
+
+def test_the_same_attributes_as_built_in_ones(own: tuple[Path, Path]) -> None:
+    world = load(WORLD)
+    mine = with_items(load(str(own[0])), own[1])
+    there = np.isin(world.item_ids, mine.item_ids)  # a table has no items that nobody met
+    assert world.info is not None
+    kept = world.info.take(np.flatnonzero(there))
+    for warm in (80, int(there.sum())):
+        assert np.array_equal(item_attributes(mine.info, warm, "")[0], item_attributes(kept, warm, "")[0])
+
+
+def test_items_without_a_line(own: tuple[Path, Path], tmp_path: Path) -> None:
+    table = load(str(own[0]))
+    first, second = table.item_ids[:2]
+    words = with_items(table, file(tmp_path / "words.csv", f"item,tags,title\n{first},a,One\n"))
+    assert words.notes[-1].startswith(f"1 of {table.n_items} items are described by ")
+    assert words.info is not None
+    assert words.info.titles is not None
+    assert words.info.titles[:2].tolist() == ["One", ""]
+    with pytest.raises(FedrecError, match=f"no line for {table.n_items - 1} items .* for instance {second}; numbers"):
+        with_items(table, file(tmp_path / "numbers.csv", f"item,price\n{first},1\n"))
+    with pytest.raises(
+        FedrecError, match=r"describes no item of 'my\.csv': it has items such as x1, x2, the data"
+    ):
+        with_items(table, file(tmp_path / "others.csv", "item,tags\nx1,a\nx2,b\n"))
+
+
+def test_numbers_are_scaled_by_the_items_of_training(own: tuple[Path, Path], tmp_path: Path) -> None:
+    table = load(str(own[0]))
+    values = np.random.default_rng(0).normal(5, 3, (table.n_items, 2))
+    lines = [f"{item},{a!r},{b!r}" for item, (a, b) in zip(table.item_ids, values.tolist(), strict=True)]
+    given = str(file(tmp_path / "numbers.csv", "item,price,size\n" + "\n".join(lines)))
+    prepared = prepare(table, protocol(PROTOCOL), items=given)
+    warm = prepared.n_trained
+    vectors = prepared.described[0]
+    np.testing.assert_allclose(vectors[:warm].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(vectors[:warm].std(0), 1, atol=1e-5)
+    place = {str(item): k for k, item in enumerate(table.item_ids)}
+    order = [place[str(item)] for item in prepared.source.item_ids]
+    scaled = (values[order] - values[order][:warm].mean(0)) / values[order][:warm].std(0)
+    np.testing.assert_allclose(vectors, scaled.clip(-5, 5), atol=1e-5)
+
+
+def fedrec(*words: str) -> int:
+    sys.argv = ["fedrec", *words]
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0)
+
+
+SMALL = ("--protocol", PROTOCOL, "--set", "dim=8", "--set", "align=0.04", "--rounds", "2", "-q")
+
+
+def test_own_data_end_to_end(own: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, items = map(str, own)
+    assert fedrec("run", "ifedrec", "--data", table, *SMALL, "--out", str(tmp_path / "none")) == 2
+    assert "use --attributes items.csv" in capsys.readouterr().err
+    run = ("run", "ifedrec", "--data", table, "--attributes", items, *SMALL)
+    assert fedrec(*run, "--out", str(tmp_path / "run")) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "+items-" in summary["dataset"]["version"]
+    assert any("items are described by" in note for note in summary["notes"])
+    assert len(Recommender(tmp_path / "run", cold=True).for_user("5", 3)) == 3
+    new = file(tmp_path / "new.csv", "item,tags\nn1,tag1|tag2\nn2,tag7\n")
+    assert fedrec("cold-add", str(tmp_path / "run"), str(new), "--user", "5") == 0
+    numbers = file(tmp_path / "numbers.csv", "item,price\nn1,2\n")
+    assert fedrec("cold-add", str(tmp_path / "run"), str(numbers), "--user", "5") == 2
+    assert "columns of numbers (price)" in capsys.readouterr().err
+
+
+def test_own_split_end_to_end(own: tuple[Path, Path], tmp_path: Path) -> None:
+    table, items = map(str, own)
+    assert fedrec("data", "split", table, "--out", str(tmp_path / "parts"), "--protocol", PROTOCOL) == 0
+    parts = [word for part in ("train", "valid", "test")
+             for word in (f"--{part}", str(tmp_path / "parts" / f"{part}.csv"))]  # fmt: skip
+    for name, data in (("split", parts), ("whole", ["--data", table])):
+        assert fedrec("run", "ifedrec", *data, "--attributes", items, *SMALL, "--out", str(tmp_path / name)) == 0
+    split, whole = (json.loads((tmp_path / name / "summary.json").read_text())["test"] for name in ("split", "whole"))
+    assert split == whole
