@@ -103,14 +103,15 @@ NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=140, epochs=3, lr=0.05,
               weight_decay_dense=0.01)  # fmt: skip
 
 
-def fit_network(method: LocalTraining, data: ClientData, compiled: bool, own: bool = False) -> tuple[Fitted, float]:
+def fit_network(method: LocalTraining, data: ClientData, compiled: bool, own: bool = False,
+                left: torch.Tensor | None = None) -> tuple[Fitted, float]:  # fmt: skip
     """From weights (and tables, where each has its own) that differ from client to client; and the mean loss."""
     chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
     shift = torch.arange(12, dtype=data.world.dtype) / 50
     common = {"item": method.init_items(chunk.world), **method.init_dense(chunk.world)}
     spread = {name: value + shift.reshape(-1, *[1] * value.dim()) for name, value in common.items()}
     tables = spread.pop("item")
-    fitted = fit(method, chunk, tables if own else tables[0], dense=spread, weight=torch.arange(1, 13))
+    fitted = fit(method, chunk, tables if own else tables[0], dense=spread, weight=torch.arange(1, 13), own=left)
     total, count = chunk.observed["loss"]
     return fitted, total / count
 
@@ -167,6 +168,39 @@ def test_what_the_network_kernel_lacks_is_left_to_torch():
     assert isinstance(fit_network(NCF, data, compiled=True)[0].table, Folded)
     assert isinstance(fit_network(replace(NCF, pulling=0.1), data, compiled=True)[0].table, Rows)
     assert isinstance(fit_network(replace(NCF, backbone="neumf"), data, compiled=True)[0].table, Rows)
+
+
+@dataclass(frozen=True)
+class InTurn(LocalTraining):
+    """The head, then the rows."""
+
+    phases = (("user", "dense"), ("item",))
+
+
+@pytest.mark.parametrize("kind", [LocalTraining, InTurn])
+@pytest.mark.parametrize(("reduction", "early_exit"), [("mean", 0.0), ("sum", 0.02)])
+def test_the_linear_kernel_is_the_torch_program(kind, reduction, early_exit):
+    """Own tables; a common start, whose sum comes out; and a common start that leaves every client its table."""
+    method = kind(backbone="linear", dim=6, init_std=0.5, batch=20, epochs=4, lr=0.05, lr_item=0.3,
+                  weight_decay_dense=0.01, reduction=reduction, early_exit=early_exit)  # fmt: skip
+    data = tiny_world(per_user=[15, 9, 1, 3, 15, 6, 2, 8, 4, 5, 7, 0])
+    compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
+    assert_same_network(compiled, plain)
+    assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
+    left = [torch.zeros(12, 40, 6, dtype=torch.float64) for _ in range(2)]
+    compiled, plain = (fit_network(method, data, c, left=left[c]) for c in (True, False))
+    assert_same_network(compiled, plain)
+    assert isinstance(compiled[0].table, Folded), "the kernel was not used"
+    assert torch.allclose(left[True], left[False], atol=1e-12)
+    weight = torch.arange(1, 13)[:, None, None]
+    expected = (weight * (left[False] - method.init_items(data.world))).sum(0)
+    assert torch.allclose(compiled[0].table.total, expected, atol=1e-11)
+
+
+def test_what_the_linear_kernel_lacks_is_left_to_torch():
+    method = LocalTraining(backbone="linear", dim=6)
+    for lacking in ({"optimiser": "adam"}, {"loss": "bpr"}):
+        assert isinstance(fit_network(replace(method, **lacking), tiny_world(), compiled=True)[0].table, Rows)
 
 
 def test_the_log_shows_the_same_mean_loss():

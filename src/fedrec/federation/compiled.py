@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Folded, Tensors
-from fedrec.models import MF, NCF, Backbone
+from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose, stream
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Work:
     keys: np.ndarray
     loss: np.ndarray
     seen: np.ndarray
+    own: np.ndarray  # [clients, items, d] for each client's table after a shared start, or empty
 
     def data(self) -> tuple[np.ndarray, ...]:
         data = self.chunk.data
@@ -50,6 +51,9 @@ class Kernel:
 
     train: Callable[[Work, Tensors], tuple[np.ndarray, Tensors]]
     pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
+    only: Callable[[LocalTraining], bool] = lambda method: True  # whether it knows these settings
+    in_turn: bool = False  # whether the rows may move after everything else, in a second pass over the batch
+    leaves_tables: bool = False  # whether it can leave each client's table after a shared start
 
 
 def kernel_of(model: Backbone) -> Kernel | None:
@@ -57,18 +61,18 @@ def kernel_of(model: Backbone) -> Kernel | None:
 
 
 def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 dense: Tensors, weight: Tensor | None) -> Fitted:  # fmt: skip
+                 dense: Tensors, weight: Tensor | None, own: Tensor | None = None) -> Fitted:  # fmt: skip
     from fedrec.federation.training import Fitted
 
     shared, trained = table.dim() == 2, user.clone(memory_format=torch.contiguous_format)
-    work = work_of(method, chunk, round, trained, table, weight)
+    work = work_of(method, chunk, round, trained, table, weight, own)
     total, dense = kernel.train(work, dense)
     chunk.observe("loss", float(work.loss.sum()), int(work.seen.sum()))
     return Fitted(trained, Folded(table, torch.from_numpy(total), len(chunk.clients)) if shared else table, dense)
 
 
 def work_of(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-            weight: Tensor | None = None) -> Work:  # fmt: skip
+            weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
     world, count, shared = chunk.world, len(chunk.clients), table.dim() == 2
     return Work(
@@ -82,6 +86,7 @@ def work_of(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table
         np.array([stream(world.seed, purpose, round) for purpose in (Purpose.NEGATIVES, Purpose.ORDER)], np.uint64),
         np.zeros(count),
         np.zeros(count, dtype=np.int64),
+        (table.new_empty(0, 0, 0) if own is None else own).numpy(),
     )
 
 
@@ -120,7 +125,28 @@ def _network(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
     return parts.sum(0, dtype=np.float64), trained
 
 
-KERNELS: dict[type, Kernel] = {MF: Kernel(_factors, pulls=("adam",)), NCF: Kernel(_network)}
+def _linear(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
+    from fedrec.federation.linear_kernels import train_linear
+
+    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
+    hyper = (float(rates["dense"]), float(rates["item"]), float(method.weight_decay_dense), method.batch, method.epochs,
+             method.reduction == "mean", float(method.early_exit), len(method.phases) > 1)  # fmt: skip
+    parts = np.empty((len(work.blocks) - 1, items if work.shared else 0, method.dim), dtype=work.tables.dtype)
+    train_linear(work.data(), items, work.chunk.data.negatives, work.keys, hyper, head.numpy(), bias.numpy(),
+                 work.tables, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+    return parts.sum(0, dtype=np.float64), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
+
+
+def _steepest(method: LocalTraining) -> bool:
+    return method.optimiser == "sgd" and method.loss == "bce"
+
+
+KERNELS: dict[type, Kernel] = {
+    MF: Kernel(_factors, pulls=("adam",)),
+    NCF: Kernel(_network),
+    Linear: Kernel(_linear, only=_steepest, in_turn=True, leaves_tables=True),
+}
 
 
 def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:

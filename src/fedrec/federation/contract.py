@@ -112,8 +112,10 @@ class Rows:
         start, way = self.base[self.item], self.way()
         return start if way is None or self.shift is None else start + self.shift[self.owner, None] * way[self.item]
 
-    def dense(self) -> Tensor:
-        table, way = self.base.unsqueeze(0).repeat(self.clients, 1, 1), self.way()
+    def dense(self, out: Tensor | None = None) -> Tensor:
+        """All tables whole, into `out` if it is given."""
+        shape, way = (self.clients, *self.base.shape), self.way()
+        table = (self.base.new_empty(shape) if out is None else out).copy_(self.base.expand(shape))
         if way is not None and self.shift is not None:
             table += self.shift[:, None, None] * way
         table[self.owner, self.item] = self.value
@@ -243,6 +245,7 @@ class Method:
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
     # One client's upload would show everything, so nobody may see it: outside a simulation, secure sums or nothing.
     blind_sum: ClassVar[bool] = False
+    per_round: ClassVar[tuple[str, ...]] = ()  # server tensors with an entry for each round: more rounds, more entries
     cache_bytes: ClassVar[int | None] = None  # on a processor, chunks that train beyond this size only wait for memory
 
     rounds: int = 100

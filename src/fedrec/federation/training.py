@@ -28,6 +28,8 @@ from fedrec.random import Purpose, fold, fold_tensor, normal, signed, stream, un
 
 USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
 SMALL = 2_000_000  # parameters in a step
+TOGETHER = [{"user", "item", "dense"}]  # phases of a step
+IN_TURN = [{"user", "dense"}, {"item"}]
 
 
 @dataclass
@@ -133,16 +135,21 @@ class LocalTraining(Method):
     # -- training --
 
     def fit(self, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors | None = None,
-            weight: Tensor | None = None, fold: bool = True) -> Fitted:  # fmt: skip
+            weight: Tensor | None = None, fold: bool = True, own: Tensor | None = None) -> Fitted:  # fmt: skip
         """Train from `table`: [items, d] common to all, or [clients, items, d], which is then updated in place.
 
         `dense` has a leading client axis. `weight` (one per client) is what a mean will use; with `fold` and a
-        chunk from which only sums leave, the weighted sum is formed on the fly.
+        chunk from which only sums leave, the weighted sum is formed on the fly. From a common start, `own` [clients,
+        items, d] becomes what each client then has.
         """
         kernel = self._kernel(chunk, table, fold)
-        if kernel is not None:
-            return fit_compiled(kernel, self, chunk, round, user, table, dense or {}, weight)
-        return self.descent()(self, chunk, round, user, table, dense or {}).run()
+        if kernel is not None and (own is None or kernel.leaves_tables):
+            return fit_compiled(kernel, self, chunk, round, user, table, dense or {}, weight, own)
+        fitted = self.descent()(self, chunk, round, user, table, dense or {}).run()
+        if own is not None:
+            assert isinstance(fitted.table, Rows)
+            fitted.table.dense(own)
+        return fitted
 
     def descent(self) -> type[Descent]:
         """How a chunk's clients descend: a method whose local loss has further terms names its own kind."""
@@ -181,7 +188,8 @@ class LocalTraining(Method):
             kernel is not None
             and world.compiled
             and world.device.type == "cpu"
-            and [set(kinds) for kinds in self.phases] == [{"user", "item", "dense"}]
+            and kernel.only(self)
+            and [set(kinds) for kinds in self.phases] in ([TOGETHER, IN_TURN] if kernel.in_turn else [TOGETHER])
             and self.moments == LocalTraining.moments
             and (self.pull() == 0 or self.optimiser in kernel.pulls)
             and self.descent() is Descent

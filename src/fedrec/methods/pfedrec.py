@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
+from fedrec.federation.contract import Down, Mean, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.methods.comparison import TOGETHER, Aggregating
 
 STARTS = "starts"  # on the server: the table that every round began with
@@ -37,6 +37,7 @@ class PFedRec(Aggregating):
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
     fold_in_rounds: ClassVar[int | None] = 30
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": {**TOGETHER, "backbone": "mf", "lr_item": 0.01}}
+    per_round: ClassVar[tuple[str, ...]] = (STARTS,)
     # every batch: a step on the head, then a new forward pass and a step on the table
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"), ("item",))
 
@@ -86,15 +87,15 @@ class PFedRec(Aggregating):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         head = {name: state.per_client[name] for name in self.model.dense_shapes()}
         method = self.for_world(chunk.world)
-        fitted = method.fit(chunk, round, state.per_user["user"], down.shared["item"], head, fold=False)
-        assert isinstance(fitted.table, Rows)
+        own = state.per_client.get("item")
+        fitted = method.fit(chunk, round, state.per_user["user"], down.shared["item"], head, own=own)
         kept, users = dict(fitted.dense), {"user": fitted.user}
         if self.replays():
             kept |= {BEFORE + name: value.clone() for name, value in head.items()}
             kept[TRAINED] = torch.full_like(state.per_client[TRAINED], round)
             users[BEFORE + "user"] = state.per_user["user"].clone()
-        elif self.score_with == "local":
-            kept["item"] = fitted.table.dense()
+        elif own is not None:
+            kept["item"] = own
         return State(kept, users), {"item": Mean(fitted.table)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
@@ -133,11 +134,11 @@ class PFedRec(Aggregating):
         if last == NEVER:
             return start.expand(len(chunk.clients), -1, -1)
         head = {name: state.per_client[BEFORE + name] for name in self.model.dense_shapes()}
-        method, again = self.for_world(chunk.world), chunk.data.chunk(chunk.clients, chunk.cohort)
+        method, again = self.for_world(chunk.world), chunk.data.chunk(chunk.clients, chunk.cohort, foldable=True)
+        own = start.new_empty(len(chunk.clients), *start.shape)
         with torch.enable_grad():
-            fitted = method.fit(again, last, state.per_user[BEFORE + "user"], start, head, fold=False)
-        assert isinstance(fitted.table, Rows)
-        return fitted.table.dense()
+            method.fit(again, last, state.per_user[BEFORE + "user"], start, head, own=own)
+        return own
 
     def score_bytes(self, world: World) -> int:
         table = 2 * world.items * self.dim * world.dtype.itemsize if self.replays() else 0

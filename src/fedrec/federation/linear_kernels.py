@@ -1,0 +1,138 @@
+"""Compiled training of a linear scorer of item rows, w.q + b, one client after another on every core.
+
+As `kernels.py`, with the head (w, b) in the place of a user vector. Where the head moves first, every batch is gone
+through twice. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, prange
+
+from fedrec.federation.kernels import FAST, add_changes, draw_rows, fold, order_samples, put_rows, take_rows
+
+
+@njit(**FAST)
+def _slopes(head, bias, rows, slot, batch, n_pos, coef, touched, logits):
+    """Add dloss/dlogit of one batch to the coefficients of its rows; returns the summed loss."""
+    for t in range(len(batch)):
+        touched[t] = slot[batch[t]]
+        total = bias
+        for f in range(len(head)):
+            total += head[f] * rows[touched[t], f]
+        logits[t] = total
+    loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
+    for t in range(len(batch)):
+        x = logits[t]
+        e = math.exp(-abs(x))
+        label = 1.0 if batch[t] < n_pos else 0.0
+        coef[touched[t]] += (1.0 if x >= 0 else e) / (1.0 + e) - label
+        loss += max(x, 0.0) - x * label
+        product *= 1.0 + e
+        if product > 1e300:
+            loss += math.log(product)
+            product = 1.0
+    return loss + math.log(product)
+
+
+@njit(**FAST)
+def _step(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
+    """Move head and touched rows, or one of both, against their gradients; coefficients are forgotten."""
+    real, slope = head.dtype.type, 0.0
+    gradient[:] = 0.0
+    for k in touched:
+        c = coef[k]
+        coef[k] = 0.0  # a row that was drawn twice moves once
+        slope += c
+        if moves_head:
+            for f in range(len(head)):
+                gradient[f] += c * rows[k, f]
+        if moves_rows:
+            step = real(rates[1] * c)
+            for f in range(len(head)):
+                rows[k, f] -= step * head[f]
+    if moves_head:
+        step, shrink = real(rates[0]), real(decay)
+        for f in range(len(head)):
+            head[f] -= step * (gradient[f] + shrink * head[f])
+        bias[0] -= step * (real(slope) + shrink * bias[0])
+
+
+@njit(**FAST)
+def _train(head, bias, rows, slot, n_pos, order_key, hyper, scratch):
+    """All epochs of one client; returns the summed loss and how many epochs it is from."""
+    rate_head, rate_row, decay, batch, epochs, mean, early_exit, in_turn = hyper
+    order, touched, logits, coef, gradient = scratch
+    for k in range(len(rows)):
+        coef[k] = 0.0
+    loss, average = 0.0, 0.0
+    for epoch in range(epochs):
+        order_samples(order_key, epoch, len(slot), batch, order)
+        for low in range(0, len(slot), batch):
+            now = order[low : min(low + batch, len(slot))]
+            scale = 1.0 / len(now) if mean else 1.0
+            rates, hit = (rate_head * scale, rate_row * scale), touched[: len(now)]
+            loss += _slopes(head, bias[0], rows, slot, now, n_pos, coef, hit, logits)
+            if in_turn:
+                _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
+                _slopes(head, bias[0], rows, slot, now, n_pos, coef, hit, logits)
+            _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
+        before, average = average, loss / (len(slot) * (epoch + 1))
+        if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:
+            return loss, epoch + 1
+    return loss, epochs
+
+
+@njit(**FAST)
+def _train_block(low, high, part, data, n_items, slots, keys, hyper, heads, biases, table, shared, own, weight, loss,
+                 seen):  # fmt: skip
+    """Clients low:high one after another; see `train_linear`."""
+    clients, places, users, user_ptr, items, pool_ptr, gap = data
+    dtype, width, most = table.dtype, table.shape[2], 0
+    for k in range(low, high):
+        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
+    samples = most * (1 + slots)
+    held_most, size = min(samples, n_items), min(samples, hyper[3])
+    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
+    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(held_most + 1, dtype=np.uint32)
+    slot_of[:] = -1
+    part[:] = 0.0
+    held = np.empty((held_most, width), dtype)
+    scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(held_most, dtype),
+               np.empty(width, dtype))  # fmt: skip
+    for k in range(low, high):
+        begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
+        n_pos, whole = end - begin, table[0 if shared else k]
+        if shared and len(own):
+            own[k] = whole
+        if n_pos == 0:
+            continue
+        mine = slot[: n_pos * (1 + slots)]
+        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
+                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
+        rows, which = held[:used], ids[:used]
+        take_rows(rows, whole, which)
+        loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys[1], np.uint64(clients[k])), hyper,
+                                 scratch)  # fmt: skip
+        seen[k] = epochs * len(mine)
+        if shared:
+            add_changes(part, rows, whole, which, weight[k])
+            if len(own):
+                put_rows(rows, own[k], which)
+        else:
+            put_rows(rows, whole, which)
+
+
+@njit(parallel=True, cache=True, **FAST)
+def train_linear(data, n_items, slots, keys, hyper, heads, biases, table, shared, own, weight, blocks, parts, loss,
+                 seen):  # fmt: skip
+    """Train clients of one user each. `heads` [clients, d] and `biases` [clients, 1] are updated in place.
+
+    As `ncf_kernels.train_networks`; with `own` [clients, items, d] not empty, a shared start leaves each client's
+    whole table there.
+    """
+    for b in prange(len(blocks) - 1):
+        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, keys, hyper, heads, biases, table,
+                     shared, own, weight, loss, seen)  # fmt: skip
