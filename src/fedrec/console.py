@@ -84,7 +84,7 @@ class Plain(Listener):
 
 
 def _show_notes(run: Run) -> None:
-    for note in (*run.prepared.notes, *run.method.remarks(run.world)):
+    for note in run.notes:
         err.print(f"note: {note}", style="dim")
 
 

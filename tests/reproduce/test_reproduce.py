@@ -147,3 +147,17 @@ def test_a_dry_run_shows_commands_and_leaves_nothing(tmp_path: Path, capsys: pyt
     said = capsys.readouterr().out
     assert "fedrec run fedca --protocol" in said or "fedrec run fedca --backbone mf --preset paper" in said
     assert not (tmp_path / "x").exists()
+
+
+def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:
+    table = dataclasses.replace(SMALL, rows=SMALL.rows[1:], seeds=[0], protocols=["honest"])
+    (cell,) = cells(table, tmp_path, "cpu", "8G")
+    run_cells([cell], 1, lambda line: None)
+    elsewhere = cells(table, tmp_path, "cpu", "2G")
+    require_runnable(elsewhere)
+    told: list[str] = []
+    run_cells(elsewhere, 1, told.append)
+    assert told == ["1 runs, 1 of them already there"]
+    (cell.folder / "summary.json").unlink()
+    with pytest.raises(FedrecError, match=r"other settings \(memory\)"):  # what is under way goes on where it began
+        require_runnable(elsewhere)

@@ -31,6 +31,10 @@ def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
 def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
     """Put tensors back in place; their names and shapes must be those of this simulator."""
     expected = tensors_of(simulator)
+    for name in (f"server.{own}" for own in simulator.method.per_round):
+        if name in tensors and name in expected:  # made for fewer rounds: those that follow are still empty
+            more = max(0, len(expected[name]) - len(tensors[name]))
+            tensors[name] = torch.cat([tensors[name], tensors[name].new_zeros(more, *tensors[name].shape[1:])])
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in expected.items()}:
         raise FedrecError("the checkpoint belongs to another method or data set; use a fresh --out folder")
     device = simulator.world.device

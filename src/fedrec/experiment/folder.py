@@ -59,6 +59,12 @@ class RunFolder:
         self._write_config(config)
         self.summary.unlink(missing_ok=True)
 
+    def discard_unused(self) -> None:
+        """Leave nothing behind of a run that ended before its first round did."""
+        if {path.name for path in self.path.iterdir()} == {self.config.name}:
+            self.config.unlink()
+            self.path.rmdir()
+
     def _write_config(self, config: Mapping[str, Any]) -> None:
         import tomli_w
 

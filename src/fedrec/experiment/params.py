@@ -15,7 +15,7 @@ from fedrec.methods.kinds import backbones_of, choose_kind
 
 
 def build_method(
-    name: str,
+    name: str | type[Method],
     *,
     backbone: str | None = None,
     preset: str | None = None,

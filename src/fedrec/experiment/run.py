@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,24 @@ from torch import Tensor
 
 from fedrec import data as rooms
 from fedrec.data import Interactions
-from fedrec.errors import DivergedError, FedrecError
+from fedrec.errors import DivergedError, FedrecError, unknown
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.params import build_method
+from fedrec.experiment.params import build_method, convert
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
-from fedrec.federation.wire import Stage, SumGaussian, parse_stages
+from fedrec.federation.wire import Noise, Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
+from fedrec.methods.kinds import kinds_of
 from fedrec.privacy.accountant import guarantee, with_budget
 from fedrec.version import __version__
 
 CHECKPOINT_SECONDS = 60.0
+FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
 
 
 class Listener:
@@ -63,10 +65,11 @@ class Result:
 class Run:
     """A configured run. Building it checks everything that can be checked before any work is done."""
 
-    def __init__(self, config: RunConfig, data: Interactions | None = None) -> None:
+    def __init__(self, config: RunConfig, data: Interactions | None = None, method: Method | None = None) -> None:
+        """`method` takes the place of the one that `config` names."""
         self.config = config
         self.memory = parse_memory(config.memory)
-        self.method: Method = build_method(
+        self.method: Method = method or build_method(
             config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
         )
         self.protocol: Protocol = protocol(config.protocol)
@@ -93,8 +96,30 @@ class Run:
         self.simulator = Simulator(
             self.method, self.prepared.clients(self.world), self.stages, self.memory, self._attributes()
         )
+        self._require_protected()
         self.progress = Progress()
         self._best: dict[str, Tensor] | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What every report of this run should say."""
+        ignored = [name for name in FEDERATED if getattr(self.config, name) != getattr(RunConfig, name)]
+        central = self.method.centralised and ignored
+        here = [f"{self.method.name} has all data in one place; ignored: {', '.join(ignored)}"] if central else []
+        return [*self.prepared.notes, *here, *self.method.remarks(self.world)]
+
+    def _require_protected(self) -> None:
+        """Noise on an upload by name, and a budget, must fit what clients send; one of them says what that is."""
+        if not self.stages or self.method.blind_sum:
+            return
+        names, clear = self.simulator.preview()
+        for stage in self.stages:
+            if isinstance(stage, Noise) and names and stage.only not in ("", *names):
+                raise unknown("upload", stage.only, names)
+        if self.config.epsilon is not None and clear:
+            equal = "add --set shares=equal" if hasattr(self.method, "shares") else "use fedmf, which sends none"
+            raise FedrecError(f"--epsilon: {self.method.name} sends sample counts without noise, so no epsilon holds; "
+                              f"{equal}")  # fmt: skip
 
     def _require_cold(self) -> None:
         """Items that nobody met in training have only their attributes to be ranked by."""
@@ -287,7 +312,7 @@ class Run:
             },
             "protocol": self.protocol.label,
             "leaks": list(self.protocol.leaks),
-            "notes": [*self.prepared.notes, *method.remarks(self.world)],
+            "notes": self.notes,
             "clients": self.world.clients,
             "seed": self.config.seed,
             "rounds_run": progress.next_round,
@@ -322,25 +347,29 @@ class Run:
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
-            data: Interactions | None = None) -> Result:  # fmt: skip
-    """Run `config` into the folder `out` (None: nothing is written)."""
+            data: Interactions | None = None, method: Method | None = None) -> Result:  # fmt: skip
+    """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names."""
     if out is None:
-        return Run(config, data).execute(None, listener)
+        return Run(config, data, method).execute(None, listener)
     if resume and RunFolder(out).config.exists():
         folder = RunFolder.open(out)
         require_same(read_config(folder.config), config.to_dict(), folder.path)
-        run = Run(config, data)
+        run = Run(config, data, method)
         run.resume(folder)
         folder.reopen(config.to_dict())
-    else:
-        RunFolder(out).require_free()
-        run = Run(config, data)
-        folder = RunFolder.create(out, config.to_dict())
-    return run.execute(folder, listener)
+        return run.execute(folder, listener)
+    RunFolder(out).require_free()
+    run = Run(config, data, method)
+    folder = RunFolder.create(out, config.to_dict())
+    try:
+        return run.execute(folder, listener)
+    except FedrecError:
+        folder.discard_unused()
+        raise
 
 
 def run(
-    method: str,
+    method: str | Method | type[Method],
     data: str | Interactions = "ml-100k",
     *,
     protocol: str = "honest",
@@ -351,6 +380,7 @@ def run(
 ) -> Result:
     """Train and evaluate one method; the Python face of `fedrec run`.
 
+    `method` is a name, or a method that need not be registered: an object or a class.
     `params` are fields of the run (seed, rounds, silos, participation, ...) or parameters of the method (dim, lr, ...).
     """
     fields = set(RunConfig.__dataclass_fields__)
@@ -360,7 +390,26 @@ def run(
     table = data if isinstance(data, Interactions) else None
     name = f"{data.name}@{data.version}" if isinstance(data, Interactions) else data
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
-    return execute(make_config(values), None if out is None else Path(out), resume, data=table)
+    made = None if isinstance(method, str) else _handed_over(method, values)
+    return execute(make_config(values), None if out is None else Path(out), resume, data=table, method=made)
+
+
+def _handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
+    """A method that was given itself, with the settings given beside it; `values` then say by name what it is."""
+    own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
+    if isinstance(method, type):
+        made = build_method(method, **own, params=values["params"])
+    elif own.pop("preset") is not None:
+        raise FedrecError("a method that is an object has all its settings: give its class, or leave preset out")
+    else:
+        changes = values["params"] | {name: value for name, value in own.items() if value is not None}
+        made = replace(method, **{name: convert(type(method), name, value) for name, value in changes.items()})
+    known = methods().get(made.name)
+    if not made.name or (known is not None and type(made) not in kinds_of(known)):
+        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: name: ClassVar[str] = ...")
+    settings = {item.name: getattr(made, item.name) for item in fields(made)}
+    values |= {"method": made.name, "rounds": settings.pop("rounds"), "params": settings}
+    return made
 
 
 def _require_selectable(protocol: Protocol) -> None:

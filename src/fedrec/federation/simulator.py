@@ -91,6 +91,20 @@ class Simulator:
         if lost:
             raise DivergedError(f"{lost[0]} is no longer finite in round {number}", self.method.remedy())
 
+    def preview(self) -> tuple[list[str], int]:
+        """What the first client of the first round would send: the names, and bytes that no stage touches.
+
+        Nothing is sent or kept. A method that is silent in that round says nothing.
+        """
+        plan = self.method.plan(self.world, self.server, 0)
+        for home, chunk, where in self._chunks(plan.uploads()[:1]):
+            taken = self._take(home, where)
+            state = State(*({name: value.clone() for name, value in part.items()}
+                            for part in (taken.per_client, taken.per_user)))  # fmt: skip
+            _, payload = self.method.local(state, self.method.broadcast(self.server, chunk.clients, 0), chunk, 0)
+            return sorted(payload), self.wire.clear(payload)
+        return [], 0
+
     def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
         down = self.method.broadcast(self.server, chunk.clients, number)
         self.wire.send_down(down, chunk.clients, number)

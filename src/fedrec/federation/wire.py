@@ -100,7 +100,9 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class _Noise:
+class Noise:
+    """On every entry that is not a whole number."""
+
     scale: float
     only: str = ""  # the one upload that it acts on; empty: all
     per_entry = True
@@ -108,7 +110,7 @@ class _Noise:
 
     def apply(self, values: Values, place: Place) -> Values:
         if self.only and self.only not in values:
-            raise FedrecError(f"noise on '{self.only}': clients upload {', '.join(sorted(values))}")
+            raise unknown("upload", self.only, values)
         return {
             name: value if self.only not in ("", name) else self._noised(_dense(value), name, place)
             for name, value in values.items()
@@ -139,7 +141,7 @@ class _Noise:
 
 
 @dataclass(frozen=True)
-class Laplace(_Noise):
+class Laplace(Noise):
     """Laplace noise of this scale on every entry."""
 
     kernel = "add_laplace"
@@ -149,7 +151,7 @@ class Laplace(_Noise):
 
 
 @dataclass(frozen=True)
-class Gaussian(_Noise):
+class Gaussian(Noise):
     """Gaussian noise of this standard deviation on every entry."""
 
     kernel = "add_normal"
@@ -229,9 +231,9 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
                 f"privacy stage '{part}' comes after quantise, which must be the last: what it sends is final"
             )
         stage = STAGES[name](number)
-        if only and (not isinstance(stage, _Noise) or isinstance(stage, SumGaussian)):
+        if only and (not isinstance(stage, Noise) or isinstance(stage, SumGaussian)):
             raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")
-        stages.append(replace(stage, only=only) if isinstance(stage, _Noise) else stage)
+        stages.append(replace(stage, only=only) if isinstance(stage, Noise) else stage)
     return tuple(stages)
 
 
@@ -291,7 +293,7 @@ class Wire:
         if not payload:
             return
         self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
-        self.ledger.sent_clear(round, sum(self._clear(r) for r in payload.values()))
+        self.ledger.sent_clear(round, self.clear(payload))
         if not self.stages:
             basket.add(payload, clients, cohort)
             return
@@ -321,8 +323,11 @@ class Wire:
             values = stage.apply(values, place)
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
-    def _clear(self, reduction: Reduction) -> int:
+    def clear(self, payload: dict[str, Reduction]) -> int:
         """Bytes of all clients that no stage touches: the weights of means, and whole numbers."""
+        return sum(self._clear(reduction) for reduction in payload.values())
+
+    def _clear(self, reduction: Reduction) -> int:
         value = reduction.value
         if isinstance(value, Tensor) and not value.is_floating_point():
             return int(np.broadcast_to(self._bytes(reduction, len(value)), len(value)).sum())

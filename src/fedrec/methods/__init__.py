@@ -96,8 +96,10 @@ def methods() -> dict[str, type[Method]]:
     return found
 
 
-def method_class(name: str) -> tuple[type[Method], Mapping[str, object]]:
+def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, object]]:
     """The method with this name or alias (in any case), and the parameters that the alias implies."""
+    if isinstance(name, type):
+        return name, {}
     known = methods()
     for method in (kind for usual in known.values() for kind in kinds_of(usual)):
         names: dict[str, Mapping[str, object]] = {method.name: {}, **method.aliases}
