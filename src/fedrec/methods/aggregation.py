@@ -20,6 +20,7 @@ Outer = Literal["cos", "sin"]
 Weights = Literal["eq5", "eq8", "released"]
 
 BLOCK = 1 << 21  # float64 numbers held at once by an operation that goes in blocks (16 MiB)
+STRIPS = 4  # of rows, of a matrix of which half is needed
 RANK = 1e-6  # singular values below this part of the largest count as zero
 ROUNDING = 1e-12  # and so do those that centring rows leaves where nothing should be left
 
@@ -36,13 +37,20 @@ def simplex_project(points: Tensor) -> Tensor:
 
 
 def inner_products(stack: Tensor, centred: bool = False) -> Tensor:
-    """Of all pairs of clients, multiplied in the type they have; block sums in float64. `centred`: less their mean."""
+    """Of all pairs of clients, multiplied in the type they have; block sums in float64. `centred`: less their mean.
+
+    The matrix is symmetric: little more than the half below the diagonal is computed.
+    """
     flat = stack.flatten(1)
+    strip = -(-len(flat) // STRIPS)
     gram = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
     for columns in _blocks(flat.shape[1], len(flat)):
         part = flat[:, columns] - flat[:, columns].mean(0) if centred else flat[:, columns]
-        gram += part @ part.T
-    return gram
+        for start in range(0, len(part), strip):
+            rows, so_far = slice(start, start + strip), slice(start + strip)
+            gram[rows, so_far] += part[rows] @ part[so_far].T
+    below = gram.tril(-1)
+    return gram.diagonal().diag() + below + below.T
 
 
 def square_distances(stack: Tensor) -> Tensor:
