@@ -41,6 +41,8 @@ def network(method: Method, p: dict[str, Tensor], user: Tensor, x: Tensor) -> Te
         for layer in range(CROSS):
             cross = start * (cross @ p[f"cross{layer}"][0]) + p[f"cross_bias{layer}"] + cross
         return p["out"][0] @ torch.cat([cross, deep]) + p["out_bias"][0]
+    if method.backbone == "linear":
+        return p["weight0"][0] @ torch.tanh(e) + p["bias0"][0]
     pair = torch.cat([user, torch.tanh(e) if isinstance(method, IFedRecLAN) else e])
     return p["weight1"][0] @ torch.relu(p["weight0"] @ pair + p["bias0"]) + p["bias1"][0]
 
@@ -72,7 +74,8 @@ def reference(method: Method, data: ClientData, rounds: int) -> dict[str, Tensor
         server = {k: torch.stack([up[k] for up in sent]).mean(0) for k in server}
     with torch.no_grad():
         scores = torch.stack([rating(method, server | mine, mine["user"], x[: world.items]) for mine in own])
-    held = {f"server.{k}": v for k, v in server.items()} | {"user.user": torch.stack([mine["user"] for mine in own])}
+    held = {f"server.{k}": v for k, v in server.items()}
+    held |= {("user." if k == "user" else "client.") + k: torch.stack([mine[k] for mine in own]) for k in own[0]}
     return held | {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
 
 
@@ -94,6 +97,11 @@ class TestFedDCN(ContentTests):
 
 class TestIFedRecLAN(ContentTests):
     method = with_attributes(IFedRecLAN, **SMALL)
+
+
+class TestLinearLAN(ContentTests):
+    still = ("user.user",)  # the linear scorer has no user vector
+    method = with_attributes(IFedRecLAN, **SMALL, backbone="linear")
 
 
 class TestFedVBPR(MethodTests):

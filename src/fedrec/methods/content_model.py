@@ -18,16 +18,19 @@ from fedrec.models import NCF, Backbone
 
 
 @dataclass(frozen=True)
-class ContentNCF:
-    """A network on [user; g(x)], g(x) = E x + e or its tanh. Its items are rows of attributes."""
+class Content:
+    """A model whose item vectors are g(x) = E x + e, or its tanh. Its items are rows of attributes."""
 
-    dim: int
+    upper: Backbone
     squash: bool = False
-    has_user = True
 
-    @cached_property
-    def upper(self) -> NCF:
-        return NCF(self.dim, (self.dim,))
+    @property
+    def dim(self) -> int:
+        return self.upper.dim
+
+    @property
+    def has_user(self) -> bool:
+        return self.upper.has_user
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         return self.upper.dense_shapes()
@@ -59,7 +62,7 @@ class ContentModel(LocalTraining):
 
     @cached_property
     def model(self) -> Backbone:
-        return ContentNCF(self.dim)
+        return Content(NCF(self.dim, (self.dim,)))
 
     def upper_layers(self, world: World) -> Tensors:
         return uniform_layers(world, DENSE, self.model.dense_shapes())

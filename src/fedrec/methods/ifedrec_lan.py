@@ -1,7 +1,8 @@
 """IFedRec with the attribute network on the clients: the published ablation "w/ LAN".
 
-Each client's item table is tanh(W x_v + b) of attributes that it is sent; W and b are averaged, the user vector and
-the network above are private. No server network, no alignment.
+Each client's item table is tanh(W x_v + b) of attributes that it is sent; W and b are averaged, what rates them is
+private: the user vector and the network (backbone ncf), or the linear scorer (linear). All step together. No server
+network, no alignment.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from fedrec.methods.content_model import ContentModel, ContentNCF
-from fedrec.models import Backbone
+from fedrec.methods.content_model import Content, ContentModel
+from fedrec.models import NCF, Backbone, Linear
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class IFedRecLAN(ContentModel):
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"w/ LAN": {}}
     summary: ClassVar[str] = "ablation of ifedrec: the attribute network on the clients, which see attributes"
     paper: ClassVar[str] = "Zhang et al., WWW 2024"
+    backbones: ClassVar[tuple[str, ...]] = ("ncf", "linear")
+    backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {"linear": {"lr": 0.1}}
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
     kept: ClassVar[bool] = True
 
@@ -28,4 +31,4 @@ class IFedRecLAN(ContentModel):
 
     @cached_property
     def model(self) -> Backbone:
-        return ContentNCF(self.dim, squash=True)
+        return Content(NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else Linear(self.dim), squash=True)
