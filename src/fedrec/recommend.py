@@ -210,7 +210,7 @@ def read_arrivals(path: Path | str) -> list[Arrival]:
     """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`."""
     lines = read_items(path)
     if lines[0].numbers:
-        raise FedrecError(f"{path} has columns of numbers ({', '.join(lines[0].numbers)}); new items are described by "
+        raise FedrecError(f"{path} has columns of numbers ({', '.join(list(lines[0].numbers)[:3])}); new items are described by "
                           "tags, title and year")  # fmt: skip
     return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title) for line in lines]
 

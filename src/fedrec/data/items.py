@@ -18,6 +18,7 @@ from fedrec.data.interactions import Interactions, ItemInfo
 from fedrec.errors import FedrecError
 
 WORDS = ("tags", "title", "year")
+LARGEST = 1e30  # number, so that its square is one too
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ def read_items(path: Path | str) -> list[ItemLine]:
     _check_header(path, names, len(rows))
     found = [_line(path, names, row) for row in rows]
     if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:
-        raise FedrecError(f"{path} has more than one line for item '{twice[0]}'; keep one, with its tags joined by |")
+        raise FedrecError(
+            f"{path} has more than one line for item '{twice[0]:.40}'; keep one, with its tags joined by |"
+        )
     return found
 
 
@@ -53,11 +56,11 @@ def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
         raise FedrecError(f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
                           "a line for each item")  # fmt: skip
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise FedrecError(f"{path} has two columns '{twice[0]}'; give each a name of its own")
+        raise FedrecError(f"{path} has two columns '{twice[0]:.40}'; give each a name of its own")
     words = [name for name in names if name in ("tags", "year")]
     if words and (numbers := _numbers(names)):
         raise FedrecError(f"{path} describes items in words ({', '.join(words)}) and in numbers "
-                          f"({', '.join(numbers)}), but one kind alone is learned from; drop the other")  # fmt: skip
+                          f"({_some(numbers)}), but one kind alone is learned from; drop the other")  # fmt: skip
 
 
 def _numbers(names: Sequence[str]) -> list[str]:
@@ -67,14 +70,14 @@ def _numbers(names: Sequence[str]) -> list[str]:
 def _line(path: Path | str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
     """One line; cells that are missing at its end are empty."""
     cells = dict.fromkeys(names, "") | dict(zip(names, row, strict=False))
-    place = f"{path}, line of item '{cells['item']}'"
+    place = f"{path}, line of item '{cells['item']:.40}'"
     if not cells["item"] or len(row) > len(names):
         raise FedrecError(f"{place} has no item, or more cells than the header; mend or drop it")
     year = cells.get("year", "")
     if year and not re.fullmatch("[0-9]{1,4}", year):
-        raise FedrecError(f"{place}: '{year}' is no year; write four digits or nothing")
+        raise FedrecError(f"{place}: '{year:.40}' is no year; write four digits or nothing")
     tags = tuple(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip())
-    numbers = {name: _number(f"{place}, column {name}", cells[name]) for name in _numbers(names)}
+    numbers = {name: _number(f"{place}, column {name:.40}", cells[name]) for name in _numbers(names)}
     return ItemLine(cells["item"], tags, cells.get("title", ""), int(year or 0), numbers)
 
 
@@ -83,8 +86,9 @@ def _number(place: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise FedrecError(f"{place}: '{text}' is not a number; columns other than item, tags, title and year hold some")
+    if not abs(value) <= LARGEST:
+        raise FedrecError(f"{place}: '{text:.40}' is not a number up to {LARGEST:g}; columns other than item, tags, title "
+                          "and year hold numbers")  # fmt: skip
     return value
 
 
@@ -106,11 +110,11 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
 
 
 def _some(names: Mapping[str, object] | Sequence[str]) -> str:
-    return ", ".join(list(names)[:3])
+    return ", ".join(f"{name:.40}" for name in list(names)[:3])
 
 
 def _info(lines: Sequence[ItemLine]) -> ItemInfo:
-    titles = np.array([line.title for line in lines], dtype=str) if any(line.title for line in lines) else None
+    titles = np.array([line.title for line in lines], dtype=object) if any(line.title for line in lines) else None
     if lines[0].numbers:
         values = np.array([list(line.numbers.values()) for line in lines], dtype=np.float32)
         return ItemInfo(titles, features=sp.csr_matrix(values))
