@@ -210,8 +210,8 @@ def read_arrivals(path: Path | str) -> list[Arrival]:
     """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`."""
     lines = read_items(path)
     if lines[0].numbers:
-        raise FedrecError(f"{path} has columns of numbers ({', '.join(list(lines[0].numbers)[:3])}); new items are described by "
-                          "tags, title and year")  # fmt: skip
+        names = ", ".join(list(lines[0].numbers)[:3])
+        raise FedrecError(f"{path} has columns of numbers ({names}); new items are described by tags, title and year")
     return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title) for line in lines]
 
 

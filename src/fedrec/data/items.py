@@ -45,9 +45,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
     _check_header(path, names, len(rows))
     found = [_line(path, names, row) for row in rows]
     if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:
-        raise FedrecError(
-            f"{path} has more than one line for item '{twice[0]:.40}'; keep one, with its tags joined by |"
-        )
+        raise FedrecError(f"{path} has several lines for item '{twice[0]:.40}'; keep one, with its tags joined by |")
     return found
 
 
@@ -87,8 +85,8 @@ def _number(place: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= LARGEST:
-        raise FedrecError(f"{place}: '{text:.40}' is not a number up to {LARGEST:g}; columns other than item, tags, title "
-                          "and year hold numbers")  # fmt: skip
+        raise FedrecError(f"{place}: '{text:.40}' is not a number up to {LARGEST:g}; columns other than item, tags, "
+                          "title and year hold numbers")  # fmt: skip
     return value
 
 
