@@ -118,3 +118,13 @@ def test_run_from_python(tmp_path: Path) -> None:
 def test_runs_with_equal_seeds_are_equal_and_others_are_not() -> None:
     first, again, other = (fedrec.run("fedmf", WORLD, rounds=2, dim=4, seed=seed).test for seed in (1, 1, 2))
     assert first == again != other
+
+
+def test_only_the_top_floor_speaks_to_the_terminal() -> None:
+    source = Path(fedrec.__file__).parent
+    upstairs = {"cli.py", "console.py", "doctor.py", "commands"}
+    speaking = [
+        path for path in source.rglob("*.py") if re.search(r"import console\b|fedrec\.console", path.read_text())
+    ]
+    assert speaking
+    assert {path.relative_to(source).parts[0] for path in speaking} <= upstairs

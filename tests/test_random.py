@@ -17,7 +17,6 @@ from fedrec.random import (
     BITS,
     Purpose,
     below,
-    below_array,
     fold,
     fold_array,
     fold_tensor,
@@ -94,7 +93,6 @@ class TestBelow:
     def test_same_everywhere_and_in_range(self, draw, bound):
         expected = ((draw >> 32) * bound) >> 32
         assert int(below(torch.tensor(signed(draw)), bound)) == expected
-        assert int(below_array(np.array(draw, np.uint64), bound)) == expected
         assert 0 <= expected < bound
 
 

@@ -75,12 +75,10 @@ def run_command(
     train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
     valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
     test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
-    attributes: Annotated[
-        str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")
-    ] = None,
+    attributes: Annotated[str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
-    from fedrec.experiment.batch import run_seeds
+    from fedrec.commands.run import run_seeds
     from fedrec.experiment.config import make_config, read_config
     from fedrec.experiment.params import parse_settings
 
@@ -199,7 +197,7 @@ def compare_command(
 
     found = find_runs(runs)
     compare(found)  # refuses to mix before any work is done
-    comparison = compare(with_references(found) if references else found)
+    comparison = compare(with_references(found, console.progress) if references else found)
     chosen = choose_metrics(comparison, metrics)
     tests = None if significance is False else testing.significance(comparison, required=bool(significance))
     by_default = testing.metric_to_test(comparison) or chosen[0]
@@ -247,7 +245,7 @@ def report_command(
         return
     if set_:
         raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
-    path = write_report(find_runs(runs), out or runs[0] / "report.html", references, users)
+    path = write_report(find_runs(runs), out or runs[0] / "report.html", references, users, console.progress)
     console.out.print(f"{path} written")
 
 
@@ -266,7 +264,7 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
     """Run a paper's tables again, beside what it prints and under the honest protocol; goes on where it stopped."""
-    from fedrec.reproduce.command import Wanted, reproduce, show_papers
+    from fedrec.commands.reproduce import Wanted, reproduce, show_papers
 
     if target is None:
         show_papers()
@@ -312,7 +310,7 @@ def audit_leak(
     json_: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
 ) -> None:
     """Does a protocol, or somebody's split and scores, give away what it tests? Exit code 1 where a check fails."""
-    from fedrec.audit.command import leak
+    from fedrec.commands.audit import leak
 
     files = {"train": train, "test": test, "valid": valid, "negatives": negatives, "train_negatives": train_negatives,
              "scores": scores}  # fmt: skip

@@ -48,7 +48,7 @@ class Bar(Listener):
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         parts = [f"loss {log.observed['loss']:.4f}"] if "loss" in log.observed else []
         if progress.best_round >= 0:
-            parts.append(f"best {self.metric} {progress.best_value:.4f} (round {progress.best_round})")
+            parts.append(f"best {self.metric} {progress.best_value:.4f} (round {progress.best_round + 1})")
         parts.append(f"{log.clients / max(log.seconds, 1e-9):,.0f} clients/s")
         self.bar.update(self.task, completed=log.round + 1, note="  ".join(parts))
 
@@ -103,6 +103,11 @@ def listener(label: str, quiet: bool, as_json: bool) -> Listener:
     return Bar(label) if err.is_terminal else Plain(label)
 
 
+def progress(label: str) -> Listener:
+    """Of something that runs beside what was asked for."""
+    return listener(label, quiet=False, as_json=False)
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """A plain table on stdout; numbers to the right."""
     drawn = Table(*(), title=title, box=None, pad_edge=False, title_justify="left")
@@ -132,7 +137,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         out.print(f"not honest: {leak}", style="yellow")
     out.print(
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
-        f"{summary['clients']:,} clients; round {summary['best_round']} of {summary['rounds_run']} chosen"
+        f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} chosen"
     )
     names = [name for name in summary["test"] if not name.startswith("hr@")]
     rows = [

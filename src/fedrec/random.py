@@ -89,11 +89,6 @@ def below(draw: Tensor, bound: Tensor | int) -> Tensor:
     return (_shift(draw, 32) * bound) >> 32
 
 
-def below_array(draw: np.ndarray, bound: np.ndarray | int) -> np.ndarray:
-    scaled = (draw >> np.uint64(32)) * np.asarray(bound, dtype=np.uint64)
-    return (scaled >> np.uint64(32)).astype(np.int64)
-
-
 def uniform(draw: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Uniform on the open interval (0, 1): never 0, so that its logarithm is finite."""
     return ((_shift(draw, 12).to(torch.float64) + 0.5) * 2.0**-52).to(dtype)

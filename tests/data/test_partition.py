@@ -14,7 +14,7 @@ from .strategies import tables
 def test_one_user_per_client() -> None:
     partition = one_user_per_client(4)
     assert partition.n_clients == 4
-    assert partition.users_of(2).tolist() == [2]
+    assert partition.client_of().tolist() == partition.users.tolist() == [0, 1, 2, 3]
     with pytest.raises(FedrecError):
         one_user_per_client(0)
 

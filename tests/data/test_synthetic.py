@@ -50,7 +50,8 @@ def test_the_truth_ranks_the_next_item_better_than_popularity() -> None:
     world = synthetic(users=800, items=1000, seed=3)
     split = leave_one_out(world.interactions)
     item = split.test.item
-    truth = world.true_scores(split.test.user)
+    now = (world.taste + world.drift)[split.test.user]
+    truth = now @ world.item_factors.T + world.popularity
     assert truth.shape == (800, 1000)
     by_truth = (truth > truth[np.arange(800), item][:, None]).sum(axis=1)
     by_popularity = (world.popularity > world.popularity[item][:, None]).sum(axis=1)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation import PRESETS, Protocol, protocol
+from fedrec.evaluation import PRESETS, protocol
 from fedrec.evaluation.fields import KINDS, parse, text
 from fedrec.evaluation.protocol import FIELDS
 
@@ -111,21 +109,6 @@ def test_mistakes_are_one_line_that_says_what_to_do(spec: str, message: str) -> 
         protocol(spec)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("spec", ["honest", "honest-time", "honest,patience=10,ks=1+2,min_interactions=3"])
-def test_dictionaries_survive_json(spec: str) -> None:
-    made = protocol(spec)
-    assert Protocol.from_dict(json.loads(json.dumps(made.to_dict()))) == made
-
-
-def test_dictionaries_are_checked() -> None:
-    with pytest.raises(FedrecError, match="did you mean 'neg_pool'"):
-        Protocol.from_dict({"name": "mine", "neg_pol": "leaked"})
-    with pytest.raises(FedrecError, match="legal: honest, leaked"):
-        Protocol.from_dict({"name": "mine", "neg_pool": 3})
-    with pytest.raises(FedrecError, match="needs a name"):
-        Protocol.from_dict({})
 
 
 def test_time_falls_back_only_without_stamps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,10 +67,10 @@ def test_a_run_that_never_began_leaves_no_folder(tmp_path: Path, monkeypatch: py
     config = RunConfig(method="fedmf", data=SMALL, rounds=3, params={"dim": "4"})
     real, ends = driver.Simulator.round, {"at": 0}
 
-    def failing(self: Simulator, number: int) -> object:
+    def failing(self: Simulator, number: int, *rest: Any) -> object:
         if number == ends["at"]:
             raise FedrecError("enough")
-        return real(self, number)
+        return real(self, number, *rest)
 
     monkeypatch.setattr(driver.Simulator, "round", failing)
     with pytest.raises(FedrecError, match="enough"):

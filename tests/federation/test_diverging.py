@@ -65,5 +65,5 @@ def test_one_upload_that_is_not_finite_is_enough() -> None:
 
     simulator = Simulator(Broken(), tiny_world())
     simulator.round(0)
-    with pytest.raises(FedrecError, match="the upload 'mine' is no longer finite in round 1: "):
+    with pytest.raises(FedrecError, match="the upload 'mine' is no longer finite in round 2: "):
         simulator.round(1)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
-from fedrec.reproduce.command import Wanted, reproduce
 from fedrec.reproduce.definition import Row, Table, chosen, narrowed, papers, tables
 from fedrec.reproduce.page import write_page
 

@@ -45,9 +45,6 @@ class Partition:
         """Users per client."""
         return np.diff(self.offsets)
 
-    def users_of(self, client: int) -> Array:
-        return self.users[self.offsets[client] : self.offsets[client + 1]]
-
     def client_of(self) -> Array:
         """[n_users] the client of each user."""
         client = np.empty(self.n_users, dtype=np.int64)

@@ -50,11 +50,6 @@ class World:
     popularity: Array = field(repr=False)
     """[n_items] log-weight of each item for a user without taste."""
 
-    def true_scores(self, users: Array) -> Array:
-        """[len(users), n_items] log-odds of what each user takes next, at the end of the history."""
-        now = self.taste[users] + self.drift[users]
-        return np.asarray(now @ self.item_factors.T + self.popularity)
-
 
 def synthetic(
     users: int = 1000,

@@ -91,29 +91,6 @@ class Protocol:
         """One sentence for each choice that keeps the figures from being read as recommendation accuracy."""
         return tuple(sentence for key, value, sentence in LEAKS if getattr(self, key) == value)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON and TOML; tuples become lists and None is left out."""
-        plain = {key: _listed(value) for key, value in dataclasses.asdict(self).items()}
-        return {key: value for key, value in plain.items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Protocol:
-        """The inverse of `to_dict`. Absent fields take the defaults of `honest`."""
-        for key in values:
-            if key != "name" and key not in FIELDS:
-                raise unknown("protocol field", key, FIELDS)
-        if "name" not in values:
-            raise FedrecError("a protocol needs a name: add name = 'honest' or your own")
-        return cls(**{key: _tupled(value) for key, value in values.items()})
-
-
-def _listed(value: Any) -> Any:
-    return [_listed(part) for part in value] if isinstance(value, tuple) else value
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(_tupled(part) for part in value) if isinstance(value, list | tuple) else value
-
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Protocol) if field.name != "name")
 

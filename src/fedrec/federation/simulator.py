@@ -89,7 +89,7 @@ class Simulator:
         lost = ["the loss"] if not math.isfinite(observed.get("loss", 0.0)) else []
         lost += [f"the upload '{name}'" for name, value in ups.reduced.items() if not bool(value.sum().isfinite())]
         if lost:
-            raise DivergedError(f"{lost[0]} is no longer finite in round {number}", self.method.remedy())
+            raise DivergedError(f"{lost[0]} is no longer finite in round {number + 1}", self.method.remedy())
 
     def preview(self) -> tuple[list[str], int]:
         """What the first client of the first round would send: the names, and bytes that no stage touches.

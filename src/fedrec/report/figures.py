@@ -12,7 +12,7 @@ from markupsafe import Markup
 from fedrec.report import charts
 from fedrec.report.charts import Bar, Line
 from fedrec.report.comparison import Row
-from fedrec.report.records import Curve, curve, pooled, rank_shares, within
+from fedrec.report.records import FIRST, Curve, curve, pooled, rank_shares, within
 from fedrec.report.views import View
 
 Figure = dict[str, Any]  # svg and caption
@@ -65,11 +65,11 @@ def _line(view: View, found: Curve, flat_reference: bool = False) -> Line:
     if flat_reference and view.reference and len(found.rounds):  # a level to compare with, not a curve to follow
         at = [run.summary["best_round"] for run in view.row.runs]
         level = float(np.mean([found.mean[int(np.argmin(np.abs(found.rounds - best)))] for best in at]))
-        return Line(view.name, [0.0], [level], style=view.style)
+        return Line(view.name, [float(FIRST)], [level], style=view.style)
     band = view.row.seeds > 1 and len(found.rounds) > 1
-    marks = sorted({float(run.summary["best_round"]) for run in view.row.runs})
+    marks = sorted({float(run.summary["best_round"] + FIRST) for run in view.row.runs})
     low, high = (found.low, found.high) if band else (None, None)
-    return Line(view.name, found.rounds, found.mean, low, high, marks, view.style)
+    return Line(view.name, found.rounds + FIRST, found.mean, low, high, marks, view.style)
 
 
 def user_charts(shown: Sequence[View], chance: Mapping[str, float], k: int) -> list[Figure]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedrec.experiment.run import Listener
 from fedrec.report import figures
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
 from fedrec.report.page import write_page
 from fedrec.report.price import price_table
-from fedrec.report.records import per_user
-from fedrec.report.references import cheap_references, with_references
+from fedrec.report.records import FIRST, per_user
+from fedrec.report.references import cheap_references, silent, with_references
 from fedrec.report.samples import sample_users
 from fedrec.report.views import View, command, cutoff, headline, selection, settings, views
 
@@ -20,11 +21,12 @@ HIGHER_IS_BETTER = ("recall", "ndcg", "mrr", "precision", "f1", "map", "hr")
 LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report reads the data again
 
 
-def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True) -> Path:
+def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True,
+                 told: Callable[[str], Listener] = silent) -> Path:  # fmt: skip
     """A report on runs that may share a table. `references` trains those that are missing; without it only cheap ones
     are shown. `users` includes a few users with their items."""
     compare(runs)  # refuses to mix before any work is done
-    comparison = compare(with_references(runs) if references else [*runs, *cheap_references(runs)])
+    comparison = compare(with_references(runs, told) if references else [*runs, *cheap_references(runs)])
     return write_page(path, "report.html", **_content(comparison, users))
 
 
@@ -99,7 +101,7 @@ def _clients(asked: Sequence[View]) -> str:
 def _round_note(asked: Sequence[View], on: str, metric: str) -> str:
     parts = []
     for view in asked:
-        chosen = [run.summary["best_round"] for run in view.row.runs]
+        chosen = [run.summary["best_round"] + FIRST for run in view.row.runs]
         ran = [run.summary["rounds_run"] for run in view.row.runs]
         if max(ran) > 1:
             parts.append(f"{view.name}: round {_and(chosen)} of {_and(ran)}")

@@ -15,6 +15,7 @@ from fedrec.report.comparison import FinishedRun
 from fedrec.report.intact import is_count, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
+FIRST = 1  # the number that people see of the round that files call 0
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrec import console
 from fedrec.data import cache_folder
 from fedrec.data.atomic import scratch_folder
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import execute
+from fedrec.experiment.run import Listener, execute
 from fedrec.report.comparison import FinishedRun, read_run
 from fedrec.report.origin import at_hand
 
@@ -21,9 +20,13 @@ REFERENCES = ("popularity", "local")
 PLACE = ("data", "protocol", "silos", "train", "valid", "test")  # what a reference must share with the runs
 
 
-def with_references(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """The runs, and those references that are not among them."""
-    return [*runs, *(_reference(name, runs[0]) for name in _missing(runs))]
+def silent(label: str) -> Listener:
+    return Listener()
+
+
+def with_references(runs: Sequence[FinishedRun], told: Callable[[str], Listener] = silent) -> list[FinishedRun]:
+    """The runs, and those references that are not among them; `told` follows a reference that must be trained."""
+    return [*runs, *(_reference(name, runs[0], told) for name in _missing(runs))]
 
 
 def cheap_references(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
@@ -34,7 +37,7 @@ def cheap_references(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
             if (_place(name, runs[0])[1] / "summary.json").exists():
                 found.append(read_run(_place(name, runs[0])[1]))
             elif name == "popularity" and at_hand(runs[0].config):
-                found.append(_reference(name, runs[0], quiet=True))
+                found.append(_reference(name, runs[0], silent))
         except (FedrecError, OSError):
             continue  # the data or the cache cannot be used: the report does without
     return [run for run in found if (run.data, run.protocol) == (runs[0].data, runs[0].protocol)]
@@ -54,10 +57,10 @@ def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _reference(method: str, beside: FinishedRun, quiet: bool = False) -> FinishedRun:
+def _reference(method: str, beside: FinishedRun, told: Callable[[str], Listener]) -> FinishedRun:
     config, folder = _place(method, beside)
     if not (folder / "summary.json").exists():
-        bar = console.listener(f"reference {method}", quiet=quiet, as_json=False)
+        bar = told(f"reference {method}")
         try:
             with scratch_folder(folder.parent) as scratch:  # several runs may come here at the same time
                 execute(config, scratch / "run", listener=bar)

@@ -114,7 +114,7 @@ def _headline(cell: Cell) -> str:
     if summary is None:
         raise FedrecError(f"{cell.folder} has no summary.json although its run ended well; remove it and run again")
     name = next(iter(summary["test"]))
-    return f"{name} {summary['test'][name]:.4f}, round {summary['best_round']} of {summary['rounds_run']}"
+    return f"{name} {summary['test'][name]:.4f}, round {summary['best_round'] + 1} of {summary['rounds_run']}"
 
 
 def _safe(name: str) -> str:

@@ -11,7 +11,7 @@ from fedrec.report.comparison import FinishedRun, Row, compare
 from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, short_names
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
-from fedrec.report.records import Curve, converged, curve, rounds
+from fedrec.report.records import FIRST, Curve, converged, curve, rounds
 from fedrec.report.views import selection
 
 
@@ -32,19 +32,19 @@ class Convergence(Picture):
         for row, found in zip(comparison.rows, curves, strict=True):
             folder = row.runs[0].folder
             self.require(len(found.rounds) > 0, f"{folder} has no {metric} by round in metrics.jsonl; choose another")
-        first = int(self.rounds == "log")  # a logarithm has no place for round 0
         lines = [
-            _line(name, row, found, first, style_of(index))
+            _line(name, row, found, style_of(index))
             for index, (name, row, found) in enumerate(zip(names, comparison.rows, curves, strict=True))
         ]
+        log = self.rounds == "log"
         svg = line_chart(
             lines, title=f"{metric} on {on} by round: {', '.join(names)}", y_label=f"{metric} on {on}",
-            x_label="round, the first is 1 (logarithmic)" if first else "round", x_log=bool(first), longest=LONGEST,
+            x_label="round (logarithmic)" if log else "round", x_log=log, longest=LONGEST,
         )  # fmt: skip
         panel = Panel(svg, f"{metric} on {on} by round")
         rows = tuple(
             (name, row.label, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}",
-             _within(row, metric, first))
+             _within(row, metric))
             for name, row, line, found in zip(names, comparison.rows, lines, curves, strict=True)
         )  # fmt: skip
         heads = ("line", "configuration", "rounds with uploads", f"highest {metric}", "last",
@@ -55,23 +55,23 @@ class Convergence(Picture):
         return Drawing(f"Convergence: {metric} by round", lead + bands, (panel,), tables=(table,))
 
 
-def _line(name: str, row: Row, found: Curve, first: int, style: str) -> Line:
+def _line(name: str, row: Row, found: Curve, style: str) -> Line:
     uploads = sorted({int(record["round"]) for run in row.runs for record in rounds(run)
                       if is_number(record.get("bytes_up")) and record["bytes_up"] > 0})  # fmt: skip
     band = row.seeds > 1
     return Line(
-        name, found.rounds + first, found.mean, found.low if band else None, found.high if band else None,
-        marks=sorted({float(run.summary["best_round"]) + first for run in row.runs}), style=style,
-        rug=[float(round + first) for round in uploads],
+        name, found.rounds + FIRST, found.mean, found.low if band else None, found.high if band else None,
+        marks=sorted({float(run.summary["best_round"] + FIRST) for run in row.runs}), style=style,
+        rug=[float(round + FIRST) for round in uploads],
     )  # fmt: skip
 
 
-def _within(row: Row, metric: str, first: int) -> str:
-    """Of every seed by itself, since a mean over seeds has its highest value elsewhere; numbered as the axis is."""
-    found = [round + first for run in row.runs if (round := converged(run, metric)) is not None]
+def _within(row: Row, metric: str) -> str:
+    """Of every seed by itself, since a mean over seeds has its highest value elsewhere."""
+    found = [round + FIRST for run in row.runs if (round := converged(run, metric)) is not None]
     spread = "" if min(found) == max(found) else f" ({min(found)} to {max(found)} over {len(found)} seeds)"
     return f"{sum(found) / len(found):.4g}{spread}"
 
 
 def _rounds_of(uploads: Sequence[float], found: Curve) -> str:
-    return "none" if not len(uploads) else f"{len(uploads)}, up to round {int(found.rounds[-1])}"
+    return "none" if not len(uploads) else f"{len(uploads)}, up to round {int(found.rounds[-1]) + FIRST}"

@@ -51,7 +51,7 @@ def _run_one(config: RunConfig, folder: Path, resume: bool, quiet: bool, as_json
 
 def _write_report(folder: Path) -> None:
     """The run is safe by now: a page that cannot be written is worth a note, not an error."""
-    from fedrec.report.html import write_own_report  # which reads runs, and so cannot be imported above
+    from fedrec.report.html import write_own_report
 
     try:
         write_own_report(folder)
