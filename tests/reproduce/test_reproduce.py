@@ -14,7 +14,7 @@ import pytest
 from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
-from fedrec.reproduce.definition import Row, Table, chosen, narrowed, papers, tables
+from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
 from fedrec.reproduce.page import write_page
 
 TINY = "synthetic@users=50+items=200"
@@ -147,6 +147,20 @@ def test_a_dry_run_shows_commands_and_leaves_nothing(tmp_path: Path, capsys: pyt
     said = capsys.readouterr().out
     assert "fedrec run fedca --protocol" in said or "fedrec run fedca --backbone mf --preset paper" in said
     assert not (tmp_path / "x").exists()
+
+
+def test_a_row_for_each_value() -> None:
+    found = tables("ifedrec")["figure5"]
+    assert [row.label for row in found.rows[:2]] == ["IFedNCF, 0.1 of the clients", "IFedNCF, 0.2 of the clients"]
+    config = found.config(found.rows[1], "ml-100k", "ifedrec", 3)
+    assert (config.participation, config.rounds, config.backbone, config.params) == (0.2, 500, "ncf", {})
+    align = tables("ifedrec")["figure3"]
+    assert [align.config(row, "ml-100k", "ifedrec", 0).params for row in align.rows[:2]] == [
+        {"align": 0.1}, {"align": 0.2},
+    ]  # fmt: skip
+    row = {"label": "{dim}", "method": "fedmf", "each": {"dim": [1, 2], "rounds": [3]}}
+    with pytest.raises(FedrecError, match="of one length"):
+        _table("t", {"rows": [row]})
 
 
 def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ def _each(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield values
         return
     each = values.pop("each")
+    if len({len(several) for several in each.values()}) != 1:
+        raise FedrecError(f"row '{values['label']}': the lists of `each` must be of one length")
     for turn in zip(*each.values(), strict=True):
         own = dict(zip(each, turn, strict=True))
         run = {name: value for name, value in own.items() if name in SETTINGS}
