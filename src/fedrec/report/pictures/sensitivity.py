@@ -20,10 +20,10 @@ from fedrec.report.figures import value_text
 from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, choose_metric
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
-from fedrec.report.records import converged
+from fedrec.report.records import FIRST, converged
 
 ASIDE = ("seed", "device", "memory", "params", "preset", "eval_every", "patience")  # not what is studied
-NEAR = "Near: at most 1 % below the highest value of the run on validation, counted in rounds from 1."
+NEAR = "Near: at most 1 % below the highest value of the run on validation."
 WIDE = 50  # times the smallest: from here on an axis is logarithmic unless told otherwise
 
 
@@ -72,7 +72,7 @@ class Sensitivity(Picture):
             return float(run.summary[self.on][metric])
         round = converged(run, metric)
         self.require(round is not None, f"{run.folder} has no {metric} by round in metrics.jsonl; choose another")
-        return float(cast(int, round) + 1)
+        return float(cast(int, round) + FIRST)
 
     def _parameter(self, differing: Sequence[str], values: Sequence[Mapping[str, Any]]) -> str:
         """The parameter of the x axis; an error where it is not clear which."""
