@@ -202,6 +202,8 @@ def test_noise_reaches_the_labels_alone():
     assert not torch.allclose(clean.server["item"], noised.server["item"], atol=0.5)
     assert label_agreement(clean, 0) == 1
     assert label_agreement(noised, 0) < 0.8
+    assert noised.method.insight(noised, 0) == {"label_agreement": label_agreement(noised, 0)}
+    assert not clean.method.insight(clean, 0), "without noise there is nothing to compare"
     assert noised.wire.ledger.up.sum() == clean.wire.ledger.up.sum()
 
 

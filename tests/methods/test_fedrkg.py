@@ -15,10 +15,11 @@ from fedrec.federation.contract import Down, State, participants
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
+from fedrec.federation.training import LocalTraining
 from fedrec.methods import FedMF, Local
 from fedrec.methods.fedrap import FedRAP
 from fedrec.methods.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
-from fedrec.methods.guidance import before_commit, gate_means, memory, most_steps
+from fedrec.methods.guidance import gate_means, gates_by_group
 from fedrec.privacy.accountant import zcdp
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from methods import naive
@@ -224,21 +225,28 @@ def test_accounting_by_hand():
     assert method.epsilon(1000) > method.epsilon(1000, "add")
     assert "epsilon = " in method.remarks(tiny_world().world)[0]
     assert "10 uploads" in FedRKG(dp="output").remarks(tiny_world().world)[0]
-    assert most_steps(FedRKG(batch=16, rounds=10), tiny_world()).max() == 10 * 5, "75 samples are five batches"
+
+
+def numbers(method: LocalTraining, data: ClientData) -> dict[str, float]:
+    """What one client holds by the counters of a run: between rounds, with what comes down at once, to score."""
+    simulator = Simulator(method, data)
+    simulator.round(0)
+    counted = simulator.held() | simulator.wire.ledger.per_client_round()
+    kept = counted["kept_per_client"] / 4
+    return {"training": kept, "guidance": kept + counted["largest_down"] / 4,
+            "inference": counted["to_score_per_client"] / 4}  # fmt: skip
 
 
 def test_memory_is_that_of_the_formulae():
     data = tiny_world(3706, dtype=torch.float32)
     table, dim = 3706 * 32, 32
-    gated = memory(Simulator(FedRKG(), data))
+    gated = numbers(FedRKG(interval=1), data)
     assert gated == {"training": 118_721, "guidance": 237_313, "inference": table + dim}
     assert gated["training"] == table + 4 * dim + 1
-    plain = memory(Simulator(FedRKG(gate=False), data))
+    plain = numbers(FedRKG(interval=1, gate=False), data)
     assert plain == {"training": table + dim, "guidance": 2 * table + dim, "inference": table + dim}
-    both = Simulator(FedRAP(), data)  # a table of its own beside the common one, at all times
-    held = [value[0] for value in both.homes[0].state.per_client.values()]
-    common = both.method.broadcast(both.server, np.arange(1), 0).shared.values()
-    assert sum(value.numel() for value in (*held, *common)) == 2 * table + dim + 1 == 237_217
+    both = numbers(FedRAP(), data)  # a table of its own beside the common one, at all times
+    assert both["guidance"] == 2 * table + dim + 1 == 237_217
 
 
 # -- what it becomes --
@@ -287,13 +295,13 @@ def test_before_the_commit():
     data, method = tiny_world(), FedRKG(**OFTEN)
     simulator = Simulator(method, data)
     simulator.round(0)
-    before = all_scores(before_commit(simulator, 1), 2)
+    seen: list[Tensor] = []
+    simulator.round(1, lambda round: seen.append(all_scores(simulator, 2)))
     alone = Simulator(FedRKG(**OFTEN | {"variant": "PIE"}), data)
     for round in range(2):
         alone.round(round)
-    assert torch.equal(before, all_scores(alone, 2))
-    simulator.round(1)
-    assert not torch.allclose(before, all_scores(simulator, 2), atol=1e-3)
+    assert torch.equal(seen[0], all_scores(alone, 2))
+    assert not torch.allclose(seen[0], all_scores(simulator, 2), atol=1e-3)
 
 
 def test_gates_by_group():
@@ -311,6 +319,13 @@ def test_gates_by_group():
     logits = gate_logits(held["item"], simulator.server["item"], held["gate"], held["gate_bias"])[place][:, [3, 5]]
     assert found[2]["logit"] == pytest.approx(float(logits.mean()))
     assert found[2]["gate"] == pytest.approx(float(torch.sigmoid(logits).mean()))
+    groups, names = gates_by_group(simulator), ("cold", "warm", "distinct", "followers")
+    assert [*groups] == [f"{kind} {name}" for name in names for kind in ("gate", "logit")]
+    everything = gate_means(simulator, labels)
+    assert groups["gate warm"] == everything[2]["gate"]
+    assert groups["logit cold"] == everything[0]["logit"]
+    assert method.insight(simulator, 1) == groups
+    assert not method.insight(simulator, 0), "gates speak in guidance rounds"
     with pytest.raises(FedrecError, match="gate=true"):
         gate_means(Simulator(FedRKG(**SMALL, gate=False), data), labels)
 

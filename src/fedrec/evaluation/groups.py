@@ -37,16 +37,20 @@ def by_taste(train: Pairs, n_users: int, n_items: int, size: int = 100, popular:
     user, item = (np.asarray(side, np.int64) for side in train)
     if not len(user):
         raise FedrecError("nobody has training interactions, so there is no taste to go by")
-    counts = np.bincount(item, minlength=n_items)
-    best = np.argsort(-counts, kind="stable")[: max(1, int(np.floor(n_items * popular + 0.5 + 1e-9)))]
     liked = np.zeros(n_items, bool)
-    liked[best] = True
+    liked[popular_items(item, n_items, popular)] = True
     own = np.bincount(user, minlength=n_users)
     share = np.bincount(user, liked[item], n_users) / np.maximum(own, 1)
     known = np.flatnonzero(own)
     labels = np.ones(n_users, np.int64)  # users without training interactions have no taste: middle
     labels[known] = _extremes(share[known], max(1, min(size, len(known) // 2)))
     return labels
+
+
+def popular_items(item: NDArray[Any], n_items: int, share: float = POPULAR_SHARE) -> Ints:
+    """The top share of items by training interactions, lower ids first among equals."""
+    counts = np.bincount(item, minlength=n_items)
+    return np.asarray(np.argsort(-counts, kind="stable")[: max(1, int(np.floor(n_items * share + 0.5 + 1e-9)))])
 
 
 def by_popularity(item_counts: NDArray[Any], items: NDArray[Any]) -> Ints:

@@ -99,6 +99,7 @@ class Run:
         self._require_protected()
         self.progress = Progress()
         self._best: dict[str, Tensor] | None = None
+        self._before: Score | None = None  # of a round whose answer is about to change what clients score with
 
     @property
     def notes(self) -> list[str]:
@@ -169,7 +170,7 @@ class Run:
         def after_round(log: RoundLog, score: Score | None) -> None:
             nonlocal saved
             if folder is not None:
-                folder.log(_record(log, score))
+                folder.log(_record(log, score) | self._seen_inside(log.round))
                 if time.monotonic() - saved > CHECKPOINT_SECONDS:
                     self.save(folder)
                     saved = time.monotonic()
@@ -177,8 +178,9 @@ class Run:
 
         try:
             run_rounds(
-                self.simulator, self.progress, self.rules, self._select, lambda: self._keep_best(folder), after_round
-            )
+                self.simulator, self.progress, self.rules, self._select, lambda: self._keep_best(folder), after_round,
+                self._look_before,
+            )  # fmt: skip
         except KeyboardInterrupt:
             if folder is not None and self._between_rounds():
                 self.save(folder)
@@ -238,6 +240,17 @@ class Run:
         needed = {name.split("@")[0] for name in self.protocol.select_metric.split("+")} | {"recall", "ndcg"}
         means = self.evaluate(targets, round, tuple(sorted(needed))).mean()
         return Score(self.protocol.selection_value(means), means, time.perf_counter() - started)
+
+    def _look_before(self, round: int) -> None:
+        """Where clients are about to commit what they receive: how they do without it."""
+        due = self.rules.due(round) and self.method.commits(round)
+        self._before = self._select(round) if due else None
+
+    def _seen_inside(self, round: int) -> dict[str, Any]:
+        """What a record of a simulation may tell beside its metrics."""
+        found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
+        inside = dict(self.method.insight(self.simulator, round)) if self.rules.due(round) else {}
+        return found | ({"inside": inside} if inside else {})
 
     def evaluate(self, targets: Targets, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
         """Rank every user's held-out items with the simulator's present state."""
@@ -321,7 +334,7 @@ class Run:
             "test": test.mean(),
             "valid": valid,
             "chance": chance(self.prepared.test, self.protocol.ks),
-            "bytes": self.simulator.wire.ledger.per_client_round(),
+            "bytes": self.simulator.wire.ledger.per_client_round() | self.simulator.held(),
             "seconds": {
                 "train": progress.seconds_train,
                 "evaluate": progress.seconds_evaluate,

@@ -25,6 +25,7 @@ from fedrec.random import Purpose, fold_array, stream
 
 if TYPE_CHECKING:
     from fedrec.federation.clients import Chunk
+    from fedrec.federation.simulator import Simulator
 
 Tensors = dict[str, Tensor]
 
@@ -241,6 +242,7 @@ class Method:
     # Intervals such as "(0, 1]" of parameters that take other numbers than usual (`ranges.py`): those from 0 on.
     ranges: ClassVar[Mapping[str, str]] = {}
     private: ClassVar[tuple[str, ...]] = ()  # names in State that must never influence an upload after `local`
+    train_only: ClassVar[tuple[str, ...]] = ()  # names in State that scoring does not need
     fold_in_rounds: ClassVar[int | None] = None  # local rounds that a new user needs; None: new users are not possible
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
     # One client's upload would show everything, so nobody may see it: outside a simulation, secure sums or nothing.
@@ -293,6 +295,14 @@ class Method:
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         """What a client receives in order to score `items`, which need not be those it was trained on."""
         return self.broadcast(server, clients, round)
+
+    def commits(self, round: int) -> bool:
+        """Whether what comes back at the end of this round changes what clients score with: both are then recorded."""
+        return False
+
+    def insight(self, simulator: Simulator, round: int) -> Mapping[str, float]:
+        """Figures for the record of a simulation that no server could know; asked for when a round is evaluated."""
+        return {}
 
     def may_stop(self, round: int) -> bool:
         """Whether a run whose patience ran out may end after this round, or must see what the next one brings."""

@@ -56,6 +56,7 @@ def run_rounds(
     evaluate: Callable[[int], Score | None],
     on_best: Callable[[], None],
     on_round: Callable[[RoundLog, Score | None], None],
+    before_answer: Callable[[int], None] | None = None,
 ) -> None:
     """Advance `progress` to the end. `evaluate` returns None where there is nothing to select on: the last one counts.
 
@@ -64,7 +65,7 @@ def run_rounds(
     """
     while progress.next_round < rules.rounds and not progress.stopped_early:
         number = progress.next_round
-        log = simulator.round(number)
+        log = simulator.round(number, before_answer)
         progress.seconds_train += log.seconds
         score = evaluate(number) if rules.due(number) else None
         if score is not None:

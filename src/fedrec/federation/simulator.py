@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,7 +65,8 @@ class Simulator:
 
     # -- one round --
 
-    def round(self, number: int) -> RoundLog:
+    def round(self, number: int, before_answer: Callable[[int], None] | None = None) -> RoundLog:
+        """`before_answer` may look at what clients have trained, before they receive anything back."""
         started = time.perf_counter()
         plan = self.method.plan(self.world, self.server, number)
         self.wire.ledger.trained(number, len(plan.train))
@@ -81,6 +82,10 @@ class Simulator:
         ups = self.wire.collect(basket, number)
         self._require_finite(ups, observed, number)
         self.server = self.method.aggregate(self.server, ups, number)
+        if before_answer is not None:
+            paused = time.perf_counter()
+            before_answer(number)
+            started += time.perf_counter() - paused
         self._answer(self.method.answered(self.server, plan, number), number)
         return self._log(number, len(plan.train), time.perf_counter() - started, observed)
 
@@ -92,17 +97,19 @@ class Simulator:
             raise DivergedError(f"{lost[0]} is no longer finite in round {number + 1}", self.method.remedy())
 
     def preview(self) -> tuple[list[str], int]:
-        """What the first client of the first round would send: the names, and bytes that no stage touches.
+        """What the first client that uploads would send: the names, and bytes that no stage touches.
 
-        Nothing is sent or kept. A method that is silent in that round says nothing.
+        Nothing is sent or kept.
         """
-        plan = self.method.plan(self.world, self.server, 0)
-        for home, chunk, where in self._chunks(plan.uploads()[:1]):
-            taken = self._take(home, where)
-            state = State(*({name: value.clone() for name, value in part.items()}
-                            for part in (taken.per_client, taken.per_user)))  # fmt: skip
-            _, payload = self.method.local(state, self.method.broadcast(self.server, chunk.clients, 0), chunk, 0)
-            return sorted(payload), self.wire.clear(payload)
+        for number in range(self.method.rounds):
+            first = self.method.plan(self.world, self.server, number).uploads()[:1]
+            for home, chunk, where in self._chunks(first):
+                taken = self._take(home, where)
+                state = State(*({name: value.clone() for name, value in part.items()}
+                                for part in (taken.per_client, taken.per_user)))  # fmt: skip
+                down = self.method.broadcast(self.server, chunk.clients, number)
+                _, payload = self.method.local(state, down, chunk, number)
+                return sorted(payload), self.wire.clear(payload)
         return [], 0
 
     def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
@@ -120,6 +127,16 @@ class Simulator:
                 return
             self.wire.send_down(down, chunk.clients, number)
             self._put(home, where, self.method.receive(self._take(home, where), down, chunk, number))
+
+    def held(self) -> dict[str, float]:
+        """Bytes that a client keeps between rounds, and those among them that it scores with; means over clients."""
+        kept = scoring = 0
+        for home in self.homes:
+            for name, value in (home.state.per_client | home.state.per_user).items():
+                size = value.numel() * value.element_size()
+                kept += size
+                scoring += size * (name not in self.method.train_only)
+        return {"kept_per_client": kept / self.world.clients, "to_score_per_client": scoring / self.world.clients}
 
     def _log(self, number: int, clients: int, seconds: float, observed: Mapping[str, float]) -> RoundLog:
         entry = self.wire.ledger.rounds[number]

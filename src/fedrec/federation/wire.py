@@ -27,6 +27,8 @@ from fedrec.random import Purpose, fold, fold_tensor, laplace, normal, stream
 Values = dict[str, Tensor | Rows]
 
 BLOCK = 1 << 14  # rows that are made double at a time
+LARGEST = "largest_"
+LARGEST_WAYS = (LARGEST + "up", LARGEST + "down")
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,7 @@ class Ledger:
         (self.up if direction == "up" else self.down)[clients] += each
         entry = self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})
         entry[direction] += int(np.broadcast_to(each, len(clients)).sum())
+        entry[LARGEST + direction] = max(entry.get(LARGEST + direction, 0), int(np.max(each, initial=0)))
 
     def sent_clear(self, round: int, size: int) -> None:
         """Bytes that no stage touches."""
@@ -264,12 +267,11 @@ class Ledger:
         self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})["trained"] += clients
 
     def per_client_round(self) -> dict[str, float]:
-        """Mean bytes per client that took part, and round."""
+        """Mean bytes per client that took part, and round; and the largest single message each way."""
         turns = max(1, sum(entry["trained"] for entry in self.rounds.values()))
-        return {
-            "up_per_client_round": float(self.up.sum() / turns),
-            "down_per_client_round": float(self.down.sum() / turns),
-        }
+        means = {f"{way}_per_client_round": float(getattr(self, way).sum() / turns) for way in ("up", "down")}
+        entries = self.rounds.values()
+        return means | {name: max((entry.get(name, 0) for entry in entries), default=0) for name in LARGEST_WAYS}
 
 
 class Wire:

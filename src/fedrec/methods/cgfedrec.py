@@ -146,6 +146,11 @@ class CGFedRec(LocalTraining):
         rows = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12) if self.normalise else mean
         return kmeans(rows, self.clusters, key, centres=centres)
 
+    def insight(self, simulator: Simulator, round: int) -> Mapping[str, float]:
+        """How much of the clusters noise on uploads leaves."""
+        compares = self.variant in CLUSTERS and self.upload == "full" and not self.warm_start
+        return {"label_agreement": label_agreement(simulator, round)} if compares and simulator.wire.stages else {}
+
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
 

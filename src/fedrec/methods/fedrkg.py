@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from fedrec.models import BACKBONES, NCF, Backbone
 from fedrec.privacy.accountant import epsilon_of, zcdp
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 
+if TYPE_CHECKING:
+    from fedrec.federation.simulator import Simulator
+
 GATE = 3  # the stream of initial gates
 GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gate
 STEP_NOISE = 1  # the stream of noise on rows that a batch touched
@@ -46,6 +49,7 @@ class FedRKG(LocalTraining):
     ranges: ClassVar[Mapping[str, str]] = {
         "interval": COUNT, "beta": "[0, 1]", "clip": POSITIVE, "noise": POSITIVE, "delta": "(0, 1)",
     }  # fmt: skip
+    train_only: ClassVar[tuple[str, ...]] = ("gate", "gate_bias", "sent")
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {},
         "lastfm": {"rounds": 3000, "beta": 0.999},
@@ -90,6 +94,14 @@ class FedRKG(LocalTraining):
         if self.variant == "full":
             return (round + 1) % self.interval == 0
         return self.variant == "GIE"
+
+    def commits(self, round: int) -> bool:
+        return self.variant == "full" and self.guides(round)
+
+    def insight(self, simulator: Simulator, round: int) -> Mapping[str, float]:
+        from fedrec.methods.guidance import gates_by_group
+
+        return gates_by_group(simulator) if self.gated and self.guides(round) else {}
 
     def may_stop(self, round: int) -> bool:
         """Not right before guidance, which changes all tables."""
@@ -207,10 +219,14 @@ class FedRKG(LocalTraining):
             return ()
         guided = sum(self.guides(round) for round in range(self.rounds))
         what, steps = ("uploads", guided) if self.dp == "output" else ("steps", self.rounds * self.epochs)
-        more = "" if self.dp == "output" else ", with one batch a round; clients with more batches lose more"
+        more = ""
+        if self.dp == "gradient":
+            apart = f"{self.update_sensitivity():.4g}"
+            more = f"; uploads of two data sets differ by at most {apart}; all more where a round has several batches"
         return [
             f"dp={self.dp}: norm {self.clip}, noise {self.noise}; {steps} {what} give epsilon = "
-            f"{self.epsilon(steps):.4g} at delta = {self.delta}{more}"
+            f"{self.epsilon(steps):.4g} at delta = {self.delta} ({self.epsilon_zcdp(steps):.4g} by the bound that "
+            f"published figures use){more}"
         ]
 
     def epsilon(self, steps: int, adjacency: Literal["replace", "add"] = "replace") -> float:

@@ -1,41 +1,41 @@
-"""What a simulation of FedRKG shows: memory of a client, gates by group of users, the effect of one commit."""
+"""What a simulation of FedRKG shows that no server sees: the gates of groups of users."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.federation.clients import ClientData
+from fedrec.evaluation.groups import ACTIVITY, TASTE, by_activity, by_taste, popular_items
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Wire
 from fedrec.methods.fedrkg import FedRKG, gate_logits
 
 
-def memory(simulator: Simulator) -> dict[str, int]:
-    """Numbers that one client holds, counted in what it really holds: in training, in guidance, to score."""
-    method = _fedrkg(simulator)
-    state = simulator.homes[0].state
-    held = {name: value[0].numel() for name, value in (state.per_client | state.per_user).items()}
-    down = method.answer(simulator.server, np.arange(1), method.interval - 1)
-    scoring = ("item", "user", *method.model.dense_shapes())
-    return {
-        "training": sum(held.values()),
-        "guidance": sum(held.values()) + sum(value.numel() for value in (down.shared if down else {}).values()),
-        "inference": sum(held[name] for name in scoring),
-    }
+def gates_by_group(simulator: Simulator) -> dict[str, float]:
+    """Mean gate and mean logit, after the last commit: of cold and warm users over all items, of distinct users and
+    followers over popular items."""
+    data, items = simulator.data, simulator.world.items
+    count = np.diff(data.user_ptr)
+    pairs = np.repeat(np.arange(len(count)), count), data.items  # users by place
+    tastes, popular = by_taste(pairs, len(count), items), popular_items(data.items, items)
+    found: dict[str, float] = {}
+    for names, labels, chosen in ((ACTIVITY, by_activity(count), None), (TASTE, tastes, popular)):
+        by_user = np.empty(int(data.users.max()) + 1, np.int64)
+        by_user[data.users] = labels
+        means = gate_means(simulator, by_user, chosen)
+        for label in (0, 2):
+            found |= {f"{kind} {names[label]}": means[label][kind] for kind in ("gate", "logit") if label in means}
+    return found
 
 
 def gate_means(
     simulator: Simulator, labels: np.ndarray, items: np.ndarray | None = None
 ) -> dict[int, dict[str, float]]:
     """By group of users (`labels`, by the data set's user index): its size, mean gate and mean logit over `items`."""
-    sums: dict[int, list[float]] = {int(label): [0, 0.0, 0.0] for label in np.unique(labels)}
+    sums: dict[int, list[float]] = {int(label): [0, 0.0, 0.0] for label in np.unique(labels[simulator.data.users])}
     chosen = None if items is None else torch.from_numpy(np.asarray(items))
     for users, logits in _all_logits(simulator):
         some = logits if chosen is None else logits[:, chosen.to(logits.device)]
@@ -60,22 +60,6 @@ def _all_logits(simulator: Simulator) -> Iterator[tuple[np.ndarray, Tensor]]:
         logits = gate_logits(own["item"], common, own["gate"], own["gate_bias"])
         users = data.users[data.client_ptr[client] : data.client_ptr[client + 1]]
         yield users, logits.expand(len(users), -1)
-
-
-def before_commit(simulator: Simulator, round: int) -> Simulator:
-    """A copy of the simulation, one round on but without its guidance: what clients score with before they commit."""
-    method, twin = _fedrkg(simulator), copy.copy(simulator)
-    twin.method = replace(method, variant="PIE")
-    twin.homes = copy.deepcopy(simulator.homes)
-    twin.wire = Wire(simulator.world, simulator.wire.stages, simulator.wire.memory)
-    twin.round(round)
-    return twin
-
-
-def most_steps(method: FedRKG, data: ClientData) -> np.ndarray:
-    """Noised steps of every client in a whole run in which all take part, for `FedRKG.epsilon`."""
-    samples = data.positives * (1 + data.negatives)
-    return np.asarray(-(-samples // method.batch) * method.epochs * method.rounds)
 
 
 def _fedrkg(simulator: Simulator) -> FedRKG:

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from fedrec.report.comparison import FinishedRun
+from fedrec.report.intact import is_number
 from fedrec.report.records import total_bytes
 from fedrec.report.views import View
 
@@ -28,7 +29,11 @@ def size(count: float) -> str:
 
 
 def _traffic(key: str) -> Callable[[Sequence[FinishedRun]], str]:
-    return lambda runs: size(mean(run.summary["bytes"][key] for run in runs))
+    def measure(runs: Sequence[FinishedRun]) -> str:
+        found = [run.summary["bytes"].get(key) for run in runs]  # runs of old versions lack some
+        return size(mean(found)) if all(map(is_number, found)) else "–"
+
+    return measure
 
 
 def _total(direction: int) -> Callable[[Sequence[FinishedRun]], str]:
@@ -60,8 +65,12 @@ def _privacy(run: FinishedRun) -> str:
 MEASURES: tuple[tuple[str, Callable[[Sequence[FinishedRun]], str]], ...] = (
     ("up, per client and round", _traffic("up_per_client_round")),
     ("down, per client and round", _traffic("down_per_client_round")),
+    ("up, largest message", _traffic("largest_up")),
+    ("down, largest message", _traffic("largest_down")),
     ("up, all clients, whole run", _total(0)),
     ("down, all clients, whole run", _total(1)),
+    ("kept by a client between rounds", _traffic("kept_per_client")),
+    ("of that, needed to score", _traffic("to_score_per_client")),
     ("rounds run", _rounds),
     ("time training", _seconds("train")),
     ("time evaluating", _seconds("evaluate")),

@@ -8,6 +8,7 @@ from fedrec.report.pictures.aggregation import Aggregation
 from fedrec.report.pictures.bars import Bars
 from fedrec.report.pictures.convergence import Convergence
 from fedrec.report.pictures.embeddings import Embeddings
+from fedrec.report.pictures.gates import Gates
 from fedrec.report.pictures.picture import Picture
 from fedrec.report.pictures.sensitivity import Sensitivity
 from fedrec.report.pictures.similarity import Similarity
@@ -26,6 +27,7 @@ PICTURES: dict[str, type[Picture]] = {
         Embeddings,
         Aggregation,
         Skew,
+        Gates,
     )
 }
 
