@@ -26,6 +26,7 @@ BUDGET = ("--privacy", "clip=1", "--epsilon", 4, "--delta", 1e-5)
         (("fedavg", *BUDGET), "fedavg sends sample counts without noise, so no epsilon holds; add --set shares=equal"),
         (("fedmf", "--privacy", "clip=1,gaussian:items=0.1"), "unknown upload 'items'; did you mean 'item'?"),
         (("fedca", "--privacy", "laplace:pictures=0.1"), "did you mean 'picture'?"),
+        (("fedrkg", "--set", "interval=3", "--privacy", "laplace:items=1"), "did you mean 'item'?"),
     ],
 )
 def test_noise_that_cannot_be_is_refused_before_training(

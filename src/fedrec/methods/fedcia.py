@@ -76,11 +76,6 @@ class FedCIA(SiloTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("align_lr", "align_steps", "rank", "server_rank", "beta"):
-            if getattr(self, name) < 0:
-                raise FedrecError(f"{name}={getattr(self, name)} is out of range for fedcia: it must not be negative")
-        if self.noise is not None and self.noise < 0:
-            raise FedrecError(f"noise={self.noise} is out of range for fedcia: it must not be negative")
         if self.mode in ("lowrank", "subspace") and self.noise:
             raise FedrecError(f"noise={self.noise} needs whole matrices: use mode=dense_gram, or noise=0")
 
