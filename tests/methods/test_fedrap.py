@@ -16,7 +16,7 @@ from fedrec.federation.contract import participants
 from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.fedrap import FedRAP
-from fedrec.testing import MethodTests, run, tiny_world
+from fedrec.testing import MethodTests, assert_close, run, tiny_world
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "lr_item": 2.0, "epochs": 3, "weight_decay": 0.01}
 
@@ -38,6 +38,11 @@ class Client(nn.Module):
         loss = F.binary_cross_entropy_with_logits(self(item), label) - apart * F.mse_loss(own, shared)
         if regular == "none":
             return loss
+        if regular == "max":
+            return loss + sparse * shared.abs().max()
+        if regular == "nuclear":
+            values = torch.linalg.svdvals(shared)
+            return loss + sparse * values[values > 1e-9].sum()
         return loss + sparse * (shared.abs().mean() if regular == "l1" else shared.pow(2).mean())
 
 
@@ -105,6 +110,16 @@ class TestFedRAPReleased(FedRAPTests):
     method = FedRAP(**{**SMALL, "weight_decay": 0.0}, anneal="released", regular="l2", early_exit=0.02)
     sampled_rows_only = True
     rounds = 2
+
+
+@pytest.mark.parametrize("regular", ["nuclear", "max"])
+def test_norms_of_all_rows_of_a_batch(regular):
+    """The last client's batch has fewer rows than the table is wide."""
+    method, data = FedRAP(**{**SMALL, "dim": 6}, anneal="released", regular=regular), tiny_world()
+    found, expected = run(method, data, 2), reference(method, data, 2)
+    assert_close({name: found[name] for name in expected}, expected, 1e-9, regular)
+    without = run(FedRAP(**{**SMALL, "dim": 6}, anneal="released", regular="none"), data, 2)
+    assert not torch.allclose(found["scores"], without["scores"], atol=1e-3)
 
 
 def by_hand() -> Client:

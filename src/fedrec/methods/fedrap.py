@@ -12,7 +12,7 @@ weight decay reaches all rows at every step, which has a closed form where no sa
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -66,7 +66,8 @@ class FedRAP(LocalTraining):
     batch: int = 2048
     apart: float = 0.1  # lambda: reward of the distance between the two tables
     sparse: float = 0.1  # mu: price of the shared table
-    regular: Literal["l1", "l2", "none"] = "l1"  # which price
+    # which price: the mean absolute or squared entry, or the nuclear norm or largest entry of a batch's rows
+    regular: Literal["l1", "l2", "nuclear", "max", "none"] = "l1"
     anneal: Literal["paper", "released"] = "paper"  # paper: both grow as tanh(round / 10); released: constant
 
     def __post_init__(self) -> None:
@@ -101,7 +102,7 @@ class FedRAP(LocalTraining):
         dense = dict(state.per_client)
         own = dense.pop("own")
         method, user, table = self.for_round(round), state.per_user["user"], down.shared["item"]
-        if _compiles(chunk):
+        if self.regular not in WHOLE and _compiles(chunk):
             fitted = fit_compiled(method, chunk, round, user, table, dense, own)
         else:
             fitted = Additive(method, chunk, round, user, table, dense, own).run()
@@ -153,6 +154,16 @@ def fit_compiled(method: FedRAP, chunk: Chunk, round: int, user: Tensor, table: 
     return Fitted(user, Folded(table, change, len(chunk.clients)), trained)
 
 
+def nuclear(rows: Tensor) -> Tensor:
+    """The sum of singular values of every client's rows [clients, rows, d], from the small matrix of their products."""
+    square = torch.linalg.eigvalsh((rows.mT @ rows).double())
+    there = square > 1e-12 * square.amax(1, keepdim=True)  # a root has no slope at zero
+    return torch.where(there, torch.where(there, square, 1.0).sqrt(), 0.0).sum(1).to(rows.dtype)
+
+
+WHOLE: dict[str, Callable[[Tensor], Tensor]] = {"nuclear": nuclear, "max": lambda rows: rows.abs().amax((1, 2))}
+
+
 class Additive(Descent):
     """Descent on two tables at once: the shared one, and `own` [clients, items, d], which is updated in place."""
 
@@ -188,10 +199,14 @@ class Additive(Descent):
         weight, bias = (leaves[f"dense.{name}0"].flatten(1).index_select(0, owner) for name in ("weight", "bias"))
         logit = ((own + shared) * weight).sum(1) + bias.squeeze(1)
         price = -method.apart * (own - shared).square().mean(1)
-        if method.regular != "none":
+        if method.regular in ("l1", "l2"):
             price = price + method.sparse * (shared.abs() if method.regular == "l1" else shared.square()).mean(1)
         entries = seen * (F.softplus(logit) + price) - liked * logit  # BCE of logit l, label y: softplus(l) - y l
-        return own.new_zeros(batch.clients).index_add(0, owner, entries)
+        loss = own.new_zeros(batch.clients).index_add(0, owner, entries)
+        if method.regular not in WHOLE:
+            return loss
+        norm = WHOLE[method.regular](shared[batch.pos] * batch.valid[..., None])
+        return loss + method.sparse * norm * (1 if method.reduction == "mean" else batch.size)
 
     def _step(self, batch: Batch) -> Tensor:
         loss = super()._step(batch)
