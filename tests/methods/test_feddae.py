@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import cast
+from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import fedrec
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Ups, participants
@@ -191,6 +194,21 @@ def test_half_the_memory_is_nearly_the_same():
     kept, rough = whole.homes[0].state.per_client, half.homes[0].state.per_client
     assert all(2 * rough[name].nbytes == value.nbytes for name, value in kept.items())
     assert all(torch.allclose(rough[name].float(), value, atol=0.02) for name, value in kept.items())
+
+
+def test_a_run_ends_when_the_loss_settles(tmp_path):
+    """Also when it is resumed on the way, or after its end."""
+    data = "synthetic@users=30+items=60+interactions=500+seed=1"
+    often: dict[str, Any] = {**SMALL, "loss_stop": 0.05, "dropout": 0.0, "lr": 0.01, "lr_server": 0.01}
+    summary = fedrec.run("feddae", data, out=tmp_path / "run", rounds=40, **often).summary
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records]
+    close = [abs(b - a) / (b + 1e-6) < 0.05 for a, b in pairwise(losses)]
+    assert 2 < len(losses) < 40
+    assert close[1:] == [False] * (len(close) - 2) + [True], "the first two rounds do not end a run"
+    assert summary["stopped_early"]
+    again = fedrec.run("feddae", data, out=tmp_path / "run", rounds=40, resume=True, **often).summary
+    assert again["rounds_run"] == summary["rounds_run"] == len(losses)
 
 
 def test_a_silent_round_changes_nothing():

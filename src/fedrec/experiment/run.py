@@ -80,6 +80,7 @@ class Run:
             config.patience if config.patience is not None else self.protocol.patience,
             self.protocol.select_last,
             self.method.may_stop,
+            self.method.settled,
         )
         self.stages = self._stages()
         device = device_named(config.device)
@@ -208,7 +209,8 @@ class Run:
             )
         patience, stale = self.rules.patience, self.progress.stale
         over = patience is not None and stale >= patience  # a longer patience goes on
-        self.progress.stopped_early = over and self.rules.may_stop(self.progress.next_round - 1)
+        ended = over and self.rules.may_stop(self.progress.next_round - 1)
+        self.progress.stopped_early = ended or self.progress.settled
         folder.forget_after(self.progress.next_round)
         if self.progress.best_round >= 0 and folder.best.exists():
             self._best = self._stored_best(folder)

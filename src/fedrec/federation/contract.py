@@ -308,6 +308,10 @@ class Method:
         """Whether a run whose patience ran out may end after this round, or must see what the next one brings."""
         return True
 
+    def settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+        """Whether a run ends after this round, by what the round before and this one observed."""
+        return False
+
     def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
         """The server when more items, known by their attributes alone, stand behind all others."""
         return server | {"attributes": torch.cat([server["attributes"], attributes])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedrec.federation.simulator import RoundLog, Simulator
@@ -21,6 +21,8 @@ class Progress:
     seconds_train: float = 0.0
     seconds_evaluate: float = 0.0
     stopped_early: bool = False
+    observed: dict[str, float] = field(default_factory=dict)  # in the last round
+    settled: bool = False  # the method itself ended the run
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Rules:
     patience: int | None = None
     last_among_equals: bool = False
     may_stop: Callable[[int], bool] = lambda round: True  # whether a run may end early after this round
+    settled: Callable[[int, Mapping[str, float], Mapping[str, float]], bool] = lambda round, before, now: False
 
     def due(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
@@ -78,5 +81,7 @@ def run_rounds(
                 progress.stale += 1
                 over = rules.patience is not None and progress.stale >= rules.patience
                 progress.stopped_early = over and rules.may_stop(number)
-        progress.next_round = number + 1
+        progress.settled = rules.settled(number, progress.observed, log.observed)
+        progress.stopped_early |= progress.settled
+        progress.observed, progress.next_round = log.observed, number + 1
         on_round(log, score)

@@ -63,6 +63,7 @@ class FedDAE(Method):
     # released: own parts start from their initial values every round, gradients pile up over the epochs, and beta is
     # there in the first round only
     variant: Literal["paper", "released"] = "paper"
+    loss_stop: float = 0.0  # end the run when a round changes the mean loss by less than this part; released: 0.01
     half: bool = False  # own parts are kept in bfloat16 between rounds: half the memory
 
     @property
@@ -76,6 +77,11 @@ class FedDAE(Method):
         if self.variant == "released":
             return self.beta if round == 0 else 0.0
         return self.beta * min(self.anneal_cap, math.tanh(round / 10))
+
+    def settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+        if round < 2 or "loss" not in before or not self.loss_stop:
+            return False
+        return abs(now["loss"] - before["loss"]) / (abs(now["loss"]) + 1e-6) < self.loss_stop
 
     # -- start --
 
