@@ -16,7 +16,7 @@ from fedrec.federation.contract import Down, State, World, participants
 from fedrec.federation.wire import Clip, Place
 from fedrec.methods import Ease, FedGram
 from fedrec.methods.gfcf import CentralGFCF
-from fedrec.methods.gram import fading, next_block, state_block
+from fedrec.methods.gram import fading, inverse, next_block, state_block
 from fedrec.testing import MethodTests, run, tiny_world
 
 ORDER = {"order": True, "half_life": 2.0, "floor": 0.1, "window": 3, "co": 0.5, "l2": 2.0}
@@ -276,3 +276,15 @@ def test_that_bound_is_reached_and_a_sketch_has_none_so_low():
     u, v = clipped(FedGram(), [0, 1], [2, 3, 4], 0.5)
     assert float((u - v).norm()) == pytest.approx(FedGram().apart * 0.5)
     assert FedGram(sketch=4).apart == 2.0
+
+
+def test_noise_that_regularisation_nearly_hides_is_not_amplified():
+    """An eigenvalue of -0.99 l2 counts as zero; added up, it would make the model a hundred times as large."""
+    rng = np.random.default_rng(0)
+    noise = torch.from_numpy(rng.normal(size=(30, 30)))
+    lowest = float(torch.linalg.eigvalsh(0.5 * (noise + noise.T))[0])
+    l2 = -lowest / 0.99
+    found = torch.linalg.eigvalsh(inverse(noise, l2))
+    assert float(found.max()) == pytest.approx(1 / l2)
+    data = torch.from_numpy(rng.integers(0, 2, size=(50, 30))).double()
+    assert torch.allclose(inverse(data.T @ data, 2.0), torch.linalg.inv(data.T @ data + 2.0 * torch.eye(30)))
