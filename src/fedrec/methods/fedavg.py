@@ -26,7 +26,12 @@ class FedAvg(Aggregating):
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user",)
     fold_in_rounds: ClassVar[int | None] = 30
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedca": TOGETHER}
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "fedca": TOGETHER,
+        # Adam's moments start afresh every round and a mean over clients dilutes rows that few of them have, so rows
+        # need larger steps than the network. By NDCG@10 on the validation items of ml-100k, honest, after 100 rounds.
+        "sasrec": {"backbone": "sasrec", "dim": 50, "lr_item": 1.0},
+    }
 
     shares: Literal["samples", "equal"] = "samples"  # equal: the plain mean, which FedCA's comparison calls FCF
     score_with: Literal["received", "local"] = "received"  # local: the client's own model after training
