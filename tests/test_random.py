@@ -20,6 +20,7 @@ from fedrec.random import (
     fold,
     fold_array,
     fold_tensor,
+    gamma,
     laplace,
     normal,
     permute,
@@ -177,6 +178,14 @@ class TestReals:
         assert stats.kstest(draws[:20000], "laplace").pvalue > 0.001
         assert abs(draws.mean()) < 0.02
         assert abs(draws.std() - 2**0.5) < 0.02
+
+    @pytest.mark.parametrize("shape", [1.0, 3.0, 5551.0])
+    def test_gamma(self, shape: float):
+        draws = gamma(4, self.where, shape).numpy()
+        assert stats.kstest(draws[:20000], stats.gamma(shape).cdf).pvalue > 0.001
+
+    def test_gamma_of_an_entry_does_not_depend_on_the_others(self):
+        assert torch.equal(gamma(4, self.where, 2.0)[:100], gamma(4, self.where[:100], 2.0))
 
     @pytest.mark.parametrize("draw", [normal, laplace])
     def test_a_draw_depends_on_its_place_only(self, draw):

@@ -107,6 +107,21 @@ def laplace(key: Tensor | int, position: Tensor, dtype: torch.dtype = torch.floa
     return (-torch.sign(centred) * torch.log1p(-2.0 * centred.abs())).to(dtype)
 
 
+def gamma(key: Tensor | int, position: Tensor, shape: float) -> Tensor:
+    """Gamma draws of this shape (at least 1) and scale 1, by rejection (Marsaglia & Tsang, 2000)."""
+    d, entries = shape - 1 / 3, fold_tensor(key, position)
+    keys, turn = entries.ravel(), torch.zeros((), dtype=torch.int64, device=entries.device)
+    found, rest = torch.empty(len(keys), dtype=torch.float64, device=keys.device), torch.arange(len(keys)).to(keys)
+    while len(rest):
+        x = normal(keys, turn)
+        v = (1 + x / math.sqrt(9 * d)) ** 3
+        height = torch.log(uniform(fold_tensor(keys, -1 - turn)))
+        good = (v > 0) & (height < 0.5 * x.square() + d * (1 - v + torch.log(v.clamp(min=1e-300))))
+        found[rest[good]] = d * v[good]
+        rest, keys, turn = rest[~good], keys[~good], turn + 1
+    return found.reshape(entries.shape)
+
+
 def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
     """Where each position goes in its owner's keyed random permutation of 0..size-1, elementwise and without sorting.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -22,11 +23,13 @@ from torch import Tensor
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.available import has_numba
 from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Tensors, Upload, Ups, World
-from fedrec.random import Purpose, fold, fold_tensor, laplace, normal, stream
+from fedrec.random import Purpose, fold, fold_tensor, gamma, laplace, normal, stream
 
 Values = dict[str, Tensor | Rows]
 
 BLOCK = 1 << 14  # rows that are made double at a time
+DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
+NEAR, FAR = 1 << 16, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
 LARGEST = "largest_"
 LARGEST_WAYS = (LARGEST + "up", LARGEST + "down")
 
@@ -138,6 +141,17 @@ class Noise:
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
 
+    def in_sum(self, total: Tensor, clients: int, name: str, world: World, round: int) -> Tensor:
+        """A sum over clients to which each has added this noise, drawn at once: a bell whose width may be random."""
+        base = fold(stream(world.seed, Purpose.NOISE, round), zlib.crc32(f"all of {name}".encode()))
+        keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
+        position = torch.arange(total[0].numel(), device=total.device)[None]
+        noise = self.scale * self._width(clients, fold_tensor(keys, -1), position) * normal(keys, position)
+        return total + noise.reshape(total.shape)
+
+    def _width(self, clients: int, key: Tensor, position: Tensor) -> Tensor | float:
+        raise NotImplementedError
+
     def bytes(self, entries: int, rows: int, plain: int) -> int:
         return plain
 
@@ -151,6 +165,10 @@ class Laplace(Noise):
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return laplace(key, position, dtype)
 
+    def _width(self, clients: int, key: Tensor, position: Tensor) -> Tensor:
+        """A Laplace draw is normal with a variance of twice an exponential one; these add up to a gamma."""
+        return (2 * gamma(key, position, clients)).sqrt()
+
 
 @dataclass(frozen=True)
 class Gaussian(Noise):
@@ -160,6 +178,9 @@ class Gaussian(Noise):
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return normal(key, position, dtype)
+
+    def _width(self, clients: int, key: Tensor, position: Tensor) -> float:
+        return float(clients**0.5)
 
 
 @dataclass(frozen=True)
@@ -299,29 +320,45 @@ class Wire:
         if not self.stages:
             basket.add(payload, clients, cohort)
             return
+        basket.late = self._late(payload, len(clients))
+        stages = self.stages[: len(self.stages) - len(basket.late)]
         per_client = sum(8 * _entries(r.value, len(clients)) * self.world.dtype.itemsize for r in payload.values())
-        block = max(1, self.memory // per_client) if any(s.per_entry for s in self.stages) else len(clients)
+        block = max(1, self.memory // per_client) if any(s.per_entry for s in stages) else len(clients)
         for start in range(0, len(clients), block):
             keep = slice(start, min(start + block, len(clients)))
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
-            basket.add(self._staged(part, down, clients[keep], keep, round), clients[keep], cohort)
+            basket.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort)
+
+    def _late(self, payload: dict[str, Reduction], clients: int) -> tuple[Noise, ...]:
+        """Noise at the end that can wait for the sums: one draw per entry in place of one per entry and client.
+
+        Nobody sees more than plain sums, whose distribution is the same. Only where the draws would be too many.
+        """
+        every = self.world.clients * self.world.participation
+        draws = every * sum(_entries(reduction.value, clients) for reduction in payload.values())
+        if draws < DRAWS or not all(_plain_sum(reduction) for reduction in payload.values()):
+            return ()
+        last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
+        return tuple(stage for stage in last if isinstance(stage, Noise))[::-1]
 
     def collect(self, basket: Basket, round: int) -> Ups:
         """What the server gets of a round: the reductions, with the noise that belongs to sums."""
+        for noise in basket.late:
+            basket.blur(noise, self.world, round)
         for stage in self.stages:
             if isinstance(stage, SumGaussian):
                 basket.disturb(stage, self.world, round)
         return basket.ups(self.world.dtype)
 
-    def _staged(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, keep: slice,
-                round: int) -> dict[str, Reduction]:  # fmt: skip
+    def _staged(self, payload: dict[str, Reduction], stages: Sequence[Stage], down: Down, clients: np.ndarray,
+                keep: slice, round: int) -> dict[str, Reduction]:  # fmt: skip
         reference = down.shared | {name: value[keep] for name, value in down.own.items()}
         place = Place(self.world, clients, round, reference)
         values: Values = {}
         for name, reduction in payload.items():
             assert not isinstance(reduction.value, Folded), "folded uploads cannot pass stages"
             values[name] = reduction.value
-        for stage in self.stages:
+        for stage in stages:
             values = stage.apply(values, place)
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
@@ -363,6 +400,7 @@ class Basket:
         self._means: set[str] = set()
         self._each: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
         self._clients: list[np.ndarray] = []
+        self.late: tuple[Noise, ...] = ()  # noise that the sums are still to get
 
     def add(self, payload: dict[str, Reduction], clients: np.ndarray, cohort: str) -> None:
         self._clients.append(clients)
@@ -379,6 +417,12 @@ class Basket:
             )
             if isinstance(reduction, Mean):
                 self._means.add(key)
+
+    def blur(self, noise: Noise, world: World, round: int) -> None:
+        """The noise that every client has added, on the sums."""
+        for key, total in self._totals.items():
+            if noise.only in ("", key.split("@")[0]):
+                self._totals[key] = noise.in_sum(total, int(self._weights[key]), key, world, round)
 
     def disturb(self, noise: SumGaussian, world: World, round: int) -> None:
         """Noise on the sums; it hides no mean's weights and no single upload."""
@@ -410,9 +454,12 @@ def _weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
             change *= weight.double()[value.owner, None]
         count = value.clients if weight is None else float(weight.sum())
         return (value.base.double() * count).index_add_(0, value.item, change)
-    if weight is None:
-        return value.double().sum(0)
-    return torch.tensordot(weight.double(), value.double(), dims=1)
+    total = torch.zeros(value.shape[1:], dtype=torch.float64, device=value.device)
+    step = max(1, (NEAR if value.device.type == "cpu" else FAR) // max(1, total.numel()))
+    for k in range(0, len(value), step):
+        part = value[k : k + step].double()
+        total += part.sum(0) if weight is None else torch.tensordot(weight[k : k + step].double(), part, dims=1)
+    return total
 
 
 def _shifted_sum(rows: Rows, shift: Tensor, towards: Tensor, weight: Tensor | None) -> Tensor:
@@ -426,6 +473,13 @@ def _shifted_sum(rows: Rows, shift: Tensor, towards: Tensor, weight: Tensor | No
     for item, owner, value in zip(*(part.split(BLOCK) for part in (rows.item, rows.owner, rows.value)), strict=True):
         total.index_add_(0, item, value.double() * weight[owner, None])
     return total
+
+
+def _plain_sum(reduction: Reduction) -> bool:
+    """Whether its sum over clients is all that is seen, each counting once."""
+    value = reduction.value.base if isinstance(reduction.value, Rows | Folded) else reduction.value
+    weighted = isinstance(reduction, Mean) and reduction.weight is not None
+    return not isinstance(reduction, Each) and not weighted and value.is_floating_point()
 
 
 def _entries(value: Upload, clients: int) -> int:
