@@ -167,21 +167,22 @@ def test_plain_guidance_is_a_gradient_step():
     assert torch.allclose(plain_guidance(own, 0.35), own - (0.65 / 7) * 7 * (own - COMMON), atol=1e-12)
 
 
-def two_items() -> ClientData:
+def two_items(**options) -> ClientData:
     """Item 0 liked, item 1 not."""
-    return ClientData.build(tiny_world(2, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
-                            client_ptr=np.array([0, 1]), negatives=1)  # fmt: skip
+    world = tiny_world(2, per_user=(1,), **options).world
+    return ClientData.build(world, np.array([0]), np.array([0]), users=np.array([0]), client_ptr=np.array([0, 1]),
+                            negatives=1)  # fmt: skip
 
 
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_gate_step_by_hand(by_hand, monkeypatch):
-    if not by_hand:  # the same by automatic differentiation, as for other backbones
+@pytest.mark.parametrize("way", ["compiled", "closed form", "automatic"])
+def test_gate_step_by_hand(way, monkeypatch):
+    if way == "automatic":  # differentiation, as for other backbones
         monkeypatch.setattr(GateDescent, "_step", lambda self, batch: self._phase(batch, ("gate",)))
     method = FedRKG(dim=3, beta=0.9, gate_epochs=1, lr_gate=1.0)
     user = torch.tensor([[1.0, -1, 2]]).double()
     gate = {"gate": torch.zeros(1, 9).double(), "gate_bias": torch.zeros(1, 1).double()}
     state = State({"item": OWN[None].clone(), **gate}, {"user": user})
-    chunk = two_items().chunk(np.array([0]))
+    chunk = two_items(compiled=way == "compiled").chunk(np.array([0]))
     new = method.receive(state, Down(shared={"item": COMMON}), chunk, 99)
     total, count = chunk.observed["loss"]
     assert total == pytest.approx(1.969240, abs=1e-6)

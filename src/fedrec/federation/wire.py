@@ -29,7 +29,7 @@ Values = dict[str, Tensor | Rows]
 
 BLOCK = 1 << 14  # rows that are made double at a time
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
-NEAR, FAR = 1 << 16, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
+NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
 LARGEST = "largest_"
 LARGEST_WAYS = (LARGEST + "up", LARGEST + "down")
 

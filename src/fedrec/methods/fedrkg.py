@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
+from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk, concatenated_ranges
+from fedrec.federation.compiled import work_of
 from fedrec.federation.contract import Down, Mean, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.ranges import COUNT, POSITIVE
 from fedrec.federation.samples import Batch
@@ -197,11 +199,30 @@ class FedRKG(LocalTraining):
         if not self.gated:
             beta = 0.0 if self.variant == "GIE" else self.beta
             return State({"item": held["item"].mul_(beta).add_(common, alpha=1 - beta)}, state.per_user)
+        if self._compiles(chunk):
+            return self._guided(state, common, chunk, round)
         gate = {name: held[name] for name in ("gate", "gate_bias")}
         if self.gate_epochs:
             gate = GateDescent(self, state, chunk, round, common).run().dense
         guide_(held["item"], common, gate["gate"], gate["gate_bias"], self.beta)
         return State({"item": held["item"], **gate}, state.per_user)
+
+    def _compiles(self, chunk: Chunk) -> bool:
+        world, fits = chunk.world, self.backbone == "mf" and self.loss == "bce" and chunk.data.single
+        return fits and world.compiled and world.device.type == "cpu" and has_numba()
+
+    def _guided(self, state: State, common: Tensor, chunk: Chunk, round: int) -> State:
+        """The same, compiled: gates and tables in place."""
+        from fedrec.methods.gate_kernels import guide_clients
+
+        held, user = state.per_client, state.per_user["user"]
+        work = work_of(self, chunk, GATE_SAMPLES + round, user, held["item"])
+        hyper = (float(self.lr_gate), self.batch, self.gate_epochs, self.reduction == "mean", float(self.beta))
+        guide_clients(work.data(), chunk.world.items, chunk.data.negatives, work.keys, hyper, work.user, work.tables,
+                      common.numpy(), held["gate"].numpy(), held["gate_bias"].numpy(), work.blocks, work.loss,
+                      work.seen)  # fmt: skip
+        chunk.observe("loss", float(work.loss.sum()), int(work.seen.sum()))
+        return state
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
