@@ -153,7 +153,8 @@ def test_a_row_for_each_value() -> None:
     found = tables("ifedrec")["figure5"]
     assert [row.label for row in found.rows[:2]] == ["IFedNCF, 0.1 of the clients", "IFedNCF, 0.2 of the clients"]
     config = found.config(found.rows[1], "ml-100k", "ifedrec", 3)
-    assert (config.participation, config.rounds, config.backbone, config.params) == (0.2, 500, "ncf", {})
+    assert (config.participation, config.rounds, config.backbone) == (0.2, 500, "ncf")
+    assert config.params == {"rate_scale": 16.0, "align": 5.0}
     align = tables("ifedrec")["figure3"]
     assert [align.config(row, "ml-100k", "ifedrec", 0).params for row in align.rows[:2]] == [
         {"align": 0.1}, {"align": 0.2},

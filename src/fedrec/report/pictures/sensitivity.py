@@ -145,10 +145,11 @@ def _differing(values: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _telling(values: Sequence[Mapping[str, Any]], others: Sequence[str], chosen: str) -> list[str]:
-    """Those of `others` that tell lines apart: not what goes along with one before it, nor rounds with the x axis."""
+    """Those of `others` that tell lines apart: not what goes along with one before it, nor numbers with the x axis."""
     kept: list[str] = []
     for key in others:
-        before = [*kept, chosen] if key == "rounds" else kept
+        number = all(is_number(own[key]) for own in values if key in own)
+        before = [*kept, chosen] if number else kept
         if _kinds(values, [*before, key]) > _kinds(values, before):
             kept.append(key)
     return kept
