@@ -106,3 +106,20 @@ def test_many_rows_in_single_precision():
     single = SupCon(8 - labels, 0.1)(tables.float())
     assert torch.allclose(single[0].double(), exact[0], rtol=1e-6)
     assert torch.allclose(single[1].double(), exact[1], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("form", "temperature"), [("paper", 0.1), ("released", 0.1), ("released", 0.01)])
+def test_compiled_is_the_same_in_any_number_of_threads(form, temperature):
+    generator = torch.Generator().manual_seed(7)
+    tables = torch.randn(3, 300, 8, generator=generator)
+    labels = torch.randint(0, 9, (300,), generator=generator)
+    plain = SupCon(labels, temperature, form, compiled=False)(tables)
+    compiled = SupCon(labels, temperature, form)(tables)
+    assert torch.allclose(compiled[0], plain[0], rtol=1e-5)
+    assert torch.allclose(compiled[1], plain[1], rtol=1e-4, atol=1e-6 * float(plain[1].abs().max()))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert all(map(torch.equal, SupCon(labels, temperature, form)(tables), compiled))
+    finally:
+        torch.set_num_threads(threads)

@@ -75,7 +75,7 @@ class SupCon:
             space = tables.new_empty(group * each) if fits else None
             for start in starts:
                 part = slice(start, start + group)
-                loss[part], gradient[part] = self._evaluate(tables[part], terms, space)
+                loss[part] = self._evaluate(tables[part], terms, space, gradient[part])
 
         _in_threads(work, range(0, len(tables), group), max(1, self.memory // size) if on_cpu else 1)
         return loss, gradient
@@ -94,7 +94,8 @@ class SupCon:
     def _floor(self) -> float:
         return FLOOR if self.form == "released" else 0.0
 
-    def _evaluate(self, tables: Tensor, terms: Terms, space: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, tables: Tensor, terms: Terms, space: Tensor | None, gradient: Tensor) -> Tensor:
+        """The losses; their gradients into `gradient`."""
         items, tau, (member, share, weight) = tables.shape[1], self.temperature, terms
         norm = tables.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         z = tables / norm
@@ -103,11 +104,21 @@ class SupCon:
             log_sum, repulsion = self._rows(z, weight)
         else:
             log_sum, repulsion = self._triangle(z, weight, space)
-        loss = (weight * log_sum).sum(1) - (share * z * friends).sum((1, 2)) / tau
-        slope = repulsion - 2 * share * friends
-        slope = (slope - (slope * z).sum(-1, keepdim=True) * z) / norm
         scale = 1 / items if self.form == "paper" else tau / BASE_TEMPERATURE / items
-        return loss * scale, slope * (scale / tau)
+        attraction = self._slopes(z, friends, share, repulsion, norm, scale / tau, gradient)
+        return scale * ((weight * log_sum).sum(1) - attraction / tau)
+
+    def _slopes(self, z: Tensor, friends: Tensor, share: Tensor, repulsion: Tensor, norm: Tensor, scale: float,
+                out: Tensor) -> Tensor:  # fmt: skip
+        """From slopes by z to those by the rows themselves, into `out`; returns the mean similarity of friends."""
+        if self._kernels(z):
+            from fedrec.methods.contrast_kernels import slopes
+
+            parts = (z[0], friends[0], share[:, 0], repulsion[0], norm[0, :, 0])
+            return z.new_tensor([slopes(*(part.numpy() for part in parts), scale, out[0].numpy())])
+        slope = repulsion - 2 * share * friends
+        out.copy_((slope - (slope * z).sum(-1, keepdim=True) * z) / norm * scale)
+        return (share * z * friends).sum((1, 2))
 
     def _triangle(self, z: Tensor, weight: Tensor, space: Tensor) -> tuple[Tensor, Tensor]:
         """log sum_a exp(z_i.z_a / tau), and sum_a (w_i P_ia + w_a P_ai) z_a, from blocks on and above the diagonal.
@@ -153,6 +164,7 @@ class SupCon:
         e *= torch.add(by[:, : e.shape[1], None], by[:, None], out=space[: e.numel()].view(e.shape))
 
     def _kernels(self, e: Tensor) -> bool:
+        """Of one client at a time."""
         return self.compiled and e.device.type == "cpu" and e.dtype == torch.float32 and has_numba()
 
     def _rows(self, z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

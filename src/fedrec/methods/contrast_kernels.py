@@ -1,4 +1,4 @@
-"""The two passes over a block of similarities that matrix products leave to be done, compiled: one walk each.
+"""What matrix products leave to be done, compiled: two walks over a block of similarities, one over the table.
 
 Single precision only. The exponential is a polynomial times a power of two whose bits are written down directly; a loop
 of these becomes vector instructions, a call of the library's function would not.
@@ -81,3 +81,21 @@ def weigh(block, by):
         row, mine = block[i], by[i]
         for j in range(block.shape[1]):
             row[j] *= mine + by[j]
+
+
+@njit(nogil=True, cache=True, **FAST)
+def slopes(z, friends, share, repulsion, norm, scale, out):
+    """The slope by every row, from that by its direction z; returns the sum of share * z.friends."""
+    f, similar = np.float32, 0.0
+    for i in range(len(z)):
+        two, along, near = f(2) * share[i], f(0), f(0)
+        for j in range(z.shape[1]):
+            slope = repulsion[i, j] - two * friends[i, j]
+            out[i, j] = slope
+            along += slope * z[i, j]
+            near += z[i, j] * friends[i, j]
+        similar += share[i] * near
+        by = f(scale) / norm[i]
+        for j in range(z.shape[1]):
+            out[i, j] = by * (out[i, j] - along * z[i, j])
+    return similar
