@@ -13,6 +13,7 @@ from fedrec.federation.contract import Tensors, World
 from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
 
 USER, ITEM, DENSE, META = 0, 1, 2, 3  # streams of initial values
+WIDE = 300  # columns of attributes that memory is planned for
 
 
 def require_attributes(attributes: Tensor | None, name: str) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.training import LocalTraining
-from fedrec.methods.content import DENSE, META, require_attributes, scored_once, uniform_layers
+from fedrec.methods.content import DENSE, META, WIDE, require_attributes, scored_once, uniform_layers
 from fedrec.models import NCF, Backbone
 
 
@@ -110,4 +110,8 @@ class ContentModel(LocalTraining):
 
     def client_bytes(self, world: World) -> int:
         upper = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
-        return 4096 + 6 * (upper + 300 * self.dim) * world.dtype.itemsize
+        weights = 6 * (upper + WIDE * self.dim) * world.dtype.itemsize
+        return 4096 + weights + self.batch * self.sample_bytes(world)  # batches are as wide as the widest client's
+
+    def sample_bytes(self, world: World) -> int:
+        return 200 + 8 * (self.dim + WIDE) * world.dtype.itemsize

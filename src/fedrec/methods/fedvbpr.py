@@ -125,9 +125,3 @@ class FedVBPR(ContentModel):
         dense = dict(down.shared)
         distinct, which = scored_once(torch.cat([dense.pop("item"), dense.pop("attributes")], 1))
         return self.model.scores(state.per_user["user"], distinct, dense)[:, which]
-
-    def client_bytes(self, world: World) -> int:
-        return 4096 + 6 * 300 * self.dim * world.dtype.itemsize
-
-    def sample_bytes(self, world: World) -> int:
-        return 200 + 8 * (self.dim + 300) * world.dtype.itemsize
