@@ -53,6 +53,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         fedrec.run("local", DATA, out=root / "local", rounds=4, dim=4)
         fedrec.run("fedca", DATA, out=root / "fedca", rounds=3, dim=4, epochs=2)
         fedrec.run("cgfedrec", DATA, out=root / "cgfedrec", rounds=3, dim=4, clusters=5)
+        fedrec.run("fedrkg", DATA, out=root / "fedrkg", rounds=4, dim=4, interval=2)
         fedrec.run("fedmf", DATA, protocol="honest,neg_pool=leaked", out=root / "leaky", rounds=2, dim=4)
         yield root
 
@@ -319,6 +320,7 @@ FIGURES = {
     "embeddings": ("local", "dims/4-0"),
     "aggregation": ("fedca",),
     "skew": ("local",),
+    "gates": ("fedrkg",),
 }
 
 
