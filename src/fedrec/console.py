@@ -151,6 +151,11 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{human(traffic['up_per_client_round'])} up, {human(traffic['down_per_client_round'])} down; "
         f"peak memory {summary['peak_memory_mb']:,.0f} MB"
     )
+    out.print(
+        f"a client keeps {human(traffic['kept_per_client'])} between rounds and scores with "
+        f"{human(traffic['to_score_per_client'])} of it; largest message {human(traffic['largest_up'])} up, "
+        f"{human(traffic['largest_down'])} down"
+    )
     if "privacy" in summary:
         privacy = summary["privacy"]
         value = "no finite epsilon" if privacy["epsilon"] is None else f"epsilon {privacy['epsilon']:.3g}"
