@@ -59,9 +59,9 @@ class FedCA(Compared, OwnTables, Aggregating):
             "complementarity": "right-greedy", "weights": "released", "interpolate": "both", "init": "normal",
             "init_std": 1.0, "common_user": True, "early_exit": 1e-4,
         },
-        # By NDCG@10 on the validation items of ml-100k, honest, for backbone mf. At these rates similarity (alpha=0.03),
-        # complementarity (beta=0.02) and own tables in training (interpolate=both) lowered it after 40 rounds; what is
-        # left is FedMF, and a tenth of the own table where a client scores.
+        # By NDCG@10 on the validation items of ml-100k, honest, for backbone mf. At these rates each of similarity
+        # (alpha=0.03), complementarity (beta=0.02) and own tables in training (interpolate=both) lowered it after 40
+        # rounds; what is left is FedMF, and a tenth of the own table where a client scores.
         "tuned": {
             "alpha": 0.0, "beta": 0.0, "interpolate": "inference", "interpolation": 0.1, "shares": "equal",
             "aggregated_fraction": 1.0, "dim": 32, "init": "normal", "optimiser": "sgd", "lr": 40.0, "epochs": 1,
