@@ -454,6 +454,11 @@ def _weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
             change *= weight.double()[value.owner, None]
         count = value.clients if weight is None else float(weight.sum())
         return (value.base.double() * count).index_add_(0, value.item, change)
+    return summed(value, weight)
+
+
+def summed(value: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The weighted sum over the leading axis in float64, without a copy of all in that type."""
     total = torch.zeros(value.shape[1:], dtype=torch.float64, device=value.device)
     step = max(1, (NEAR if value.device.type == "cpu" else FAR) // max(1, total.numel()))
     for k in range(0, len(value), step):

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.training import Fitted, LocalTraining
+from fedrec.federation.wire import summed
 from fedrec.methods.contrast import Contrastive, Form, SupCon
 from fedrec.methods.kmeans import kmeans
 from fedrec.random import Purpose, fold, signed, stream
@@ -109,7 +110,7 @@ class CoFedRec(LocalTraining):
             return server | {"group": group}
         tables, key = ups.each["item"], fold(int(server["key"]), round)
         clients = np.concatenate([some for some, _ in tables])
-        mean = torch.stack([part.sum(0, dtype=torch.float64) for _, part in tables]).sum(0) / len(clients)
+        mean = torch.stack([summed(part) for _, part in tables]).sum(0) / len(clients)
         labels, _ = kmeans(mean, self.clusters, key)
         drawn = np.sort(clients)[fold(key, CLIENT) % len(clients)]
         used = labels.unique()
@@ -118,7 +119,7 @@ class CoFedRec(LocalTraining):
         total, item = torch.zeros_like(mean), server["item"]
         for some, part in tables:
             mine = group[torch.from_numpy(some)].to(part.device)
-            total += part[mine].sum(0, dtype=torch.float64)
+            total += summed(part[mine])
         item = (total / int(group.sum())).to(item.dtype)
         return server | {"labels": labels.to(server["labels"].dtype), "group": group, "item": item}
 

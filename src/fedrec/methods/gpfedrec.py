@@ -26,6 +26,7 @@ from fedrec.federation.contract import Down, Each, Reduction, Rows, State, Tenso
 from fedrec.federation.ranges import ANY, COUNT
 from fedrec.federation.samples import Batch
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
+from fedrec.federation.wire import summed
 from fedrec.methods.aggregation import cosines, mix
 from fedrec.models import BACKBONES, NCF, Backbone
 
@@ -98,7 +99,9 @@ class GPFedRec(LocalTraining):
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         """The common table to start from, and each client's own to stay near to."""
-        return Down(shared={"item": server["item"]}, own={"guide": server["guide"][_places(clients, server)]})
+        everyone = np.array_equal(clients, np.arange(len(server["guide"])))  # then there is nothing to copy
+        guide = server["guide"] if everyone else server["guide"][_places(clients, server)]
+        return Down(shared={"item": server["item"]}, own={"guide": guide})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
@@ -119,7 +122,7 @@ class GPFedRec(LocalTraining):
         if len(clients) < len(server["guide"]):
             guide = server["guide"].clone()
             guide[_places(clients, server)] = mixed
-        return {"item": mixed.mean(0, dtype=torch.float64).to(mixed.dtype), "guide": guide}
+        return {"item": (summed(mixed) / len(mixed)).to(mixed.dtype), "guide": guide}
 
     def adjacency(self, cosine: Tensor) -> Tensor:
         """Row u: equal weights on the neighbours of u, on u itself where there are none."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.wire import summed
 from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
 from fedrec.methods.kmeans import kmeans
 from fedrec.random import Purpose, fold, signed, stream
@@ -126,4 +127,4 @@ class PerFedRec(Compared, Aggregating):
 
 
 def _mean(models: Tensor) -> Tensor:
-    return models.mean(0, dtype=torch.float64).to(models.dtype)
+    return (summed(models) / len(models)).to(models.dtype)
