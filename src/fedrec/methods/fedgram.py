@@ -174,7 +174,8 @@ def _table(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.nda
     """Sum over users of weight * block, at the items of their histories; with `columns`, times the sketch."""
     world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
     base = torch.zeros(1, 1, dtype=world.dtype, device=world.device).expand(world.items, width)
-    total = np.zeros((world.items if chunk.foldable else len(chunk.history), width))
+    exact = np.dtype(np.float64) if chunk.foldable else torch.zeros(0, dtype=world.dtype).numpy().dtype
+    total = np.zeros((world.items if chunk.foldable else len(chunk.history), width), exact)
     for k, weight in enumerate(by_user):
         n = ends[k + 1] - ends[k]
         items = chunk.history[ends[k] : ends[k + 1]]
@@ -186,7 +187,7 @@ def _table(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.nda
             total[rows] += mine @ columns[items]
     if chunk.foldable:
         return Folded(base, chunk.tensor(total), len(chunk.clients))
-    return _merged(chunk, base, chunk.tensor(total).to(world.dtype))
+    return _merged(chunk, base, chunk.tensor(total))
 
 
 def _counts(chunk: Chunk) -> Rows:
@@ -197,6 +198,8 @@ def _counts(chunk: Chunk) -> Rows:
 def _merged(chunk: Chunk, base: Tensor, value: Tensor) -> Rows:
     """One row per client and item, from one per item of a history: two users of a silo may share one."""
     owner = torch.repeat_interleave(chunk.owner, chunk.tensor(chunk.user_ptr).diff())
+    if chunk.data.single:
+        return Rows(base, owner, chunk.tensor(chunk.history), value, len(chunk.clients))
     pairs, at = torch.unique(owner * chunk.world.items + chunk.tensor(chunk.history), return_inverse=True)
     rows = value.new_zeros(len(pairs), value.shape[1]).index_add_(0, at, value)
     return Rows(base, pairs // chunk.world.items, pairs % chunk.world.items, rows, len(chunk.clients))
