@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -228,33 +228,39 @@ class Contrastive(Descent):
         each = torch.arange(len(s.order), device=s.order.device)
         ends = [items * k for k in range(len(each) + 1)]
         rate = self.groups["item"].rate
-        self.groups["item"] = Group(table[s.order].flatten(0, 1), each.repeat_interleave(items), ends, rate)
-        self.row = s.owner * items + s.item  # where the rows with samples are, now that all rows are there
+        # all rows; those with samples have their newest values in their own group
+        self.whole = Group(table[s.order].flatten(0, 1), each.repeat_interleave(items), ends, rate)
+        self.row = s.owner * items + s.item  # where those with samples are among all
         self.contrast, self.strength, self.once = contrast, strength, once
-        self.batches, self.along = 0, self.update
+        self.batches, self.present, self.along = 0, 0, self.update
         self.update = self._update
 
     def _step(self, batch: Batch) -> Tensor:
-        self.batches += 1
+        self.batches, self.present = self.batches + 1, batch.clients
         return super()._step(batch)
 
-    def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
-        neg = None if batch.neg is None else self.row[batch.neg]
-        return super()._losses(leaves, replace(batch, pos=self.row[batch.pos], neg=neg))
-
     def _update(self, group: Group, gradient: Tensor) -> None:
-        if group is self.groups["item"] and self._due():
-            tables = group.value[: len(gradient)].unflatten(0, (-1, self.table.shape[1]))
-            loss, slope = self.contrast(tables)
-            self.chunk.observe("contrastive", float(loss.sum()), len(loss))
-            gradient = gradient.add(slope.flatten(0, 1), alpha=self.strength)
+        if group is self.groups["item"]:
+            gradient = self._with_contrast(group, gradient)
         self.along(group, gradient)
+
+    def _with_contrast(self, group: Group, gradient: Tensor) -> Tensor:
+        """The gradient of rows with samples, with the contrast where it is due; all rows take its step."""
+        rows, whole = self.row[: len(gradient)], self.whole.value[: self.whole.end[self.present]]
+        if self._due():
+            whole[rows] = group.value[: len(gradient)]
+            loss, slope = self.contrast(whole.unflatten(0, (-1, self.table.shape[1])))
+            self.chunk.observe("contrastive", float(loss.sum()), len(loss))
+            slope = slope.flatten(0, 1).mul_(self.strength)
+            gradient = gradient + slope[rows]
+            self.along(self.whole, slope)
+        elif self.method.optimiser == "adam":  # rows go on moving while their moments last
+            self.along(self.whole, torch.zeros_like(whole))
+        return gradient
 
     def _due(self) -> bool:
         return not self.once or (self.batches - 1) % int(self.samples.steps[0]) == 0
 
     def _result(self) -> Fitted:
-        rows = self.groups["item"]
-        self.table[self.samples.order] = rows.value.view_as(self.table)
-        self.groups["item"] = replace(rows, value=rows.value[self.row])
+        self.table[self.samples.order] = self.whole.value.view_as(self.table)
         return super()._result()
