@@ -62,6 +62,7 @@ def test_a_table_runs_once_and_shows_what_its_runs_measured(tmp_path: Path) -> N
     assert len(planned) == 2 * (2 + 1)  # one row only under one of two protocols
     told: list[str] = []
     assert run_cells(planned, 2, told.append) == {}
+    assert not list(tmp_path.rglob("last.safetensors")), "states to resume from would fill the disk"
     page = write_page(SMALL, planned, {}, tmp_path).read_text()
     mine = [cell for cell in planned if cell.row == "FedMF" and cell.protocol == "honest"]
     values = [cell.summary()["test"]["recall@10"] for cell in mine]  # type: ignore[index]
