@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.federation.basket import Basket
 from fedrec.federation.clients import Chunk, ClientData, Forbidden, concatenated_ranges
 from fedrec.federation.contract import Down, Each, Folded, Mean, Method, Plan, Reduction, Rows, State, Tensors, World
 from fedrec.federation.samples import negatives
 from fedrec.federation.simulator import Simulator, _Home
-from fedrec.federation.wire import Basket
 
 ITEMS_PER_USER = (3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8)
 WHOLE = 8 << 30  # a memory budget under which all clients share a chunk

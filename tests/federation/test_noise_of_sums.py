@@ -8,8 +8,10 @@ import torch
 from scipy import stats
 
 from fedrec.federation import wire
+from fedrec.federation.basket import Basket
 from fedrec.federation.contract import Down, Each, Mean, Reduction, Rows, Sum, World
-from fedrec.federation.wire import Basket, Clip, Gaussian, Laplace, Quantise, Stage, Wire
+from fedrec.federation.stages import Clip, Gaussian, Laplace, Quantise, Stage
+from fedrec.federation.wire import Wire
 from fedrec.methods import FedMF
 from fedrec.testing import SINGLE, WHOLE, assert_close, run, tiny_world
 

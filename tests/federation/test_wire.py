@@ -12,20 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedrec.errors import FedrecError
+from fedrec.federation.basket import Basket
 from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Sum, Tensors, World
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import (
-    Basket,
-    Clip,
-    Gaussian,
-    Laplace,
-    Place,
-    Quantise,
-    Stage,
-    SumGaussian,
-    Wire,
-    parse_stages,
-)
+from fedrec.federation.stages import Clip, Gaussian, Laplace, Place, Quantise, Stage, SumGaussian, parse_stages
+from fedrec.federation.wire import Wire
 from fedrec.methods import FedAvg, FedMF, Popularity
 from fedrec.testing import SINGLE, WHOLE, assert_close, run, tiny_world
 

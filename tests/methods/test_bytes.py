@@ -12,7 +12,7 @@ import torch
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Gaussian, Laplace, Quantise, parse_stages
+from fedrec.federation.stages import Gaussian, Laplace, Quantise, parse_stages
 from fedrec.methods import FedCA
 from fedrec.methods.aggregation import complementarity
 from fedrec.privacy.accountant import guarantee

@@ -15,7 +15,7 @@ from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
 from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Laplace
+from fedrec.federation.stages import Laplace
 from fedrec.methods import Local, PFedRec
 from fedrec.methods.cgfedrec import CGFedRec, label_agreement
 from fedrec.methods.kmeans import kmeans, random_labels

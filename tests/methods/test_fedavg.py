@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import fedrec
+from fedrec.federation.basket import Basket
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, Mean, Rows
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Basket
 from fedrec.methods import FedAvg, FedMF, Local
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive

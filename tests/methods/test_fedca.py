@@ -17,7 +17,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State
 from fedrec.federation.samples import negatives
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Clip, Laplace
+from fedrec.federation.stages import Clip, Laplace
 from fedrec.methods import FedAvg, FedMF, Local
 from fedrec.methods.aggregation import complementarity, represent
 from fedrec.methods.fedca import FedCA

@@ -17,7 +17,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Ups, participants
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import parse_stages
+from fedrec.federation.stages import parse_stages
 from fedrec.methods.feddae import DECODER, GATE, OWN, SHARED, FedDAE
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 from fedrec.testing import MethodTests, assert_close, run, tiny_world

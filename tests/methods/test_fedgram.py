@@ -13,7 +13,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, World, participants
-from fedrec.federation.wire import Clip, Place
+from fedrec.federation.stages import Clip, Place
 from fedrec.methods import Ease, FedGram
 from fedrec.methods.gfcf import CentralGFCF
 from fedrec.methods.gram import fading, inverse, next_block, state_block

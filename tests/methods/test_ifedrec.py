@@ -12,11 +12,12 @@ from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
+from fedrec.federation.basket import weighted_sum
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, Rows, State, participants
 from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.wire import Clip, Laplace, Place, _weighted_sum
+from fedrec.federation.stages import Clip, Laplace, Place
 from fedrec.methods import IFedRec
 from fedrec.methods.content import meta_gradients
 from fedrec.testing import MethodTests, Watched, assert_close, run, tiny_world
@@ -294,9 +295,9 @@ def test_stages_see_whole_tables():
     chunk = data.chunk(np.arange(12))
     down = method.broadcast(simulator.server, chunk.clients, 0)
     rows = method.local(simulator.homes[0].state, down, chunk, 0)[1]["item"].value
-    assert torch.allclose(_weighted_sum(rows, None), rows.dense().sum(0))
+    assert torch.allclose(weighted_sum(rows, None), rows.dense().sum(0))
     weight = torch.arange(12, dtype=D)
-    assert torch.allclose(_weighted_sum(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))
+    assert torch.allclose(weighted_sum(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))
     place = Place(data.world, chunk.clients, 0, down.shared)
     sparse, whole = (Clip(3.0).apply({"item": value}, place)["item"] for value in (rows, rows.dense()))
     assert torch.allclose(sparse.dense(), whole)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.wire import Clip, Laplace
+from fedrec.federation.stages import Clip, Laplace
 from fedrec.methods import Popularity
 from fedrec.testing import MethodTests, run, tiny_world
 

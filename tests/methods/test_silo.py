@@ -8,12 +8,12 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
+from fedrec.federation.basket import Basket
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Mean
 from fedrec.federation.silo_training import TripleDescent
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.triples import Triples
-from fedrec.federation.wire import Basket
 from fedrec.methods import CentralGFCF, CentralLightGCN, FedAvg, Local
 from fedrec.methods.silo import SiloFedAvg, SiloLocal
 from fedrec.testing import MethodTests, assert_close, run, tiny_world

@@ -25,7 +25,7 @@ from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
-from fedrec.federation.wire import Noise, Stage, SumGaussian, parse_stages
+from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
 from fedrec.methods.kinds import kinds_of
 from fedrec.privacy.accountant import guarantee, with_budget

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError
+from fedrec.federation.basket import Basket
 from fedrec.federation.clients import Chunk, ClientData, concatenated_ranges
 from fedrec.federation.contract import Cohort, Method, State, Tensors, Ups
-from fedrec.federation.wire import Basket, Stage, Wire
+from fedrec.federation.stages import Stage
+from fedrec.federation.wire import Wire
 
 
 @dataclass

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedrec.federation.basket import summed
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Plan, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.training import Fitted, LocalTraining
-from fedrec.federation.wire import summed
 from fedrec.methods.contrast import Contrastive, Form, SupCon
 from fedrec.methods.kmeans import kmeans
 from fedrec.random import Purpose, fold, signed, stream

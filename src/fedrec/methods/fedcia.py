@@ -32,7 +32,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Sum, Tensors, Ups, World, replicate
 from fedrec.federation.silo_training import SiloTraining
-from fedrec.federation.wire import Laplace, Place
+from fedrec.federation.stages import Laplace, Place
 from fedrec.methods.similarity import (
     Descent,
     Distance,

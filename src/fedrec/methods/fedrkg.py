@@ -27,8 +27,8 @@ from fedrec.federation.compiled import work_of
 from fedrec.federation.contract import Down, Mean, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.ranges import COUNT, POSITIVE
 from fedrec.federation.samples import Batch
+from fedrec.federation.stages import Clip, Gaussian, Place
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
-from fedrec.federation.wire import Clip, Gaussian, Place
 from fedrec.models import BACKBONES, NCF, Backbone
 from fedrec.privacy.accountant import epsilon_of, zcdp
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform

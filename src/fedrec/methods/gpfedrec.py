@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
+from fedrec.federation.basket import summed
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, Rows, State, Tensors, Ups, World, replicate
 from fedrec.federation.ranges import ANY, COUNT
 from fedrec.federation.samples import Batch
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
-from fedrec.federation.wire import summed
 from fedrec.methods.aggregation import cosines, mix
 from fedrec.models import BACKBONES, NCF, Backbone
 

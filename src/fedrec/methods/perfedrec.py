@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.federation.basket import summed
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Each, Reduction, State, Tensors, Ups, World, replicate
-from fedrec.federation.wire import summed
 from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
 from fedrec.methods.kmeans import kmeans
 from fedrec.random import Purpose, fold, signed, stream

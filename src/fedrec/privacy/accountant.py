@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from scipy.special import log_ndtr, ndtr
 
 from fedrec.errors import FedrecError
-from fedrec.federation.wire import Clip, Gaussian, Laplace, Stage, SumGaussian
+from fedrec.federation.stages import Clip, Gaussian, Laplace, Stage, SumGaussian
 
 LOCAL = "local: all uploads of one client, against any other data of that client"
 BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"
