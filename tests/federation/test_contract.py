@@ -378,3 +378,10 @@ class TestParticipants:
 def test_a_method_without_a_score_says_so():
     with pytest.raises(NotImplementedError, match="Roll does not score"):
         run(Roll(), tiny_world(), 0)
+
+
+def test_a_parameter_hides_nothing_that_others_ask_for():
+    with pytest.raises(TypeError, match="clips_apart"):
+
+        class Quiet(Method):
+            clips_apart: float = 0.1  # a twentieth of the noise that a budget needs

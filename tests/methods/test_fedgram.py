@@ -269,13 +269,13 @@ def test_clipped_uploads_lie_no_further_apart_than_the_noise_is_measured_by(para
     method = FedGram(**params)
     u, v = clipped(method, one, two, clip)
     assert max(float(u.norm()), float(v.norm())) <= clip * (1 + 1e-12)
-    assert float((u - v).norm()) <= method.apart * clip * (1 + 1e-12)
+    assert float((u - v).norm()) <= method.clips_apart * clip * (1 + 1e-12)
 
 
 def test_that_bound_is_reached_and_a_sketch_has_none_so_low():
     u, v = clipped(FedGram(), [0, 1], [2, 3, 4], 0.5)
-    assert float((u - v).norm()) == pytest.approx(FedGram().apart * 0.5)
-    assert FedGram(sketch=4).apart == 2.0
+    assert float((u - v).norm()) == pytest.approx(FedGram().clips_apart * 0.5)
+    assert FedGram(sketch=4).clips_apart == 2.0
 
 
 def test_noise_that_regularisation_nearly_hides_is_not_amplified():

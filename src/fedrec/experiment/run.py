@@ -146,7 +146,7 @@ class Run:
         if self.config.epsilon is None:
             return stages
         budget = self.config.epsilon, self.config.delta
-        return with_budget(stages, self.method.rounds, *budget, blind, self.method.apart)
+        return with_budget(stages, self.method.rounds, *budget, blind, self.method.clips_apart)
 
     def _prepare(self, data: Interactions | None) -> Prepared:
         config, central = self.config, self.method.centralised
@@ -351,7 +351,7 @@ class Run:
 
     def _privacy(self, uploads: int) -> dict[str, Any]:
         clear = any(entry["clear"] for entry in self.simulator.wire.ledger.rounds.values())
-        found = guarantee(self.stages, uploads, self.config.delta or 1e-5, clear, self.method.apart)
+        found = guarantee(self.stages, uploads, self.config.delta or 1e-5, clear, self.method.clips_apart)
         return {
             "stages": [str(stage) for stage in self.stages],
             "epsilon": found.epsilon,

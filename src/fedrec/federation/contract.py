@@ -252,11 +252,18 @@ class Method:
 
     rounds: int = 100
 
+    def __init_subclass__(cls) -> None:
+        """A parameter must not hide what the simulator or the accountant asks a method."""
+        own = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
+        hidden = [name for name in own if hasattr(Method, name) and name not in Method.__dataclass_fields__]
+        if hidden:
+            raise TypeError(f"{cls.__name__}.{hidden[0]} has the name of an attribute of every method; choose another")
+
     def __post_init__(self) -> None:
         require_in_range(self)
 
     @property
-    def apart(self) -> float:
+    def clips_apart(self) -> float:
         """How many clips two uploads of one client can lie apart once both are clipped: noise is measured by it."""
         return 2.0
 

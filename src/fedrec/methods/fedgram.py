@@ -71,7 +71,7 @@ class FedGram(Method):
         _require(not self.sketch or self.model == "ease", f"sketch works with model=ease, not {self.model}")
 
     @property
-    def apart(self) -> float:
+    def clips_apart(self) -> float:
         """Without a sketch no entry of an upload is negative, whatever the histories are: histories are marked by ones,
         fading, `floor` and `co` are not negative, and clipping scales. So for any two uploads u and v of norm at most C
 
