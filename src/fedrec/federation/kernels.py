@@ -124,11 +124,8 @@ def _dot(p, rows, k):
 
 
 @njit(**FAST)
-def _bce_batch(p, rows, slot, batch, n_pos, coef, touched, logits):
-    """Add dloss/dx of one pointwise batch to the coefficients of its rows; returns the summed loss."""
-    for t in range(len(batch)):
-        touched[t] = slot[batch[t]]
-        logits[t] = _dot(p, rows, touched[t])
+def bce_slopes(batch, n_pos, coef, touched, logits):
+    """Add dloss/dlogit of one pointwise batch to the coefficients of its rows; returns the summed loss."""
     loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
     for t in range(len(batch)):
         x = logits[t]
@@ -141,6 +138,14 @@ def _bce_batch(p, rows, slot, batch, n_pos, coef, touched, logits):
             loss += math.log(product)
             product = 1.0
     return loss + math.log(product)
+
+
+@njit(**FAST)
+def _bce_batch(p, rows, slot, batch, n_pos, coef, touched, logits):
+    for t in range(len(batch)):
+        touched[t] = slot[batch[t]]
+        logits[t] = _dot(p, rows, touched[t])
+    return bce_slopes(batch, n_pos, coef, touched, logits)
 
 
 @njit(**FAST)
@@ -296,6 +301,17 @@ def draw_rows(key, slots, n_items, positives, gap, slot, slot_of, ids):
         slot[j] = positives[j]
     draw_negatives(key, slots, n_items, n_pos, gap, slot[n_pos:])
     return _number(slot, slot_of, ids)
+
+
+@njit(**EXACT)
+def draw_client(data, k, key, slots, n_items, slot, slot_of, ids):
+    """The same for client k of `data`, as `compiled.Work` has it: its samples, and how many rows they have."""
+    _, places, users, user_ptr, items, pool_ptr, gap = data
+    place = places[k]
+    begin, end = user_ptr[place], user_ptr[place + 1]
+    mine, others = slot[: (end - begin) * (1 + slots)], gap[pool_ptr[place] : pool_ptr[place + 1]]
+    key = fold(key, np.uint64(users[place]))
+    return mine, draw_rows(key, slots, n_items, items[begin:end], others, mine, slot_of, ids)
 
 
 @njit(**EXACT)

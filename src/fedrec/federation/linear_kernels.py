@@ -6,12 +6,19 @@ through twice. Draws the same samples as `samples.py` and takes the same steps a
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import njit, prange
 
-from fedrec.federation.kernels import FAST, add_changes, draw_rows, fold, order_samples, put_rows, take_rows
+from fedrec.federation.kernels import (
+    FAST,
+    add_changes,
+    bce_slopes,
+    draw_client,
+    fold,
+    order_samples,
+    put_rows,
+    take_rows,
+)
 
 
 @njit(**FAST)
@@ -23,18 +30,7 @@ def _slopes(head, bias, rows, slot, batch, n_pos, coef, touched, logits):
         for f in range(len(head)):
             total += head[f] * rows[touched[t], f]
         logits[t] = total
-    loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
-    for t in range(len(batch)):
-        x = logits[t]
-        e = math.exp(-abs(x))
-        label = 1.0 if batch[t] < n_pos else 0.0
-        coef[touched[t]] += (1.0 if x >= 0 else e) / (1.0 + e) - label
-        loss += max(x, 0.0) - x * label
-        product *= 1.0 + e
-        if product > 1e300:
-            loss += math.log(product)
-            product = 1.0
-    return loss + math.log(product)
+    return bce_slopes(batch, n_pos, coef, touched, logits)
 
 
 @njit(**FAST)
@@ -89,7 +85,7 @@ def _train(head, bias, rows, slot, n_pos, order_key, hyper, scratch):
 def _train_block(low, high, part, data, n_items, slots, keys, hyper, heads, biases, table, shared, own, weight, loss,
                  seen):  # fmt: skip
     """Clients low:high one after another; see `train_linear`."""
-    clients, places, users, user_ptr, items, pool_ptr, gap = data
+    clients, places, user_ptr = data[0], data[1], data[3]
     dtype, width, most = table.dtype, table.shape[2], 0
     for k in range(low, high):
         most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
@@ -109,9 +105,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, hyper, heads, bias
             own[k] = whole
         if n_pos == 0:
             continue
-        mine = slot[: n_pos * (1 + slots)]
-        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
-                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
+        mine, used = draw_client(data, k, keys[0], slots, n_items, slot, slot_of, ids)
         rows, which = held[:used], ids[:used]
         take_rows(rows, whole, which)
         loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys[1], np.uint64(clients[k])), hyper,

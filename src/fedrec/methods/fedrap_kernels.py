@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.federation.kernels import EXACT, FAST, draw_rows, fold, order_samples, put_rows, take_rows
+from fedrec.federation.kernels import EXACT, FAST, draw_client, fold, order_samples, put_rows, take_rows
 
 
 @njit(**EXACT)
@@ -118,7 +118,7 @@ def _shrink(table, left):
 def _train_block(low, high, part, data, n_items, slots, keys, hyper, schedule, common, own, heads, biases, left, loss,
                  count):  # fmt: skip
     """Clients low:high one after another; see `train_additive`."""
-    clients, places, users, user_ptr, items, pool_ptr, gap = data
+    clients, places, user_ptr = data[0], data[1], data[3]
     dtype, width, most = own.dtype, own.shape[2], 0
     for k in range(low, high):
         most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
@@ -135,9 +135,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, hyper, schedule, c
         n_pos = end - begin
         if n_pos == 0:
             continue
-        mine = slot[: n_pos * (1 + slots)]
-        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
-                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
+        mine, used = draw_client(data, k, keys[0], slots, n_items, slot, slot_of, ids)
         which = ids[:used]
         take_rows(held, own[k], which)
         take_rows(shared, common, which)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.federation.kernels import FAST, draw_rows, fold, order_samples, take_rows
+from fedrec.federation.kernels import FAST, draw_client, fold, order_samples, take_rows
 
 
 @njit(**FAST)
@@ -93,7 +93,7 @@ def _commit(table, common, weight, bias, keep, blocks):
 
 @njit(**FAST)
 def _guide_block(low, high, data, n_items, slots, keys, hyper, user, tables, common, gates, biases, loss, seen):
-    clients, places, users, user_ptr, items, pool_ptr, gap = data
+    clients, places, user_ptr = data[0], data[1], data[3]
     rate, batch, epochs, mean, keep = hyper
     dtype, width, most = tables.dtype, tables.shape[2], 0
     for k in range(low, high):
@@ -109,9 +109,7 @@ def _guide_block(low, high, data, n_items, slots, keys, hyper, user, tables, com
     for k in range(low, high):
         begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
         if epochs > 0 and end > begin:
-            mine = slot[: (end - begin) * (1 + slots)]
-            used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
-                             gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
+            mine, used = draw_client(data, k, keys[0], slots, n_items, slot, slot_of, ids)
             take_rows(rows, tables[k], ids[:used])
             take_rows(towards, common, ids[:used])
             for r in range(used):
