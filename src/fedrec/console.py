@@ -158,7 +158,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
     )
     if "privacy" in summary:
         privacy = summary["privacy"]
-        value = "no finite epsilon" if privacy["epsilon"] is None else f"epsilon {privacy['epsilon']:.3g}"
+        epsilon, delta = privacy["epsilon"], privacy["delta"]
+        value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
         out.print(f"privacy: {value} ({privacy['meaning']})")
 
 

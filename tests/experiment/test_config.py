@@ -217,3 +217,12 @@ def test_memory_that_is_no_size(text: str) -> None:
 def test_a_small_budget_changes_nothing_but_the_chunks() -> None:
     large, small = (fedrec.run("fedavg", SMALL, rounds=3, dim=4, memory=memory).test for memory in ("8G", "20K"))
     assert small == pytest.approx(large, abs=1e-6)
+
+
+def test_files_are_recorded_by_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("user,item\n")
+    config = make_config({"method": "fedmf", "data": "mine.csv", "attributes": "gone.csv"})
+    assert config.data == str(tmp_path / "mine.csv")
+    assert config.attributes == "gone.csv", "what is no file is said as it was given"
+    assert make_config({"method": "fedmf", "data": "ml-100k"}).data == "ml-100k"

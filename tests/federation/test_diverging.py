@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedrec.errors import FedrecError
+import fedrec
+from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.contract import Mean, Method
 from fedrec.federation.simulator import Simulator
@@ -67,3 +68,9 @@ def test_one_upload_that_is_not_finite_is_enough() -> None:
     simulator.round(0)
     with pytest.raises(FedrecError, match="the upload 'mine' is no longer finite in round 2: "):
         simulator.round(1)
+
+
+def test_a_matrix_that_is_no_longer_finite_is_divergence_too(tmp_path):
+    with pytest.raises(DivergedError, match=r"a matrix .* in round 1: training diverged; lower .* \(lr="):
+        fedrec.run("fedca", "synthetic@users=50+items=200", rounds=2, lr=1e30, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

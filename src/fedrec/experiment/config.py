@@ -14,6 +14,8 @@ import numpy as np
 
 from fedrec.errors import FedrecError, unknown
 
+FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -116,7 +118,12 @@ def make_config(values: dict[str, Any]) -> RunConfig:
     _check_types(values)
     if "method" not in values:
         raise FedrecError("no method given; `fedrec methods` lists them")
-    return RunConfig(**values)
+    return RunConfig(**values | {name: _found(values[name]) for name in FILES if values.get(name)})
+
+
+def _found(name: str) -> str:
+    """A file by its whole path, so that a run folder can be used from anywhere."""
+    return str(Path(name).resolve()) if Path(name).is_file() else name
 
 
 def _check_types(values: Mapping[str, Any]) -> None:

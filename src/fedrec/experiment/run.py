@@ -186,6 +186,9 @@ class Run:
             if folder is not None and self._between_rounds():
                 self.save(folder)
             raise
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            where = f"a matrix cannot be decomposed in round {self.progress.next_round + 1}"
+            raise DivergedError(where, self.method.remedy()) from None
         if folder is not None:
             self.save(
                 folder
