@@ -170,7 +170,7 @@ def test_notes_reach_a_log_file_too(cli: Cli) -> None:
     outcome = cli("run", "popularity", "--data", "plain.csv", "--out", "run")
     assert outcome.code == 0
     assert "note: no times in 'plain.csv': random leave-one-out" in outcome.err
-    assert "note: plain.csv read as comma-separated" in outcome.err
+    assert "plain.csv read as comma-separated" in outcome.err
 
 
 def test_brackets_in_names_are_not_markup(cli: Cli) -> None:
@@ -220,7 +220,7 @@ def test_a_budget_is_kept_and_reported(cli: Cli) -> None:
     assert privacy["uploads"] == 2
     assert privacy["delta"] == 1e-5
     told = cli(*RUN, "--privacy", "clip=1", "--epsilon", 4, "--delta", 1e-5, "--quiet")
-    assert "privacy: epsilon 4 (local: all uploads of one client" in told.out
+    assert "privacy: epsilon 4, delta 1e-05 (local: all uploads of one client" in told.out
     none = cli(*RUN, "--privacy", "gaussian=0.1", "--quiet")
     assert "privacy: no finite epsilon (uploads are not clipped" in none.out
     little = cli(*RUN, "--privacy", "clip=1,gaussian=0.0001", "--quiet")
