@@ -257,7 +257,7 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "setting of the wrong type": ((*RUN, "--set", "lr=fast"), "lr=fast does not fit fedmf: it should be float"),
     "whole number": ((*RUN, "--set", "epochs=2.5"), "it should be int"),
     "choice": ((*RUN, "--set", "optimiser=adma"), "sgd | adam"),
-    "not a number": ((*RUN, "--set", "lr=nan"), "it should be float"),
+    "not a number": ((*RUN, "--set", "lr=nan"), "it should be finite"),
     "no dimensions": ((*RUN, "--set", "dim=0"), "at least 1"),
     "empty batches": ((*RUN, "--set", "batch=0"), "at least 1"),
     "no epochs": ((*RUN, "--set", "epochs=-1"), "at least 1"),

@@ -22,5 +22,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:
     """The error for a name that is not in a list, with the nearest known name offered."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    hint = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+    between = "; " if any("," in name for name in names) else ", "
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {between.join(names)}"
     return FedrecError(f"unknown {kind} '{name}'; {hint}")

@@ -41,7 +41,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             names, *rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FedrecError(f"cannot read the items {path}: {error}") from None
+        raise FedrecError(f"cannot read the items {path}: {getattr(error, 'strerror', None) or error}") from None
     _check_header(path, names, len(rows))
     found = [_line(path, names, row) for row in rows]
     if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:

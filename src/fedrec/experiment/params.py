@@ -10,8 +10,8 @@ from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Method
-from fedrec.methods import method_class
-from fedrec.methods.kinds import backbones_of, choose_kind
+from fedrec.methods import method_class, methods
+from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
 
 
 def build_method(
@@ -55,6 +55,26 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
     return values
 
 
+def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
+    """A method that was given itself, with the settings given beside it; `values` then say by name what it is."""
+    own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
+    if isinstance(method, type):
+        made = build_method(method, **own, params=values["params"])
+    elif own.pop("preset") is not None:
+        raise FedrecError("a method that is an object has all its settings: give its class, or leave preset out")
+    else:
+        changes = values["params"] | {name: value for name, value in own.items() if value is not None}
+        made = dataclasses.replace(
+            method, **{name: convert(type(method), name, value) for name, value in changes.items()}
+        )
+    known = methods().get(made.name)
+    if not made.name or (known is not None and type(made) not in kinds_of(known)):
+        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: name: ClassVar[str] = ...")
+    settings = {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
+    values |= {"method": made.name, "rounds": settings.pop("rounds"), "params": settings}
+    return made
+
+
 def parameters(cls: type[Method]) -> dict[str, Any]:
     """Names and types of a method's parameters."""
     hints = typing.get_type_hints(cls)
@@ -68,7 +88,9 @@ def convert(cls: type[Method], key: str, value: Any) -> Any:
         raise unknown(f"parameter of {cls.name}", key, known)
     converted = _converted(known[key], value)
     if converted is _BAD:
-        raise FedrecError(f"{key}={value} does not fit {cls.name}: it should be {describe(known[key])}")
+        endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
+        wanted = "finite" if endless else describe(known[key])
+        raise FedrecError(f"{key}={value} does not fit {cls.name}: it should be {wanted}")
     return converted
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 import time
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,16 +17,15 @@ from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, 
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.params import build_method, convert
+from fedrec.experiment.machine import device_named, peak_memory_mb, versions
+from fedrec.experiment.params import build_method, handed_over
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
-from fedrec.methods.kinds import kinds_of
 from fedrec.privacy.accountant import guarantee, with_budget
-from fedrec.version import __version__
 
 CHECKPOINT_SECONDS = 60.0
 FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
@@ -408,26 +404,8 @@ def run(
     table = data if isinstance(data, Interactions) else None
     name = f"{data.name}@{data.version}" if isinstance(data, Interactions) else data
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
-    made = None if isinstance(method, str) else _handed_over(method, values)
+    made = None if isinstance(method, str) else handed_over(method, values)
     return execute(make_config(values), None if out is None else Path(out), resume, data=table, method=made)
-
-
-def _handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
-    """A method that was given itself, with the settings given beside it; `values` then say by name what it is."""
-    own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
-    if isinstance(method, type):
-        made = build_method(method, **own, params=values["params"])
-    elif own.pop("preset") is not None:
-        raise FedrecError("a method that is an object has all its settings: give its class, or leave preset out")
-    else:
-        changes = values["params"] | {name: value for name, value in own.items() if value is not None}
-        made = replace(method, **{name: convert(type(method), name, value) for name, value in changes.items()})
-    known = methods().get(made.name)
-    if not made.name or (known is not None and type(made) not in kinds_of(known)):
-        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: name: ClassVar[str] = ...")
-    settings = {item.name: getattr(made, item.name) for item in fields(made)}
-    values |= {"method": made.name, "rounds": settings.pop("rounds"), "params": settings}
-    return made
 
 
 def _require_selectable(protocol: Protocol) -> None:
@@ -453,30 +431,3 @@ def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:
     if score is not None:
         record["valid"] = score.metrics
     return record
-
-
-def device_named(name: str) -> torch.device:
-    if name not in ("cpu", "cuda"):
-        raise FedrecError(f"--device {name}: use cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise FedrecError("--device cuda: PyTorch sees no CUDA device here; use --device cpu")
-    return torch.device(name)
-
-
-def peak_memory_mb() -> float:
-    """The most memory this process ever held; 0 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
-
-
-def versions() -> dict[str, str]:
-    return {
-        "fedrec": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }

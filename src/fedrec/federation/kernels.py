@@ -304,6 +304,18 @@ def draw_rows(key, slots, n_items, positives, gap, slot, slot_of, ids):
 
 
 @njit(**EXACT)
+def drawing_space(data, low, high, slots, n_items):
+    """Room for the samples of any of the clients low:high, for their order, and for the numbers of their rows."""
+    places, user_ptr, most = data[1], data[3], 0
+    for k in range(low, high):
+        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
+    samples = most * (1 + slots)
+    slot_of = np.full(n_items, -1, dtype=np.int32)
+    ids = np.empty(min(samples, n_items) + 1, dtype=np.uint32)
+    return np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32), slot_of, ids
+
+
+@njit(**EXACT)
 def draw_client(data, k, key, slots, n_items, slot, slot_of, ids):
     """The same for client k of `data`, as `compiled.Work` has it: its samples, and how many rows they have."""
     _, places, users, user_ptr, items, pool_ptr, gap = data

@@ -14,6 +14,7 @@ from fedrec.federation.kernels import (
     add_changes,
     bce_slopes,
     draw_client,
+    drawing_space,
     fold,
     order_samples,
     put_rows,
@@ -86,14 +87,9 @@ def _train_block(low, high, part, data, n_items, slots, keys, hyper, heads, bias
                  seen):  # fmt: skip
     """Clients low:high one after another; see `train_linear`."""
     clients, places, user_ptr = data[0], data[1], data[3]
-    dtype, width, most = table.dtype, table.shape[2], 0
-    for k in range(low, high):
-        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
-    samples = most * (1 + slots)
-    held_most, size = min(samples, n_items), min(samples, hyper[3])
-    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
-    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(held_most + 1, dtype=np.uint32)
-    slot_of[:] = -1
+    dtype, width = table.dtype, table.shape[2]
+    slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
+    held_most, size = len(ids) - 1, min(len(slot), hyper[3])
     part[:] = 0.0
     held = np.empty((held_most, width), dtype)
     scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(held_most, dtype),

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.federation.kernels import EXACT, FAST, draw_client, fold, order_samples, put_rows, take_rows
+from fedrec.federation.kernels import EXACT, FAST, draw_client, drawing_space, fold, order_samples, put_rows, take_rows
 
 
 @njit(**EXACT)
@@ -119,14 +119,9 @@ def _train_block(low, high, part, data, n_items, slots, keys, hyper, schedule, c
                  count):  # fmt: skip
     """Clients low:high one after another; see `train_additive`."""
     clients, places, user_ptr = data[0], data[1], data[3]
-    dtype, width, most = own.dtype, own.shape[2], 0
-    for k in range(low, high):
-        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
-    samples = most * (1 + slots)
-    rows = min(samples, n_items)
-    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
-    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(rows + 1, dtype=np.uint32)
-    slot_of[:] = -1
+    dtype, width = own.dtype, own.shape[2]
+    slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
+    rows = len(ids) - 1
     part[:] = 0.0
     held, shared = np.empty((rows, width), dtype), np.empty((rows, width), dtype)
     scratch = (order, np.empty(rows), np.empty(rows), np.empty(width, dtype))

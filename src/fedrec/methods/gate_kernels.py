@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.federation.kernels import FAST, draw_client, fold, order_samples, take_rows
+from fedrec.federation.kernels import FAST, draw_client, drawing_space, fold, order_samples, take_rows
 
 
 @njit(**FAST)
@@ -95,14 +95,9 @@ def _commit(table, common, weight, bias, keep, blocks):
 def _guide_block(low, high, data, n_items, slots, keys, hyper, user, tables, common, gates, biases, loss, seen):
     clients, places, user_ptr = data[0], data[1], data[3]
     rate, batch, epochs, mean, keep = hyper
-    dtype, width, most = tables.dtype, tables.shape[2], 0
-    for k in range(low, high):
-        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
-    samples = most * (1 + slots)
-    held = min(samples, n_items)
-    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
-    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(held + 1, dtype=np.uint32)
-    slot_of[:] = -1
+    dtype, width = tables.dtype, tables.shape[2]
+    slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
+    samples, held = len(slot), len(ids) - 1
     rows, towards, scores = np.empty((held, width), dtype), np.empty((held, width), dtype), np.empty((2, held), dtype)
     blocks = np.empty((2, width), dtype)
     scratch = (np.empty(min(samples, batch), dtype=np.uint32), np.zeros(held), blocks, np.empty((2, width), dtype))

@@ -17,8 +17,8 @@ from fedrec import evaluation
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, read_config, require_same
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import build_method
-from fedrec.experiment.run import device_named
 from fedrec.reproduce.definition import Table
 
 MACHINE = ("device", "memory")  # what a result does not depend on
