@@ -72,7 +72,7 @@ def test_the_nearest_class_says_which_numbers() -> None:
     ("method", "setting", "says"),
     [
         ("fedmf", "lr=-1", "at least 0"),
-        ("fedmf", "lr=nan", "should be float"),
+        ("fedmf", "lr=nan", "should be finite"),
         ("fedavg", "dim=0", "at least 1"),
         ("sasrec", "negatives=-1", "at least 1"),
         ("cofedrec", "temperature=0", "above 0"),
