@@ -139,6 +139,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
         f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} chosen"
     )
+    if summary.get("diverged"):
+        out.print(f"warning: {summary['notes'][-1]}", style="yellow")
     names = [name for name in summary["test"] if not name.startswith("hr@")]
     rows = [
         [name, summary["test"][name], summary["valid"].get(name, "-"), summary["chance"].get(name, "-")]

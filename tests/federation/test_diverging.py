@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,9 +11,11 @@ import torch
 
 import fedrec
 from fedrec.errors import DivergedError, FedrecError
+from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
 from fedrec.federation.contract import Mean, Method
 from fedrec.federation.simulator import Simulator
+from fedrec.methods.fedmf import FedMF
 from fedrec.testing import tiny_world
 from methods.cold import attributes
 
@@ -74,3 +76,31 @@ def test_a_matrix_that_is_no_longer_finite_is_divergence_too(tmp_path):
     with pytest.raises(DivergedError, match=r"a matrix .* in round 1: training diverged; lower .* \(lr="):
         fedrec.run("fedca", "synthetic@users=50+items=200", rounds=2, lr=1e30, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_diverges_after_a_chosen_round_ends_with_that_round(tmp_path):
+    """As if it had been asked for the rounds before alone; and more rounds diverge again from what was saved."""
+    world, settings = "synthetic@users=50+items=200", {"optimiser": "sgd", "backbone": "mf", "dim": 4}
+    good = fedrec.run(Exploding(**settings), world, rounds=3)
+    cut = fedrec.run(Exploding(**settings), world, rounds=8, out=tmp_path / "run")
+    assert (good.summary["diverged"], cut.summary["diverged"]) == (False, True)
+    assert cut.summary["rounds_run"] == 3
+    assert cut.test == good.test
+    said = cut.summary["notes"][-1]
+    assert re.search(r"round 4: training diverged; .*; the figures are those of round \d, chosen", said)
+    assert RunFolder(tmp_path / "run").best.exists()
+
+
+def test_a_run_that_diverges_before_any_round_was_chosen_is_refused():
+    with pytest.raises(DivergedError, match="in round 4: training diverged"):
+        fedrec.run(Exploding(optimiser="sgd"), "synthetic@users=50+items=200", rounds=8, eval_every=5)
+
+
+@dataclass(frozen=True)
+class Exploding(FedMF):
+    """Takes a step that is too large in its fourth round."""
+
+    name = "exploding"
+
+    def local(self, state, down, chunk, round):  # type: ignore[no-untyped-def]
+        return FedMF.local(replace(self, lr=1e30) if round == 3 else self, state, down, chunk, round)

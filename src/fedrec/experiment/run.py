@@ -182,13 +182,8 @@ class Run:
             if folder is not None and self._between_rounds():
                 self.save(folder)
             raise
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            where = f"a matrix cannot be decomposed in round {self.progress.next_round + 1}"
-            raise DivergedError(where, self.method.remedy()) from None
         if folder is not None:
-            self.save(
-                folder
-            )  # the last state, from which more rounds can follow, before the chosen one takes its place
+            self._save_end(folder)
         return self._finish(folder, self._load_chosen(folder))
 
     def _between_rounds(self) -> bool:
@@ -224,6 +219,13 @@ class Run:
         if self._best is not None:
             checkpoint.save(folder.best, self._best, self._about(self.progress.best_round))
         checkpoint.save_resume(folder.last, self.simulator, self.progress, self.config.to_dict())
+
+    def _save_end(self, folder: RunFolder) -> None:
+        """Before the chosen state takes its place, the last one, from which more rounds can follow, unless broken."""
+        if not self.progress.diverged:
+            self.save(folder)
+        elif self._best is not None:
+            checkpoint.save(folder.best, self._best, self._about(self.progress.best_round))
 
     def _about(self, round: int) -> dict[str, Any]:
         return {"round": round, "config": self.config.to_dict()}
@@ -326,12 +328,13 @@ class Run:
             },
             "protocol": self.protocol.label,
             "leaks": list(self.protocol.leaks),
-            "notes": self.notes,
+            "notes": [*self.notes, *self._ending()],
             "clients": self.world.clients,
             "seed": self.config.seed,
             "rounds_run": progress.next_round,
             "best_round": chosen,
             "stopped_early": progress.stopped_early,
+            "diverged": bool(progress.diverged),
             "test": test.mean(),
             "valid": valid,
             "chance": chance(self.prepared.test, self.protocol.ks),
@@ -347,6 +350,10 @@ class Run:
         if self.stages:
             summary["privacy"] = self._privacy(uploads)
         return summary
+
+    def _ending(self) -> list[str]:
+        why, chosen = self.progress.diverged, self.progress.best_round + 1
+        return [f"{why}; the figures are those of round {chosen}, chosen before that"] if why else []
 
     def _privacy(self, uploads: int) -> dict[str, Any]:
         clear = any(entry["clear"] for entry in self.simulator.wire.ledger.rounds.values())

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fedrec.errors import DivergedError
 from fedrec.federation.simulator import RoundLog, Simulator
 
 
@@ -23,6 +24,7 @@ class Progress:
     stopped_early: bool = False
     observed: dict[str, float] = field(default_factory=dict)  # in the last round
     settled: bool = False  # the method itself ended the run
+    diverged: str = ""  # why training ended, where a round before was good
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,20 @@ def run_rounds(
     """Advance `progress` to the end. `evaluate` returns None where there is nothing to select on: the last one counts.
 
     Every callback happens at a round's end, when simulator and progress agree; an interrupt in between loses at most
-    the work since the last checkpoint.
+    the work since the last checkpoint. Where training diverges after a round that was chosen, the run ends with that
+    one: the simulator is then in the midst of a round, and only good for taking the chosen state back.
     """
     while progress.next_round < rules.rounds and not progress.stopped_early:
         number = progress.next_round
-        log = simulator.round(number, before_answer)
+        try:
+            log = simulator.round(number, before_answer)
+            score = evaluate(number) if rules.due(number) else None
+        except DivergedError as error:
+            if progress.best_round < 0:
+                raise
+            progress.diverged, progress.stopped_early = str(error), True
+            return
         progress.seconds_train += log.seconds
-        score = evaluate(number) if rules.due(number) else None
         if score is not None:
             progress.seconds_evaluate += score.seconds
             if rules.better(score.value, progress.best_value):

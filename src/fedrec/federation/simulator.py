@@ -69,6 +69,13 @@ class Simulator:
 
     def round(self, number: int, before_answer: Callable[[int], None] | None = None) -> RoundLog:
         """`before_answer` may look at what clients have trained, before they receive anything back."""
+        try:
+            return self._round(number, before_answer)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            what = f"a matrix cannot be decomposed in round {number + 1}"
+            raise DivergedError(what, self.method.remedy()) from None
+
+    def _round(self, number: int, before_answer: Callable[[int], None] | None) -> RoundLog:
         started = time.perf_counter()
         plan = self.method.plan(self.world, self.server, number)
         self.wire.ledger.trained(number, len(plan.train))
