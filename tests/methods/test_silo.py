@@ -165,6 +165,17 @@ def test_local_silos_start_apart_and_federated_ones_together():
     assert float(own.std()) == pytest.approx(0.1, rel=0.2)
 
 
+def test_ranking_by_the_sigmoid_ties_what_saturates():
+    """Above 17 all items are equal in single precision, where the scores themselves are not."""
+    data = tiny_world(silos=(5, 4, 3), dtype=torch.float32)
+    scores, squashed = (run(SiloLocal(**MF, init_std=10, rank_by=by), data, 1)["scores"] for by in ("score", "sigmoid"))
+    assert torch.equal(squashed, torch.sigmoid(scores))
+    large = scores > 17
+    assert large.sum() > 10
+    assert (squashed[large] == 1).all()
+    assert len(scores[large].unique()) > 10
+
+
 def test_the_optimiser_remembers():
     data = tiny_world(silos=(5, 4, 3))
     kept, forgetful = (run(SiloFedAvg(**MF, reset_optimiser=reset), data, 2) for reset in (False, True))

@@ -58,6 +58,9 @@ class SiloTraining(Method):
     layers: int = 5  # lightgcn
     frequencies: int = 32  # gfcf: singular vectors in the ideal part
     ideal_weight: float = 0.3  # gfcf: of the ideal part
+    # The released code ranks by the sigmoid, which is exactly 1 above 17 in single precision: items tie, and their
+    # numbers decide. (Filters have no sigmoid.)
+    rank_by: Literal["score", "sigmoid"] = "score"
     blocks: str = ""  # architectures of equal blocks of silos, backbone:dim[:lr] each, e.g. mf:512+mf:256+mf:128
 
     def __post_init__(self) -> None:
@@ -162,11 +165,13 @@ class SiloTraining(Method):
         return State(kept.per_client, {"user": descent.values["user"], **kept.per_user}), model
 
     def model_scores(self, user: Tensor, model: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
-        """Logits of the chunk's users, each with the model of its own client."""
-        backbone = self.model
-        if isinstance(backbone, GFCF):
-            return filter_scores(backbone, chunk)[:, items]
-        model = dict(model)
+        """What the chunk's users rank by, each with the model of its own client."""
+        if isinstance(self.model, GFCF):
+            return filter_scores(self.model, chunk)[:, items]
+        logits = self._model_logits(self.model, user, dict(model), chunk, items)
+        return torch.sigmoid(logits) if self.rank_by == "sigmoid" else logits
+
+    def _model_logits(self, backbone: Backbone, user: Tensor, model: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         table = model.pop("item")
         if isinstance(backbone, LightGCN):
             user, nodes = backbone.convolve(graph_of(chunk), user, table.flatten(0, 1))
