@@ -222,7 +222,10 @@ def load(spec: str, progress: Progress | None = None) -> Interactions:
             raise FedrecError(f"'{spec}': a file takes only tiesN after '@', not '{parts[0]}'")
         return with_ties(read_table(Path(name))[0], tie_seed)
     if name in {stored.name for stored in stored_splits()}:
-        raise FedrecError(f"'{name}' is a split with its clients, not a table; load it with load_split('{name}')")
+        raise FedrecError(
+            f"'{name}' is a published split with its clients, not a table: fedrec run --data takes it, "
+            f"load_split('{name}') reads it"
+        )
     if not parts and imported_path(name).is_file():
         return with_ties(replace(read_table(imported_path(name))[0], name=name), tie_seed)
     chosen = entry(name)
