@@ -13,6 +13,7 @@ import pytest
 
 from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
+from fedrec.methods.fedmf import FedMF
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
 from fedrec.reproduce.page import write_page
@@ -177,3 +178,19 @@ def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:
     (cell.folder / "summary.json").unlink()
     with pytest.raises(FedrecError, match=r"other settings \(memory\)"):  # what is under way goes on where it began
         require_runnable(elsewhere)
+
+
+def test_equal_work_is_done_once(tmp_path: Path) -> None:
+    """Another table's row with another name, and a default written out; a changed setting is other work."""
+    one = dataclasses.replace(SMALL, rows=SMALL.rows[:1], seeds=[0], protocols=["honest"])
+    row = Row("The same", {"method": "fedmf", "set": {"dim": 4, "lr": FedMF().lr}})
+    other = Row("Another", {"method": "fedmf", "set": {"dim": 5}})
+    two = dataclasses.replace(one, name="second", rows=[row, other])
+    first, second = cells(one, tmp_path, "cpu", "8G"), cells(two, tmp_path, "cpu", "8G")
+    run_cells(first, 1, lambda line: None)
+    told: list[str] = []
+    assert run_cells(second, 1, told.append, [*first, *second]) == {}
+    assert told[0] == "2 runs, 0 of them already there, 1 in other tables"
+    assert told[1].startswith("1 of 1: Another")
+    assert second[0].summary() == first[0].summary()
+    require_runnable(second)

@@ -50,14 +50,18 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
         for _, runs in planned:
             _show_commands(runs)
         return True
-    succeeded = [_run_table(table, runs, wanted.jobs, folder) for table, runs in planned]  # all of them, not until one
+    whole = [cell for table in tables(paper).values() for cell in cells(table, folder, wanted.device, wanted.memory)]
+    others = [] if wanted.quick else whole  # a quick run is another one
+    succeeded = [
+        _run_table(table, runs, wanted.jobs, folder, others) for table, runs in planned
+    ]  # all of them, not until one
     return all(succeeded)
 
 
-def _run_table(table: Table, runs: Sequence[Cell], jobs: int, folder: Path) -> bool:
+def _run_table(table: Table, runs: Sequence[Cell], jobs: int, folder: Path, others: Sequence[Cell]) -> bool:
     console.out.print(f"{table.name}: {table.title}", style="bold")
     try:
-        failed = run_cells(runs, jobs, lambda line: console.err.print(line))
+        failed = run_cells(runs, jobs, lambda line: console.err.print(line), others)
     except KeyboardInterrupt:
         write_page(table, runs, {}, folder)
         console.err.print("interrupted; the same command goes on where it stopped")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,9 +20,11 @@ from fedrec.experiment.config import RunConfig, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import build_method
+from fedrec.federation.contract import Method
 from fedrec.reproduce.definition import Table
 
 MACHINE = ("device", "memory")  # what a result does not depend on
+SAID_BY_METHOD = ("method", "backbone", "preset", "params", "rounds")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class Cell:
         """What the run came to; None while it has not."""
         path = self.folder / "summary.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+    def work(self) -> tuple[Method, RunConfig]:
+        """What is run, whatever it is called: cells of equal work have equal results."""
+        config = self.config
+        method = build_method(
+            config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
+        )
+        bare = RunConfig("", rounds=method.rounds)
+        return method, replace(config, **{name: getattr(bare, name) for name in (*SAID_BY_METHOD, *MACHINE)})
 
     def name(self) -> str:
         return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"
@@ -64,9 +76,7 @@ def require_runnable(planned: Sequence[Cell]) -> None:
         config = cell.config
         evaluation.protocol(config.protocol)
         device_named(config.device)
-        build_method(
-            config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
-        )
+        cell.work()
         if (cell.folder / "config.toml").is_file():
             there, wanted = read_config(cell.folder / "config.toml"), config.to_dict()
             if cell.summary() is not None:  # what is finished may come from another machine
@@ -74,16 +84,36 @@ def require_runnable(planned: Sequence[Cell]) -> None:
             require_same(there, wanted, cell.folder)
 
 
-def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None]) -> dict[str, str]:
-    """Run what is not there yet, `jobs` at a time; returns the error of every cell that failed."""
+def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None],
+              others: Sequence[Cell] = ()) -> dict[str, str]:  # fmt: skip
+    """Run what is not there yet, `jobs` at a time; returns the error of every cell that failed.
+
+    Where one of `others` has done the same work, its result is taken.
+    """
+    there = sum(cell.summary() is not None for cell in planned)
+    taken = _take_over(planned, others)
     todo = [cell for cell in planned if cell.summary() is None]
-    told(f"{len(planned)} runs, {len(planned) - len(todo)} of them already there")
+    told(f"{len(planned)} runs, {there} of them already there" + (f", {taken} in other tables" if taken else ""))
     failed: dict[str, str] = {}
     for number, (cell, seconds, error) in enumerate(_finished(todo, jobs), start=1):
         if error:
             failed[cell.name()] = error
         told(f"{number} of {len(todo)}: {cell.name()}: {error or _headline(cell)} ({seconds:.0f} s)")
     return failed
+
+
+def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
+    """Copy results of equal work into cells that nobody has begun; returns how many."""
+    done = [(cell.work(), cell.folder) for cell in others if cell.summary() is not None]
+    taken = 0
+    for cell in planned:
+        found = next((folder for work, folder in done if work == cell.work()), None)
+        if found is None or RunFolder(cell.folder).config.is_file():
+            continue
+        shutil.copytree(found, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("config.toml"))
+        RunFolder.create(cell.folder, cell.config.to_dict())
+        taken += 1
+    return taken
 
 
 def _finished(todo: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, float, str]]:
