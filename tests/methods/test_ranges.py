@@ -86,3 +86,9 @@ def test_the_command_line_says_so_in_one_line(cli: Cli, tmp_path: Path, method: 
     assert len(outcome.err.splitlines()) == 1
     assert says in outcome.err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_list_of_parameters_shows_ranges(cli: Cli) -> None:
+    rows = [line.split() for line in cli("methods", "fedca").out.splitlines()]
+    ranges = {row[0]: " ".join(row[3:]) for row in rows if len(row) > 3}
+    assert (ranges["dropout"], ranges["batch"], ranges["aggregated_fraction"]) == ("[0, 1)", ">= 1", "(0, 1]")

@@ -43,6 +43,12 @@ class Interval:
         low_enough = value < self.high if self.below else value <= self.high
         return [word for good, word in zip((high_enough, low_enough), self.words(), strict=True) if not good]
 
+    def __str__(self) -> str:
+        """In short, for a table; nothing where every number fits."""
+        if self.high < MOST:
+            return f"{'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
+        return "" if math.isinf(self.low) else f"{'>' if self.above else '>='} {self.low:g}"
+
     def words(self) -> tuple[str, str]:
         return (
             f"{'above' if self.above else 'at least'} {_number(self.low)}",
