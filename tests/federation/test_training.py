@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
@@ -59,35 +59,6 @@ class TestInitialValues:
                 assert float(value.std()) == pytest.approx(bound / 3**0.5, rel=0.1)
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-@pytest.mark.parametrize("loss", ["bce", "bpr"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-@pytest.mark.parametrize("slots", [1, 4])
-def test_the_kernel_is_the_torch_program(optimiser, loss, reduction, slots):
-    method = replace(MF, optimiser=optimiser, loss=loss, reduction=reduction, epochs=2, lr=0.05, lr_item=0.03)
-    data = tiny_world(empty=True, negatives=slots)
-    compiled, plain = (fit(method, everyone(replace(data, world=replace(data.world, compiled=c)))) for c in (1, 0))
-    assert isinstance(compiled.table, Folded), "the kernel was not used"
-    assert isinstance(plain.table, Rows)
-    assert torch.allclose(compiled.user, plain.user, atol=1e-12)
-    assert torch.allclose(compiled.table.total, (plain.table.dense() - plain.table.base).sum(0), atol=1e-12)
-    assert float(compiled.table.total.abs().max()) > 1e-3
-
-
-@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_the_kernel_on_own_tables(optimiser):
-    method = replace(MF, optimiser=optimiser, lr=0.05)
-    data = tiny_world(empty=True)
-    results = []
-    for compiled in (True, False):
-        chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
-        table = method.init_items(data.world).repeat(12, 1, 1)
-        table += torch.arange(12)[:, None, None] / 10  # each its own
-        results.append(fit(method, chunk, table))
-    assert torch.allclose(results[0].table, results[1].table, atol=1e-12)
-    assert torch.allclose(results[0].user, results[1].user, atol=1e-12)
-
-
 @dataclass(frozen=True)
 class Network(LocalTraining):
     """Plain local training of a network, with its widths for a parameter."""
@@ -97,6 +68,13 @@ class Network(LocalTraining):
 
     def pull(self) -> float:
         return self.pulling
+
+
+@dataclass(frozen=True)
+class InTurn(Network):
+    """The head, then the rows."""
+
+    phases = (("user", "dense"), ("item",))
 
 
 NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=140, epochs=3, lr=0.05, lr_item=0.03, lr_dense=0.02,
@@ -116,6 +94,20 @@ def fit_network(method: LocalTraining, data: ClientData, compiled: bool, own: bo
     return fitted, total / count
 
 
+def assert_same_from_a_common_start(method: LocalTraining, data: ClientData) -> None:
+    """The kernel against torch: what is trained, the sum that comes out, and the table that every client is left."""
+    left = [torch.zeros(12, data.world.items, method.dim, dtype=torch.float64) for _ in range(2)]
+    compiled, plain = (fit_network(method, data, c, left=left[c]) for c in (True, False))
+    assert_same_network(compiled, plain)
+    assert isinstance(compiled[0].table, Folded), "the kernel was not used"
+    assert isinstance(plain[0].table, Rows)
+    assert torch.allclose(left[True], left[False], atol=1e-12)
+    weight = torch.arange(1, 13)[:, None, None]
+    expected = (weight * (left[False] - method.init_items(data.world))).sum(0)
+    assert torch.allclose(compiled[0].table.total, expected, atol=1e-11)
+    assert float(expected.abs().max()) > 1e-3
+
+
 def assert_same_network(compiled: tuple[Fitted, float], plain: tuple[Fitted, float]) -> None:
     assert compiled[1] == pytest.approx(plain[1], abs=1e-12)
     assert torch.allclose(compiled[0].user, plain[0].user, atol=1e-12)
@@ -127,24 +119,43 @@ def assert_same_network(compiled: tuple[Fitted, float], plain: tuple[Fitted, flo
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 @pytest.mark.parametrize("loss", ["bce", "bpr"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_the_network_kernel_is_the_torch_program(optimiser, loss, reduction):
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("kind", [LocalTraining, InTurn])
+def test_the_kernel_is_the_torch_program(kind, optimiser, loss, reduction, slots):
+    more = {"optimiser": optimiser, "loss": loss, "reduction": reduction, "epochs": 2, "lr": 0.05, "lr_item": 0.03}
+    assert_same_from_a_common_start(kind(**asdict(MF) | more), tiny_world(empty=True, negatives=slots))
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_the_kernel_on_own_tables(optimiser):
+    method = replace(MF, optimiser=optimiser, lr=0.05)
+    data = tiny_world(empty=True)
+    results = []
+    for compiled in (True, False):
+        chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
+        table = method.init_items(data.world).repeat(12, 1, 1)
+        table += torch.arange(12)[:, None, None] / 10  # each its own
+        results.append(fit(method, chunk, table))
+    assert torch.allclose(results[0].table, results[1].table, atol=1e-12)
+    assert torch.allclose(results[0].user, results[1].user, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+@pytest.mark.parametrize("loss", ["bce", "bpr"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("kind", [Network, InTurn])
+def test_the_network_kernel_is_the_torch_program(kind, optimiser, loss, reduction):
     """With a client of two batches, the first of two tiles and the second of a part of one."""
-    method = replace(NCF, optimiser=optimiser, loss=loss, reduction=reduction)
+    method = kind(**asdict(replace(NCF, optimiser=optimiser, loss=loss, reduction=reduction)))
     data = tiny_world(per_user=[45, 9, 1, 3, 15, 6, 2, 8, 4, 5, 7, 0], items=80)
-    compiled, plain = (fit_network(method, data, c) for c in (True, False))
-    assert_same_network(compiled, plain)
-    summed, rows = compiled[0].table, plain[0].table
-    assert isinstance(summed, Folded), "the kernel was not used"
-    assert isinstance(rows, Rows)
-    expected = (torch.arange(1, 13)[:, None, None] * (rows.dense() - rows.base)).sum(0)
-    assert torch.allclose(summed.total, expected, atol=1e-11)
-    assert float(summed.total.abs().max()) > 1e-3
+    assert_same_from_a_common_start(method, data)
 
 
 @pytest.mark.parametrize("hidden", [(3,), (7, 5, 2)])
 @pytest.mark.parametrize("early_exit", [0.0, 0.01])
-def test_the_network_kernel_on_own_tables_at_any_depth(hidden, early_exit):
-    method = replace(NCF, hidden=hidden, optimiser="adam", early_exit=early_exit)
+@pytest.mark.parametrize("kind", [Network, InTurn])
+def test_the_network_kernel_on_own_tables_at_any_depth(kind, hidden, early_exit):
+    method = kind(**asdict(replace(NCF, hidden=hidden, optimiser="adam", early_exit=early_exit)))
     compiled, plain = (fit_network(method, tiny_world(empty=True), c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
@@ -170,13 +181,6 @@ def test_what_the_network_kernel_lacks_is_left_to_torch():
     assert isinstance(fit_network(replace(NCF, backbone="neumf"), data, compiled=True)[0].table, Rows)
 
 
-@dataclass(frozen=True)
-class InTurn(LocalTraining):
-    """The head, then the rows."""
-
-    phases = (("user", "dense"), ("item",))
-
-
 @pytest.mark.parametrize("kind", [LocalTraining, InTurn])
 @pytest.mark.parametrize(("reduction", "early_exit"), [("mean", 0.0), ("sum", 0.02)])
 def test_the_linear_kernel_is_the_torch_program(kind, reduction, early_exit):
@@ -187,14 +191,7 @@ def test_the_linear_kernel_is_the_torch_program(kind, reduction, early_exit):
     compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
-    left = [torch.zeros(12, 40, 6, dtype=torch.float64) for _ in range(2)]
-    compiled, plain = (fit_network(method, data, c, left=left[c]) for c in (True, False))
-    assert_same_network(compiled, plain)
-    assert isinstance(compiled[0].table, Folded), "the kernel was not used"
-    assert torch.allclose(left[True], left[False], atol=1e-12)
-    weight = torch.arange(1, 13)[:, None, None]
-    expected = (weight * (left[False] - method.init_items(data.world))).sum(0)
-    assert torch.allclose(compiled[0].table.total, expected, atol=1e-11)
+    assert_same_from_a_common_start(method, data)
 
 
 def test_what_the_linear_kernel_lacks_is_left_to_torch():

@@ -100,6 +100,10 @@ class TestPFedRecReplayedMf(TestPFedRecReplayed):
     method = PFedRec(**SMALL, backbone="mf", lr=0.5, lr_item=2.0, own_tables="replayed", aggregated_fraction=1.0)
 
 
+class TestPFedRecReplayedNcf(TestPFedRecReplayed):
+    method = PFedRec(**SMALL, backbone="ncf", optimiser="sgd", lr=0.5, lr_item=2.0, own_tables="replayed")
+
+
 class TestPFedRecMf(PFedRecTests):
     method = PFedRec(**SMALL, backbone="mf", lr=0.5, lr_item=2.0)
 

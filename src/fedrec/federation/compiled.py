@@ -52,8 +52,6 @@ class Kernel:
     train: Callable[[Work, Tensors], tuple[np.ndarray, Tensors]]
     pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
     only: Callable[[LocalTraining], bool] = lambda method: True  # whether it knows these settings
-    in_turn: bool = False  # whether the rows may move after everything else, in a second pass over the batch
-    leaves_tables: bool = False  # whether it can leave each client's table after a shared start
 
 
 def kernel_of(model: Backbone) -> Kernel | None:
@@ -96,9 +94,11 @@ def _factors(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
     method, items, rates = work.method, work.chunk.world.items, work.method.rates()
     total = np.empty((items, method.dim) if work.shared else (0, 0))
     hyper = (float(rates["user"]), float(rates["item"]), method.batch, method.epochs, method.optimiser == "adam",
-             method.reduction == "mean", float(method.early_exit), float(method.pull()))  # fmt: skip
-    train_clients(*work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, hyper, work.user,
-                  work.tables, work.shared, work.weight, work.blocks, total, work.loss, work.seen)  # fmt: skip
+             method.reduction == "mean", float(method.early_exit), float(method.pull()),
+             len(method.phases))  # fmt: skip
+    train_clients(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, hyper, work.user,
+                  work.tables, work.shared, work.own, work.weight, work.blocks, total, work.loss,
+                  work.seen)  # fmt: skip
     return total, dense
 
 
@@ -115,11 +115,11 @@ def _network(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
     net = tuple(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights))
     hyper = (float(rates["user"]), float(rates["item"]), float(rates["dense"]), float(method.weight_decay_dense),
              method.batch, method.epochs, method.optimiser == "adam", method.reduction == "mean",
-             float(method.early_exit))  # fmt: skip
+             float(method.early_exit), len(method.phases))  # fmt: skip
     parts = np.empty((len(work.blocks) - 1, items if work.shared else 0, method.dim), dtype=work.tables.dtype)
     train_networks(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, hyper, net,
-                   work.user, work.tables, flat.numpy(), work.shared, work.weight, work.blocks, parts, work.loss,
-                   work.seen)  # fmt: skip
+                   work.user, work.tables, flat.numpy(), work.shared, work.own, work.weight, work.blocks, parts,
+                   work.loss, work.seen)  # fmt: skip
     split = zip(shapes.items(), flat.split(sizes, 1), strict=True)
     trained = {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
     return parts.sum(0, dtype=np.float64), trained
@@ -145,7 +145,7 @@ def _steepest(method: LocalTraining) -> bool:
 KERNELS: dict[type, Kernel] = {
     MF: Kernel(_factors, pulls=("adam",)),
     NCF: Kernel(_network),
-    Linear: Kernel(_linear, only=_steepest, in_turn=True, leaves_tables=True),
+    Linear: Kernel(_linear, only=_steepest),
 }
 
 

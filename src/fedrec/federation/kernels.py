@@ -171,7 +171,10 @@ def _bpr_batch(p, rows, slot, batch, n_pos, slots, coef, touched, logits):
 
 @njit(**FAST)
 def _sgd_step(p, rows, touched, coef, grad, rate_user, rate_item):
-    """Move p and the touched rows against their gradients, which are sum_k coef[k] * rows[k] and coef[k] * p."""
+    """Move p and the touched rows against their gradients, which are sum_k coef[k] * rows[k] and coef[k] * p.
+
+    A rate of zero holds one of them.
+    """
     for f in range(len(p)):
         grad[f] = 0.0
     for k in touched:
@@ -202,11 +205,12 @@ def adam(value, gradient, first, second, rate, fix_1, fix_2):
 
 
 @njit(**FAST)
-def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start):
-    """The same with Adam. Its rows go on moving after the batches that touched them, so all of them are visited.
+def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start, head, table):
+    """The same with Adam: p moves for `head`, the rows for `table`; a rate of zero would not hold their moments.
 
-    The moments of p follow those of the rows: first[-1], second[-1]. A `pull` draws rows back to `start`. Gradients
-    are formed for a few rows at a time, which then move as one run of numbers.
+    Rows go on moving after the batches that touched them, so all of them are visited. The moments of p follow those
+    of the rows: first[-1], second[-1]. A `pull` draws rows back to `start`. Gradients are formed for a few rows at a
+    time, which then move as one run of numbers.
     """
     d, real = len(p), p.dtype.type
     fix_1, fix_2 = 1.0 - 0.9**step, 1.0 - 0.999**step
@@ -224,15 +228,17 @@ def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, fir
                 back = real(2.0 * pull)
                 for f in range(d):
                     grad[1 + k - low, f] += back * (rows[k, f] - start[k, f])
-        adam(rows[low:high].reshape(-1), grad[1 : 1 + high - low].reshape(-1), first[low:high].reshape(-1),
-             second[low:high].reshape(-1), rate_item, fix_1, fix_2)  # fmt: skip
-    adam(p, grad[0], first[-1], second[-1], rate_user, fix_1, fix_2)
+        if table:
+            adam(rows[low:high].reshape(-1), grad[1 : 1 + high - low].reshape(-1), first[low:high].reshape(-1),
+                 second[low:high].reshape(-1), rate_item, fix_1, fix_2)  # fmt: skip
+    if head:
+        adam(p, grad[0], first[-1], second[-1], rate_user, fix_1, fix_2)
 
 
 @njit(**FAST)
 def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
     """All epochs of one client, on its `used` rows; returns the summed loss and how many epochs it is from."""
-    rate_user, rate_item, batch, epochs, adam, mean, early_exit, pull = hyper
+    rate_user, rate_item, batch, epochs, adam, mean, early_exit, pull, phases = hyper
     order, touched, logits, coef, grad, first, second, start = scratch
     count = n_pos * slots if pairs else n_pos * (1 + slots)
     for k in range(used):
@@ -250,17 +256,21 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, hyper, scratch):
         order_samples(order_key, epoch, count, batch, order)
         for lo in range(0, count, batch):
             now = order[lo : min(lo + batch, count)]
-            if pairs:
-                loss += _bpr_batch(p, rows, slot, now, n_pos, slots, coef, touched, logits)
-            else:
-                loss += _bce_batch(p, rows, slot, now, n_pos, coef, touched, logits)
             scale = 1.0 / len(now) if mean else 1.0
             step += 1
-            if adam:
-                _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull, start)
-            else:
-                hit = touched[: len(now) * (2 if pairs else 1)]
-                _sgd_step(p, rows, hit, coef, grad[0], rate_user * scale, rate_item * scale)
+            for phase in range(phases):  # the user vector moves in the first, the rows in the last
+                head, table = phase == 0, phase == phases - 1
+                if pairs:
+                    found = _bpr_batch(p, rows, slot, now, n_pos, slots, coef, touched, logits)
+                else:
+                    found = _bce_batch(p, rows, slot, now, n_pos, coef, touched, logits)
+                loss += found if head else 0.0
+                if adam:
+                    _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, first, second, pull,
+                               start, head, table)  # fmt: skip
+                else:
+                    hit = touched[: len(now) * (2 if pairs else 1)]
+                    _sgd_step(p, rows, hit, coef, grad[0], head * rate_user * scale, table * rate_item * scale)
         before, average = average, loss / (count * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:
             return loss, epoch + 1
@@ -341,53 +351,56 @@ def put_rows(rows, table, ids):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, clients, places, users, user_ptr, items, pool_ptr, gap, n_items, slots, pairs, keys,
-                 hyper, user, table, shared, weight, loss, seen):  # fmt: skip
+def leave_rows(rows, ids, table, k, shared, own, part, weight):
+    """What client k made of its rows: into its table, or into its block's part of the sum over clients.
+
+    Then, where `own` [clients, items, d] is not empty, all of its table is left there.
+    """
+    if not shared:
+        put_rows(rows, table[k], ids)
+        return
+    add_changes(part, rows, table[0], ids, weight[k])
+    if len(own):
+        for i in range(own.shape[1]):
+            for f in range(own.shape[2]):
+                own[k, i, f] = table[0, i, f]
+        put_rows(rows, own[k], ids)
+
+
+@njit(**FAST)
+def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, hyper, user, table, shared, own, weight, loss,
+                 seen):  # fmt: skip
     """Clients lo:hi one after another; see `train_clients`."""
-    d, dtype, most = user.shape[1], table.dtype, 0
-    for k in range(lo, hi):
-        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
-    samples = most * (1 + slots)
-    rows_most, size = min(samples, n_items), min(samples, hyper[2])
+    clients, places, user_ptr = data[0], data[1], data[3]
+    d, dtype = user.shape[1], table.dtype
+    slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
+    rows_most, size = len(ids) - 1, min(len(slot), hyper[2])
     moments = rows_most + 1 if hyper[4] else 1
-    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
-    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(rows_most + 1, dtype=np.uint32)
     rows = np.empty((rows_most, d), dtype=dtype)
     touched, logits = np.empty(2 * size, dtype=np.uint32), np.empty(size, dtype=dtype)
     coef, grad = np.empty(rows_most, dtype=dtype), np.empty((1 + ROWS, d), dtype=dtype)
     first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
     start = np.empty((rows_most if hyper[7] > 0.0 else 0, d), dtype=dtype)
     scratch = (order, touched, logits, coef, grad, first, second, start)
-    for i in range(n_items):
-        slot_of[i] = -1
-        if shared:
-            for f in range(d):
-                part[i, f] = 0.0
+    part[:] = 0.0
     for k in range(lo, hi):
-        begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
-        n_pos = end - begin
-        if n_pos == 0:
-            continue
-        mine = slot[: n_pos * (1 + slots)]
-        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
-                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
-        whole = table[0 if shared else k]
-        take_rows(rows, whole, ids[:used])
-        loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
-                                 fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
-        seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
-        if shared:
-            add_changes(part, rows, whole, ids[:used], weight[k])
-        else:
-            put_rows(rows, whole, ids[:used])
+        n_pos = user_ptr[places[k] + 1] - user_ptr[places[k]]
+        mine, used = draw_client(data, k, keys[0], slots, n_items, slot, slot_of, ids)
+        take_rows(rows, table[0 if shared else k], ids[:used])
+        if n_pos > 0:
+            loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
+                                     fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
+            seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
+        leave_rows(rows, ids[:used], table, k, shared, own, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_clients(clients, places, users, user_ptr, items, pool_ptr, gap, n_items, slots, pairs, keys, hyper,
-                  user, table, shared, weight, blocks, total, loss, seen):  # fmt: skip
+def train_clients(data, n_items, slots, pairs, keys, hyper, user, table, shared, own, weight, blocks, total, loss,
+                  seen):  # fmt: skip
     """Train clients of one user each. `user` [clients, d] is updated in place.
 
-    shared: `table` [1, items, d] is everybody's start, and `total` becomes the sum of weight * (own table - start).
+    shared: `table` [1, items, d] is everybody's start, and `total` becomes the sum of weight * (own table - start);
+    `own` [clients, items, d], unless it is empty, becomes each client's own table.
     otherwise: `table` [clients, items, d] is updated in place. Clients blocks[b]:blocks[b + 1] form block b: a fixed
     division, so that the order of summation does not depend on the number of cores. `loss` and `seen` become each
     client's summed loss and the samples that it is from.
@@ -395,8 +408,8 @@ def train_clients(clients, places, users, user_ptr, items, pool_ptr, gap, n_item
     count, d = len(blocks) - 1, user.shape[1]
     parts = np.empty((count, n_items if shared else 0, d), dtype=table.dtype)  # of `total`, one per block
     for b in prange(count):
-        _train_block(blocks[b], blocks[b + 1], parts[b], clients, places, users, user_ptr, items, pool_ptr, gap,
-                     n_items, slots, pairs, keys, hyper, user, table, shared, weight, loss, seen)  # fmt: skip
+        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, hyper, user, table, shared,
+                     own, weight, loss, seen)  # fmt: skip
     for i in prange(len(total)):
         for f in range(d):
             value = 0.0

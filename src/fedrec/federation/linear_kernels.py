@@ -11,13 +11,12 @@ from numba import njit, prange
 
 from fedrec.federation.kernels import (
     FAST,
-    add_changes,
     bce_slopes,
     draw_client,
     drawing_space,
     fold,
+    leave_rows,
     order_samples,
-    put_rows,
     take_rows,
 )
 
@@ -95,24 +94,15 @@ def _train_block(low, high, part, data, n_items, slots, keys, hyper, heads, bias
     scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(held_most, dtype),
                np.empty(width, dtype))  # fmt: skip
     for k in range(low, high):
-        begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
-        n_pos, whole = end - begin, table[0 if shared else k]
-        if shared and len(own):
-            own[k] = whole
-        if n_pos == 0:
-            continue
+        n_pos = user_ptr[places[k] + 1] - user_ptr[places[k]]
         mine, used = draw_client(data, k, keys[0], slots, n_items, slot, slot_of, ids)
         rows, which = held[:used], ids[:used]
-        take_rows(rows, whole, which)
-        loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys[1], np.uint64(clients[k])), hyper,
-                                 scratch)  # fmt: skip
-        seen[k] = epochs * len(mine)
-        if shared:
-            add_changes(part, rows, whole, which, weight[k])
-            if len(own):
-                put_rows(rows, own[k], which)
-        else:
-            put_rows(rows, whole, which)
+        take_rows(rows, table[0 if shared else k], which)
+        if n_pos > 0:
+            loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys[1], np.uint64(clients[k])),
+                                     hyper, scratch)  # fmt: skip
+            seen[k] = epochs * len(mine)
+        leave_rows(rows, which, table, k, shared, own, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
@@ -120,8 +110,7 @@ def train_linear(data, n_items, slots, keys, hyper, heads, biases, table, shared
                  seen):  # fmt: skip
     """Train clients of one user each. `heads` [clients, d] and `biases` [clients, 1] are updated in place.
 
-    As `ncf_kernels.train_networks`; with `own` [clients, items, d] not empty, a shared start leaves each client's
-    whole table there.
+    Otherwise as `ncf_kernels.train_networks`.
     """
     for b in prange(len(blocks) - 1):
         _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, keys, hyper, heads, biases, table,

@@ -2,8 +2,9 @@
 
 With p fixed during a step, the user's half of the first layer is one vector for the whole batch: it joins the bias, and
 its gradients follow from the bias's. The samples of a batch pass through the network a tile at a time, one column each,
-so that every inner loop runs over samples whatever the widths of the layers are. Draws the same samples as
-`samples.py` and takes the same steps as `training.py`.
+so that every inner loop runs over samples whatever the widths of the layers are. Where p and the network move before
+the rows, every batch is gone through twice. Draws the same samples as `samples.py` and takes the same steps as
+`training.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from fedrec.federation.kernels import (
     EXACT,
     FAST,
     adam,
-    add_changes,
-    draw_rows,
+    draw_client,
+    drawing_space,
     fold,
+    leave_rows,
     order_samples,
-    put_rows,
     take_rows,
 )
 
@@ -121,13 +122,18 @@ def _rectify_back(y, delta, n):
 
 
 @njit(**FAST)
-def _backward(flat, gradient, net, act, delta, n):
-    """From dloss/dlogit in the last row of `delta` to that of the item rows; weights' gradients are added to."""
+def _backward(flat, gradient, net, act, delta, n, head, table):
+    """From dloss/dlogit in the last row of `delta` to that of the item rows, where the `table` moves.
+
+    Where the `head` moves, weights' gradients are added to.
+    """
     for layer in range(len(net[0]) - 2, -1, -1):
         weight, (out, bias_out) = _layer(flat, net, layer)[0], _layer(gradient, net, layer)
         x, dx, dy = _between(act, net, layer), _between(delta, net, layer), _between(delta, net, layer + 1)
-        _add_weight_gradient(_item_part(out, net, layer), bias_out, x, dy, n)
-        _multiply_back(_item_part(weight, net, layer), dy, dx, n)
+        if head:
+            _add_weight_gradient(_item_part(out, net, layer), bias_out, x, dy, n)
+        if table or layer > 0:
+            _multiply_back(_item_part(weight, net, layer), dy, dx, n)
         if layer > 0:
             _rectify_back(x, dx, n)
 
@@ -173,6 +179,13 @@ def _bpr(logit, pairs, scale, delta):
 
 
 @njit(**EXACT)
+def _count(samples):
+    """How many samples or pairs a client has, of: their rows; positives; negatives for each; whether in pairs."""
+    _, n_pos, slots, pairs = samples
+    return n_pos * slots if pairs else n_pos * (1 + slots)
+
+
+@njit(**EXACT)
 def _columns(batch, slot, n_pos, slots, pairs, touched):
     """The row of every column of a tile; returns how many columns there are."""
     if not pairs:
@@ -185,8 +198,9 @@ def _columns(batch, slot, n_pos, slots, pairs, touched):
 
 
 @njit(**FAST)
-def _tile(flat, gradient, net, shift, rows, row_gradient, batch, slot, n_pos, slots, pairs, scale, scratch):
-    """Add the gradients of one tile; returns its summed loss."""
+def _tile(flat, gradient, net, shift, rows, row_gradient, batch, samples, scale, head, table, scratch):
+    """Add the gradients of one tile with respect to what moves; returns its summed loss."""
+    slot, n_pos, slots, pairs = samples
     touched, act, delta = scratch
     n, d = _columns(batch, slot, n_pos, slots, pairs, touched), rows.shape[1]
     for t in range(n):
@@ -195,10 +209,11 @@ def _tile(flat, gradient, net, shift, rows, row_gradient, batch, slot, n_pos, sl
     _forward(flat, net, shift, act, n)
     logit, last = act[-1], delta[-1]
     loss = _bpr(logit, len(batch), scale, last) if pairs else _bce(logit, batch, n_pos, scale, last)
-    _backward(flat, gradient, net, act, delta, n)
-    for t in range(n):
-        for f in range(d):
-            row_gradient[touched[t], f] += delta[f, t]
+    _backward(flat, gradient, net, act, delta, n, head, table)
+    if table:
+        for t in range(n):
+            for f in range(d):
+                row_gradient[touched[t], f] += delta[f, t]
     return loss
 
 
@@ -223,15 +238,35 @@ def _add_decay(gradient, value, decay):
 
 
 @njit(**FAST)
-def _train(p, rows, flat, net, slot, n_pos, slots, pairs, order_key, hyper, scratch):
+def _step(runs, net, batch, samples, hyper, step, head, table, scratch):
+    """A pass over a batch and a step: p and weights for `head`, rows for `table`; returns the summed loss before it."""
+    rates, decay, by_adam, mean = hyper[:3], hyper[3], hyper[6], hyper[7]
+    _, shift, tile, gradients, first, second = scratch
+    p, flat = runs[0], runs[2]
+    rows = runs[1].reshape(-1, len(p))
+    row_gradient = gradients[1][: len(runs[1])].reshape(rows.shape)
+    loss, wide, scale = 0.0, TILE // 2 if samples[3] else TILE, 1.0 / len(batch) if mean else 1.0
+    weight, bias = _layer(flat, net, 0)
+    _user_part(weight, bias, p, shift)
+    for t in range(0, len(batch), wide):
+        loss += _tile(flat, gradients[2], net, shift, rows, row_gradient, batch[t : t + wide], samples, scale, head,
+                      table, tile)  # fmt: skip
+    if head:
+        _user_gradients(flat, gradients[2], net, p, gradients[0])
+        if decay > 0.0:
+            _add_decay(gradients[2], flat, decay)
+    for g in range(3):
+        if table if g == 1 else head:
+            _move(runs[g], gradients[g], first[g], second[g], rates[g], step, by_adam)
+    return loss
+
+
+@njit(**FAST)
+def _train(p, rows, flat, net, samples, order_key, hyper, scratch):
     """All epochs of one client, on its rows; returns the summed loss and how many epochs it is from."""
-    rate_user, rate_item, rate_dense, decay, batch, epochs, by_adam, mean, early_exit = hyper
-    rates = (rate_user, rate_item, rate_dense)
-    order, shift, tile, gradients, first, second = scratch
-    count = n_pos * slots if pairs else n_pos * (1 + slots)
-    wide = TILE // 2 if pairs else TILE
-    runs, run = (p, rows.reshape(-1), flat), len(rows) * len(p)
-    row_gradient = gradients[1][:run].reshape(rows.shape)
+    _, _, _, _, batch, epochs, by_adam, _, early_exit, phases = hyper
+    order, _, _, gradients, first, second = scratch
+    count, runs = _count(samples), (p, rows.reshape(-1), flat)
     for g in range(3):
         gradients[g][: len(runs[g])] = 0.0
         if by_adam:
@@ -242,18 +277,10 @@ def _train(p, rows, flat, net, slot, n_pos, slots, pairs, order_key, hyper, scra
         order_samples(order_key, epoch, count, batch, order)
         for lo in range(0, count, batch):
             now = order[lo : min(lo + batch, count)]
-            scale = 1.0 / len(now) if mean else 1.0
-            weight, bias = _layer(flat, net, 0)
-            _user_part(weight, bias, p, shift)
-            for t in range(0, len(now), wide):
-                loss += _tile(flat, gradients[2], net, shift, rows, row_gradient, now[t : t + wide], slot, n_pos, slots,
-                              pairs, scale, tile)  # fmt: skip
-            _user_gradients(flat, gradients[2], net, p, gradients[0])
-            if decay > 0.0:
-                _add_decay(gradients[2], flat, decay)
             step += 1
-            for g in range(3):
-                _move(runs[g], gradients[g], first[g], second[g], rates[g], step, by_adam)
+            for phase in range(phases):  # p and the network move in the first, the rows in the last
+                found = _step(runs, net, now, samples, hyper, step, phase == 0, phase == phases - 1, scratch)
+                loss += found if phase == 0 else 0.0
         before, average = average, loss / (count * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:
             return loss, epoch + 1
@@ -267,46 +294,33 @@ def _like(sizes, dtype):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, hyper, net, user, table, flat, shared, weight, loss,
-                 seen):  # fmt: skip
+def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, hyper, net, user, table, flat, shared, own, weight,
+                 loss, seen):  # fmt: skip
     """Clients lo:hi one after another; see `train_networks`."""
-    clients, places, users, user_ptr, items, pool_ptr, gap = data
-    d, dtype, most = user.shape[1], table.dtype, 0
-    for k in range(lo, hi):
-        most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
-    samples, widths, height = most * (1 + slots), net[0], net[2][-1]
-    rows_most = min(samples, n_items)
-    slot, order = np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32)
-    slot_of, ids = np.empty(n_items, dtype=np.int32), np.empty(rows_most + 1, dtype=np.uint32)
-    slot_of[:] = -1
+    clients, places, user_ptr = data[0], data[1], data[3]
+    d, dtype, widths, height = user.shape[1], table.dtype, net[0], net[2][-1]
+    slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
     part[:] = 0.0
-    held = np.empty((rows_most, d), dtype=dtype)
+    held = np.empty((len(ids) - 1, d), dtype=dtype)
     tile = (np.empty(TILE, dtype=np.uint32), np.empty((height, TILE), dtype), np.empty((height, TILE), dtype))
-    sizes = (d, rows_most * d, flat.shape[1])
+    sizes = (d, held.size, flat.shape[1])
     moments = sizes if hyper[6] else (0, 0, 0)
     scratch = (order, np.empty(widths[1], dtype), tile, _like(sizes, dtype), _like(moments, dtype),
                _like(moments, dtype))  # fmt: skip
     for k in range(lo, hi):
-        begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
-        n_pos = end - begin
-        if n_pos == 0:
-            continue
-        mine = slot[: n_pos * (1 + slots)]
-        used = draw_rows(fold(keys[0], np.uint64(users[places[k]])), slots, n_items, items[begin:end],
-                         gap[pool_ptr[places[k]] : pool_ptr[places[k] + 1]], mine, slot_of, ids)  # fmt: skip
-        whole, rows, which = table[0 if shared else k], held[:used], ids[:used]
-        take_rows(rows, whole, which)
-        loss[k], epochs = _train(user[k], rows, flat[k], net, mine, n_pos, slots, pairs,
-                                 fold(keys[1], np.uint64(clients[k])), hyper, scratch)  # fmt: skip
-        seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
-        if shared:
-            add_changes(part, rows, whole, which, weight[k])
-        else:
-            put_rows(rows, whole, which)
+        mine, used = draw_client(data, k, keys[0], slots, n_items, slot, slot_of, ids)
+        samples = (mine, user_ptr[places[k] + 1] - user_ptr[places[k]], slots, pairs)
+        rows, which = held[:used], ids[:used]
+        take_rows(rows, table[0 if shared else k], which)
+        if used > 0:
+            loss[k], epochs = _train(user[k], rows, flat[k], net, samples, fold(keys[1], np.uint64(clients[k])), hyper,
+                                     scratch)  # fmt: skip
+            seen[k] = epochs * _count(samples)
+        leave_rows(rows, which, table, k, shared, own, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_networks(data, n_items, slots, pairs, keys, hyper, net, user, table, flat, shared, weight, blocks, parts,
+def train_networks(data, n_items, slots, pairs, keys, hyper, net, user, table, flat, shared, own, weight, blocks, parts,
                    loss, seen):  # fmt: skip
     """Train clients of one user each. `user` [clients, d] and `flat` [clients, all weights] are updated in place.
 
@@ -316,4 +330,4 @@ def train_networks(data, n_items, slots, pairs, keys, hyper, net, user, table, f
     """
     for b in prange(len(blocks) - 1):
         _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, hyper, net, user, table,
-                     flat, shared, weight, loss, seen)  # fmt: skip
+                     flat, shared, own, weight, loss, seen)  # fmt: skip

@@ -143,7 +143,7 @@ class LocalTraining(Method):
         items, d] becomes what each client then has.
         """
         kernel = self._kernel(chunk, table, fold)
-        if kernel is not None and (own is None or kernel.leaves_tables):
+        if kernel is not None:
             return fit_compiled(kernel, self, chunk, round, user, table, dense or {}, weight, own)
         fitted = self.descent()(self, chunk, round, user, table, dense or {}).run()
         if own is not None:
@@ -189,7 +189,7 @@ class LocalTraining(Method):
             and world.compiled
             and world.device.type == "cpu"
             and kernel.only(self)
-            and [set(kinds) for kinds in self.phases] in ([TOGETHER, IN_TURN] if kernel.in_turn else [TOGETHER])
+            and [set(kinds) for kinds in self.phases] in (TOGETHER, IN_TURN)
             and self.moments == LocalTraining.moments
             and (self.pull() == 0 or self.optimiser in kernel.pulls)
             and self.descent() is Descent

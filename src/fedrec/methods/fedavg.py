@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Mean, Reduction, Rows, State, Tensors, Ups, World, replicate
+from fedrec.federation.contract import Down, Mean, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.methods.comparison import TOGETHER, Aggregating
 
 
@@ -53,17 +53,14 @@ class FedAvg(Aggregating):
         return chunk.sample_counts() if self.shares == "samples" else None
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        weight, keep = self.weight(chunk), self.score_with == "local"
+        weight, own = self.weight(chunk), state.per_client.get("item")
         shared = dict(down.shared)
         table = shared.pop("item")
         dense = replicate(shared, len(chunk.clients))
-        fitted = self.fit(chunk, round, state.per_user["user"], table, dense, weight=weight, fold=not keep)
+        fitted = self.fit(chunk, round, state.per_user["user"], table, dense, weight=weight, own=own)
         payload: dict[str, Reduction] = {"item": Mean(fitted.table, weight)}
         payload |= {name: Mean(value, weight) for name, value in fitted.dense.items()}
-        kept = {}
-        if keep:
-            assert isinstance(fitted.table, Rows)
-            kept = {"item": fitted.table.dense(), **fitted.dense}
+        kept = {} if own is None else {"item": own, **fitted.dense}
         return State(kept, {"user": fitted.user}), payload
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
