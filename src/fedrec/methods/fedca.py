@@ -179,20 +179,21 @@ class FedCA(Compared, OwnTables, Aggregating):
         return server | mixed | {"clients": torch.from_numpy(clients).to(tables.device)}
 
     def _mixtures(self, weights: Tensor, stack: Tensor) -> Tensor:
-        """One per client; by shares alone all are the same."""
-        if self.compares() or self.complements():
-            return mix(weights, stack)
-        return mix(weights[:1], stack).expand_as(stack)
+        """One per client; where there is one row of weights all are the same."""
+        return mix(weights, stack).expand_as(stack)
 
     def _weights(self, server: Tensors, ups: Ups, tables: Tensor) -> Tensor:
-        """One row per aggregated client. Where a term has no influence it is not computed."""
+        """One row per aggregated client, or one for all. Where a term has no influence it is not computed."""
+        share = self._shares(ups, tables)
+        if not (self.compares() or self.complements()):
+            return share[:1]  # they lie on the simplex already
         nothing = tables.new_zeros(len(tables), len(tables), dtype=torch.float64)
         alike, complement = nothing, nothing
         if self.compares():
             alike = similarity(tables, self.similarity, server.get("reference"))
         if self.complements():
             complement = complementarity(self.received(ups, tables), self.complementarity, self.outer)
-        return composite_weights(self._shares(ups, tables), alike, complement, self.alpha, self.beta, self.weights)
+        return composite_weights(share, alike, complement, self.alpha, self.beta, self.weights)
 
     def _shares(self, ups: Ups, tables: Tensor) -> Tensor:
         size = tables.new_ones(len(tables), dtype=torch.float64)
@@ -206,8 +207,8 @@ class FedCA(Compared, OwnTables, Aggregating):
         return Down(own={name: server[MIXED + name][at] for name in self._names()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        held, rho = self.opened(state.per_client, chunk.world), self.interpolation
-        mixed = {name: rho * held[name] + (1 - rho) * value for name, value in down.own.items()}
+        held = self.opened(state.per_client, chunk.world)
+        mixed = {name: value.lerp(held[name], self.interpolation) for name, value in down.own.items()}
         if self.interpolate == "inference":
             mixed = {SERVED + name: value for name, value in mixed.items()} | down.own
         return State(state.per_client | self.stored(mixed), state.per_user)
