@@ -259,6 +259,7 @@ def reproduce_command(
     quick: Annotated[bool, typer.Option("--quick", help="One seed and a tenth of the rounds.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs, do nothing.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    drop_models: Annotated[bool, typer.Option("--drop-models", help="Keep results, not gigabytes of models.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     memory: Annotated[str, typer.Option(help="Memory budget of a run.")] = "8G",
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
@@ -271,7 +272,7 @@ def reproduce_command(
         return
     wanted = Wanted(
         _words(datasets, ","), _words(protocols, ";"), _words(rows, ";"), _seed_list(seeds, None) or [], quick, jobs,
-        device, memory,
+        drop_models, device, memory,
     )  # fmt: skip
     if not reproduce(target, wanted, out, dry_run):
         raise typer.Exit(1)

@@ -116,6 +116,7 @@ def test_interrupted_in_the_midst_of_a_round(
     with monkeypatch.context() as patched:
         patched.setattr(Simulator, target, interrupted)
         patched.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+        patched.setattr(runs, "CHECKPOINT_SHARE", float("inf"))
         with pytest.raises(KeyboardInterrupt):
             execute(config, folder)
     assert 2 <= checkpoint.load(folder / "last.safetensors")[1]["progress"]["next_round"] <= 4
@@ -128,7 +129,7 @@ import sys
 from pathlib import Path
 from fedrec.experiment import run as runs
 from fedrec.experiment.config import RunConfig
-runs.CHECKPOINT_SECONDS = 0.0
+runs.CHECKPOINT_SECONDS, runs.CHECKPOINT_SHARE = 0.0, float("inf")
 runs.execute(RunConfig(**eval(sys.argv[1])), Path(sys.argv[2]), resume=True)
 """
 

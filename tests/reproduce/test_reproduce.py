@@ -13,6 +13,7 @@ import pytest
 
 from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
+from fedrec.experiment.folder import RunFolder
 from fedrec.methods.fedmf import FedMF
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
@@ -189,7 +190,8 @@ def test_equal_work_is_done_once(tmp_path: Path) -> None:
     first, second = cells(one, tmp_path, "cpu", "8G"), cells(two, tmp_path, "cpu", "8G")
     run_cells(first, 1, lambda line: None)
     told: list[str] = []
-    assert run_cells(second, 1, told.append, [*first, *second]) == {}
+    assert run_cells(second, 1, told.append, [*first, *second], drop_models=True) == {}
+    assert [RunFolder(cell.folder).best.exists() for cell in (*first, second[1])] == [True, False]
     assert told[0] == "2 runs, 0 of them already there, 1 in other tables"
     assert told[1].startswith("1 of 1: Another")
     assert second[0].summary() == first[0].summary()

@@ -24,6 +24,7 @@ class Wanted:
     seeds: Sequence[int] = ()
     quick: bool = False
     jobs: int = 1
+    drop_models: bool = False
     device: str = "cpu"
     memory: str = "8G"
 
@@ -52,16 +53,15 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
         return True
     whole = [cell for table in tables(paper).values() for cell in cells(table, folder, wanted.device, wanted.memory)]
     others = [] if wanted.quick else whole  # a quick run is another one
-    succeeded = [
-        _run_table(table, runs, wanted.jobs, folder, others) for table, runs in planned
-    ]  # all of them, not until one
+    # all of them, not until one fails
+    succeeded = [_run_table(table, runs, wanted, folder, others) for table, runs in planned]
     return all(succeeded)
 
 
-def _run_table(table: Table, runs: Sequence[Cell], jobs: int, folder: Path, others: Sequence[Cell]) -> bool:
+def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path, others: Sequence[Cell]) -> bool:
     console.out.print(f"{table.name}: {table.title}", style="bold")
     try:
-        failed = run_cells(runs, jobs, lambda line: console.err.print(line), others)
+        failed = run_cells(runs, wanted.jobs, lambda line: console.err.print(line), others, wanted.drop_models)
     except KeyboardInterrupt:
         write_page(table, runs, {}, folder)
         console.err.print("interrupted; the same command goes on where it stopped")

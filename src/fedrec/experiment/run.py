@@ -28,6 +28,7 @@ from fedrec.methods import methods
 from fedrec.privacy.accountant import guarantee, with_budget
 
 CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
 FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
 
 
@@ -162,15 +163,16 @@ class Run:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
         listener = listener or Listener()
         listener.started(self)
-        saved = time.monotonic()
+        due = time.monotonic() + CHECKPOINT_SECONDS
 
         def after_round(log: RoundLog, score: Score | None) -> None:
-            nonlocal saved
+            nonlocal due
             if folder is not None:
                 folder.log(_record(log, score) | self._seen_inside(log.round))
-                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                if (began := time.monotonic()) > due:
                     self.save(folder)
-                    saved = time.monotonic()
+                    took = time.monotonic() - began
+                    due = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
             listener.round(log, score, self.progress)
 
         try:

@@ -85,10 +85,10 @@ def require_runnable(planned: Sequence[Cell]) -> None:
 
 
 def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None],
-              others: Sequence[Cell] = ()) -> dict[str, str]:  # fmt: skip
+              others: Sequence[Cell] = (), drop_models: bool = False) -> dict[str, str]:  # fmt: skip
     """Run what is not there yet, `jobs` at a time; returns the error of every cell that failed.
 
-    Where one of `others` has done the same work, its result is taken.
+    Where one of `others` has done the same work, its result is taken. With `drop_models` only results stay.
     """
     there = sum(cell.summary() is not None for cell in planned)
     taken = _take_over(planned, others)
@@ -98,6 +98,8 @@ def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None],
     for number, (cell, seconds, error) in enumerate(_finished(todo, jobs), start=1):
         if error:
             failed[cell.name()] = error
+        elif drop_models:
+            RunFolder(cell.folder).best.unlink(missing_ok=True)
         told(f"{number} of {len(todo)}: {cell.name()}: {error or _headline(cell)} ({seconds:.0f} s)")
     return failed
 
