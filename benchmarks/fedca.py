@@ -123,6 +123,8 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--data", type=Path)
     options = parser.parse_args()
+    if (options.against is None) != (options.data is None):
+        parser.error("give --against and --data together: the script is run on that file")
     if options.kind == "round":
         result = compared(options.against, options.data)
     else:
