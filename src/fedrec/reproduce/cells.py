@@ -109,8 +109,11 @@ def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
     done = [(cell.work(), cell.folder) for cell in others if cell.summary() is not None]
     taken = 0
     for cell in planned:
-        found = next((folder for work, folder in done if work == cell.work()), None)
-        if found is None or RunFolder(cell.folder).config.is_file():
+        if RunFolder(cell.folder).config.is_file():
+            continue
+        wanted = cell.work()
+        found = next((folder for work, folder in done if work == wanted), None)
+        if found is None:
             continue
         shutil.copytree(found, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("config.toml"))
         RunFolder.create(cell.folder, cell.config.to_dict())
