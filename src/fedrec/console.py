@@ -140,7 +140,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} chosen"
     )
     if summary.get("diverged"):
-        out.print(f"warning: {summary['notes'][-1]}", style="yellow")
+        out.print(f"warning: {summary['diverged']}", style="yellow")
     names = [name for name in summary["test"] if not name.startswith("hr@")]
     rows = [
         [name, summary["test"][name], summary["valid"].get(name, "-"), summary["chance"].get(name, "-")]

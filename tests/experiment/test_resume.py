@@ -124,6 +124,34 @@ def test_interrupted_in_the_midst_of_a_round(
     same(folder, tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("share", "saves"), [(float("inf"), 7), (1e-9, 2)])
+def test_slow_checkpoints_are_seldom(share: float, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After every round where they may take all the time; once and at the end where they may take next to none."""
+    written: list[Path] = []
+    original = checkpoint.save_resume
+
+    def counted(path: Path, *rest: Any) -> None:
+        written.append(path)
+        original(path, *rest)
+
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SHARE", share)
+    monkeypatch.setattr(checkpoint, "save_resume", counted)
+    execute(replace(CONFIGS["local"], rounds=6), tmp_path / "run")
+    assert len(written) == saves
+
+
+def test_half_written_files_are_swept_up(tmp_path: Path) -> None:
+    """Those that a kill leaves: ours by their name, and those in which safetensors builds a file."""
+    execute(CONFIGS["local"], tmp_path / "run")
+    there = sorted(path.name for path in (tmp_path / "run").iterdir())
+    for name in (".last.safetensors." + 32 * "a", ".tmpB3x9Qz"):
+        (tmp_path / "run" / name).write_bytes(b"half")
+    (tmp_path / "run" / ".mine").write_text("kept")
+    execute(CONFIGS["local"], tmp_path / "run", resume=True)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".mine", *there]
+
+
 KILLED = """
 import sys
 from pathlib import Path

@@ -83,10 +83,11 @@ def test_a_run_that_diverges_after_a_chosen_round_ends_with_that_round(tmp_path)
     world, settings = "synthetic@users=50+items=200", {"optimiser": "sgd", "backbone": "mf", "dim": 4}
     good = fedrec.run(Exploding(**settings), world, rounds=3)
     cut = fedrec.run(Exploding(**settings), world, rounds=8, out=tmp_path / "run")
-    assert (good.summary["diverged"], cut.summary["diverged"]) == (False, True)
+    assert not good.summary["diverged"]
     assert cut.summary["rounds_run"] == 3
     assert cut.test == good.test
-    said = cut.summary["notes"][-1]
+    said = cut.summary["diverged"]
+    assert said in cut.summary["notes"]
     assert re.search(r"round 4: training diverged; .*; the figures are those of round \d, chosen", said)
     assert RunFolder(tmp_path / "run").best.exists()
 

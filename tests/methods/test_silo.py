@@ -197,6 +197,7 @@ def test_names_choose_the_kind():
 
 
 @pytest.mark.parametrize(("params", "message"), [
+    ({"backbone": "gfcf", "rank_by": "sigmoid"}, "trained backbones"),
     ({"blocks": "mf"}, "backbone:dim"), ({"blocks": "mf:0"}, "backbone:dim"), ({"blocks": "mf:2:x"}, "backbone:dim"),
     ({"blocks": "gfcf:2"}, "gfcf"), ({"blocks": "nothing:2"}, "backbone"), ({"weight_decay": -1.0}, "weight_decay"),
     ({"backbone": "lightgcn", "loss": "mse_elem"}, "mse_elem"), ({"layers": -1}, "layers"),

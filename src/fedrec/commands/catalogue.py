@@ -42,15 +42,11 @@ def methods_command(
 
 def _show_parameters(cls: type[Method], title: str) -> None:
     from fedrec import console
-    from fedrec.experiment.params import describe, parameters
-    from fedrec.federation.ranges import interval_of
+    from fedrec.experiment.params import describe, parameters, range_of
 
     defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    rows = []
-    for key, hint in parameters(cls).items():
-        kind = describe(hint)
-        numbers = kind.split(" or ")[0] in ("int", "float")
-        rows.append([key, str(defaults[key]), kind, str(interval_of(cls, key, "int" in kind)) if numbers else ""])
+    hints = parameters(cls).items()
+    rows = [[key, str(defaults[key]), describe(hint), range_of(cls, key, hint)] for key, hint in hints]
     console.table([title, "default", "type", "range"], rows)
     if cls.presets:
         console.out.print(f"presets: {', '.join(cls.presets)}")

@@ -72,9 +72,9 @@ class RunFolder:
             temporary.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
 
     def sweep(self) -> None:
-        """Remove what a kill in the midst of writing left behind."""
+        """Remove what a kill in the midst of writing left behind: our half-written files, and those of safetensors."""
         for path in self.path.glob(".*"):
-            if re.fullmatch(r"\..+\.[0-9a-f]{32}", path.name):
+            if re.fullmatch(r"\..+\.[0-9a-f]{32}|\.tmp[0-9A-Za-z]{6}", path.name):
                 path.unlink(missing_ok=True)
 
     def log(self, record: Mapping[str, Any]) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
+from fedrec.experiment.config import RunConfig
 from fedrec.federation.contract import Method
+from fedrec.federation.ranges import interval_of
 from fedrec.methods import method_class, methods
 from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
 
@@ -42,6 +44,13 @@ def build_method(
         known = backbones_of(usual) or ["(none: it has a model of its own)"]
         raise unknown(f"backbone of {cls.name}", str(chosen), known)
     return cls(**{**cls.backbone_defaults.get(str(chosen), {}), **values})
+
+
+def method_of(config: RunConfig) -> Method:
+    """The method that a config names, with its settings."""
+    return build_method(
+        config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
+    )
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, str]:
@@ -101,6 +110,12 @@ def describe(hint: Any) -> str:
     if isinstance(hint, types.UnionType):
         return " or ".join(describe(part) for part in typing.get_args(hint))
     return "none" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def range_of(cls: type[Method], key: str, hint: Any) -> str:
+    """Which numbers a parameter takes, in short; nothing of what is no number."""
+    kinds = set(typing.get_args(hint)) or {hint}
+    return str(interval_of(cls, key, int in kinds)) if kinds & {int, float} else ""
 
 
 _BAD = object()

@@ -18,7 +18,7 @@ from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named, peak_memory_mb, versions
-from fedrec.experiment.params import build_method, handed_over
+from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
@@ -66,9 +66,7 @@ class Run:
         """`method` takes the place of the one that `config` names."""
         self.config = config
         self.memory = parse_memory(config.memory)
-        self.method: Method = method or build_method(
-            config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
-        )
+        self.method: Method = method or method_of(config)
         self.protocol: Protocol = protocol(config.protocol)
         _require_selectable(self.protocol)
         self.rules = Rules(
@@ -330,13 +328,13 @@ class Run:
             },
             "protocol": self.protocol.label,
             "leaks": list(self.protocol.leaks),
-            "notes": [*self.notes, *self._ending()],
+            "notes": [*self.notes, *filter(None, [self._ending()])],
             "clients": self.world.clients,
             "seed": self.config.seed,
             "rounds_run": progress.next_round,
             "best_round": chosen,
             "stopped_early": progress.stopped_early,
-            "diverged": bool(progress.diverged),
+            "diverged": self._ending(),
             "test": test.mean(),
             "valid": valid,
             "chance": chance(self.prepared.test, self.protocol.ks),
@@ -353,9 +351,10 @@ class Run:
             summary["privacy"] = self._privacy(uploads)
         return summary
 
-    def _ending(self) -> list[str]:
+    def _ending(self) -> str:
+        """What a reader must know of a run that diverged; empty of any other."""
         why, chosen = self.progress.diverged, self.progress.best_round + 1
-        return [f"{why}; the figures are those of round {chosen}, chosen before that"] if why else []
+        return f"{why}; the figures are those of round {chosen}, chosen before that" if why else ""
 
     def _privacy(self, uploads: int) -> dict[str, Any]:
         clear = any(entry["clear"] for entry in self.simulator.wire.ledger.rounds.values())

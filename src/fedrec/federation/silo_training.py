@@ -67,6 +67,8 @@ class SiloTraining(Method):
         super().__post_init__()
         if self.loss == "mse_elem" and self.backbone in ("mlp", "lightgcn"):
             raise FedrecError(f"loss=mse_elem is for backbone mf; use loss=bpr or loss=bce with {self.backbone}")
+        if self.rank_by == "sigmoid" and self.backbone == "gfcf":
+            raise FedrecError("rank_by=sigmoid is for trained backbones; gfcf has no sigmoid, leave it out")
         if self.blocks and any(part.backbone == "gfcf" for part in self.parts.values()):
             raise FedrecError(
                 "gfcf has no table to align, so it cannot be one of several blocks; use mf, mlp, lightgcn"

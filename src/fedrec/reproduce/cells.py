@@ -19,7 +19,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
-from fedrec.experiment.params import build_method
+from fedrec.experiment.params import method_of
 from fedrec.federation.contract import Method
 from fedrec.reproduce.definition import Table
 
@@ -44,12 +44,9 @@ class Cell:
 
     def work(self) -> tuple[Method, RunConfig]:
         """What is run, whatever it is called: cells of equal work have equal results."""
-        config = self.config
-        method = build_method(
-            config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
-        )
-        bare = RunConfig("", rounds=method.rounds)
-        return method, replace(config, **{name: getattr(bare, name) for name in (*SAID_BY_METHOD, *MACHINE)})
+        bare = RunConfig("")
+        rest = replace(self.config, **{name: getattr(bare, name) for name in (*SAID_BY_METHOD, *MACHINE)})
+        return method_of(self.config), rest
 
     def name(self) -> str:
         return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"
@@ -93,13 +90,15 @@ def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None],
     there = sum(cell.summary() is not None for cell in planned)
     taken = _take_over(planned, others)
     todo = [cell for cell in planned if cell.summary() is None]
+    for cell in planned if drop_models else ():
+        _drop_model(cell)  # of earlier runs too
     told(f"{len(planned)} runs, {there} of them already there" + (f", {taken} in other tables" if taken else ""))
     failed: dict[str, str] = {}
     for number, (cell, seconds, error) in enumerate(_finished(todo, jobs), start=1):
         if error:
             failed[cell.name()] = error
         elif drop_models:
-            RunFolder(cell.folder).best.unlink(missing_ok=True)
+            _drop_model(cell)
         told(f"{number} of {len(todo)}: {cell.name()}: {error or _headline(cell)} ({seconds:.0f} s)")
     return failed
 
@@ -115,10 +114,18 @@ def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
         found = next((folder for work, folder in done if work == wanted), None)
         if found is None:
             continue
-        shutil.copytree(found, cell.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("config.toml"))
         RunFolder.create(cell.folder, cell.config.to_dict())
+        others_own = shutil.ignore_patterns("config.toml", "summary.json")
+        shutil.copytree(found, cell.folder, dirs_exist_ok=True, ignore=others_own)
+        shutil.copy2(found / "summary.json", cell.folder)  # last: it says that a run has ended
         taken += 1
     return taken
+
+
+def _drop_model(cell: Cell) -> None:
+    """Of a run that has ended: one under way needs it."""
+    if cell.summary() is not None:
+        RunFolder(cell.folder).best.unlink(missing_ok=True)
 
 
 def _finished(todo: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, float, str]]:

@@ -63,7 +63,7 @@ def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Ite
             there = index < len(printed)
             yield f"{printed[index]:.4f}" if there else "-"
             yield f"{mean(values) - printed[index]:+.4f}" if there and values else "-"
-    diverged = sum(summary.get("diverged", False) for summary in done)
+    diverged = sum(bool(summary.get("diverged")) for summary in done)
     yield str(len(done)) + (f" ({diverged} diverged)" if diverged else "")
     yield f"{mean(summary['seconds']['total'] for summary in done):.0f}" if done else "-"
 
@@ -85,6 +85,6 @@ def _records(table: Table, planned: Sequence[Cell]) -> list[dict[str, Any]]:
             "printed": dict(zip(table.metrics, printed, strict=False)), "config": cell.config.to_dict(),
             "test": None if summary is None else summary["test"],
             "best_round": None if summary is None else summary["best_round"],
-            "diverged": None if summary is None else summary.get("diverged", False),
+            "diverged": None if summary is None else summary.get("diverged", ""),
         })  # fmt: skip
     return found

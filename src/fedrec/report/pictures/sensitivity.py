@@ -13,7 +13,7 @@ import numpy as np
 
 from fedrec.errors import unknown
 from fedrec.experiment.config import RunConfig, make_config
-from fedrec.experiment.params import build_method
+from fedrec.experiment.params import method_of
 from fedrec.report.charts import Bar, Line, bars, line_chart, style_of
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures import value_text
@@ -127,9 +127,7 @@ class Sensitivity(Picture):
 def settings_of(run: FinishedRun) -> dict[str, Any]:
     """All that decides a run's numbers but the seed: what was set, and what the method makes of the rest."""
     config = make_config(run.config)
-    method = build_method(
-        config.method, backbone=config.backbone, preset=config.preset, params=config.params, rounds=config.rounds
-    )
+    method = method_of(config)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
     common = {key: value for key, value in own.items() if key not in ASIDE}
     return common | {"method": method.name} | {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
