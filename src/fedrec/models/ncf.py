@@ -8,6 +8,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fedrec.models.blocks import by_users
+
 
 @dataclass(frozen=True)
 class NCF:
@@ -31,6 +33,9 @@ class NCF:
         return self._upper(torch.cat([user, item], -1) @ dense["weight0"].mT + dense["bias0"].unsqueeze(-2), dense)
 
     def scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
+        return by_users(self._scores, max(self.sizes()[1:]), user, item, dense)
+
+    def _scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
         # The first layer splits into a user and an item part, so that common items are multiplied only once.
         of_user, of_item = dense["weight0"].split(self.dim, -1)
         left = (user.unsqueeze(-2) @ of_user.mT) + dense["bias0"].unsqueeze(-2)

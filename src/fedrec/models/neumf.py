@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-
-USERS = 64  # scored at a time
+from fedrec.models.blocks import by_users
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,8 @@ class NeuMF:
         return (both @ dense["output"].mT).squeeze(-1) + dense["output_bias"]
 
     def scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
-        items, own = item.expand(len(user), -1, -1), dense["output"].dim() == 3
-        found = []
-        for start in range(0, len(user), USERS):
-            part = slice(start, start + USERS)
-            mine = {name: value[part] for name, value in dense.items()} if own else dense
-            found.append(self.logits(user[part, None].expand(-1, items.shape[1], -1), items[part], mine))
-        return torch.cat(found)
+        return by_users(self._scores, self.sizes()[0] + self.dim, user, item, dense)
+
+    def _scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
+        items = item.expand(len(user), -1, -1)
+        return self.logits(user[:, None].expand(-1, items.shape[1], -1), items, dense)
