@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fedrec.experiment.run import Run
 from fedrec.report.comparison import FinishedRun, find_runs
 from fedrec.report.pictures import PICTURES
 from fedrec.report.pictures.picture import Drawing
+from fedrec.report.pictures.write import write_figure
 from fedrec.report.records import converged
 from fedrec.reproduce.definition import Table, tables
 
@@ -77,3 +79,19 @@ def test_curves_by_round_are_told_apart_by_participation(studies: Path) -> None:
     assert [row[0] for row in found.tables[0].rows] == [
         "ncf participation=0.1", "ncf participation=0.5", "linear participation=0.1", "linear participation=0.5",
     ]  # fmt: skip
+
+
+def test_a_figure_says_how_many_of_its_runs_diverged(studies: Path, tmp_path: Path) -> None:
+    first, *rest = runs_of(studies, "figure3")
+    lost = dataclasses.replace(first, summary=first.summary | {"diverged": "the loss is no longer finite in round 9"})
+    words = f"1 of {len(rest) + 1} runs; they stand with a round chosen before that"
+    settings = {"metric": "recall@5", "parameter": "align"}
+    for name in ("all.svg", "all.html"):
+        page = write_figure(PICTURES["sensitivity"], settings, [lost, *rest], tmp_path / name).read_text(
+            encoding="utf-8"
+        )
+        assert words in " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    clean = write_figure(PICTURES["sensitivity"], settings, [first, *rest], tmp_path / "clean.svg")
+    assert "iverged" not in clean.read_text(encoding="utf-8")
+    table = PICTURES["sensitivity"].build(settings).draw([lost, *rest]).tables[0]
+    assert [row[2] for row in table.rows].count("1 (1 diverged)") == 1

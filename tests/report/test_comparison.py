@@ -54,6 +54,17 @@ def comparison(folder: Path) -> Comparison:
     return compare(find_runs([folder / "fedmf", folder / "ease"]))
 
 
+def test_what_diverged_is_counted_beside_the_seeds(copies: Path) -> None:
+    plain = comparison(copies)
+    assert [line[1] for line in cells(plain, METRICS)] == ["seeds", "2", "1", "-"]
+    path = next(path for path in sorted((copies / "fedmf").rglob("summary.json")))
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(summary | {"diverged": "the loss is no longer finite in round 9"}), encoding="utf-8")
+    found = comparison(copies)
+    assert [line[1] for line in cells(found, METRICS)] == ["seeds", "2 (1 diverged)", "1", "-"]
+    assert [row["diverged"] for row in json.loads(render(found, METRICS, "json"))["rows"]] == [1, 0]
+
+
 def test_protocols_are_not_mixed(runs: Path, cli: Cli) -> None:
     with pytest.raises(FedrecError, match="different protocols"):
         compare(find_runs([runs / "runs" / "fedmf", runs / "leaky"]))

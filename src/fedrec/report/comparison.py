@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -50,6 +50,16 @@ class FinishedRun:
         return " ".join([self.summary["method"], *parts])
 
 
+def diverged(summaries: Sequence[Mapping[str, Any]]) -> int:
+    """How many runs stand with a round chosen before they diverged."""
+    return sum(bool(summary.get("diverged")) for summary in summaries)
+
+
+def counted(summaries: Sequence[Mapping[str, Any]]) -> str:
+    lost = diverged(summaries)
+    return str(len(summaries)) + (f" ({lost} diverged)" if lost else "")
+
+
 @dataclass(frozen=True)
 class Row:
     """One configuration: its runs, and mean and deviation of every test metric over seeds."""
@@ -64,6 +74,10 @@ class Row:
     @property
     def seeds(self) -> int:
         return len(self.runs)
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        return [run.summary for run in self.runs]
 
     def mean(self, metric: str) -> float | None:
         values = self.values(metric)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedrec.errors import unknown
 from fedrec.evaluation.significance import LEVEL
-from fedrec.report.comparison import Comparison, Row
+from fedrec.report.comparison import Comparison, Row, counted, diverged
 from fedrec.report.groups import Grouped
 from fedrec.report.significance import Pair, Significance
 
@@ -26,7 +26,7 @@ def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | 
     lines = [
         [
             f"{row.label} {MARK}" if row.label in marked else row.label,
-            str(row.seeds),
+            counted(row.summaries),
             *(_value(row, m) for m in metrics),
         ]
         for row in comparison.rows
@@ -141,6 +141,7 @@ def as_json(
         {
             "method": row.label,
             "seeds": row.seeds,
+            "diverged": diverged(row.summaries),
             "folders": [str(run.folder) for run in row.runs],
             **{name: {"mean": row.mean(name), "std": row.std(name), "values": row.values(name)} for name in metrics},
         }

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.data.atomic import atomic_file
+from fedrec.report.comparison import counted
 from fedrec.reproduce.cells import Cell
 from fedrec.reproduce.definition import Row, Table
 
@@ -63,8 +64,7 @@ def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Ite
             there = index < len(printed)
             yield f"{printed[index]:.4f}" if there else "-"
             yield f"{mean(values) - printed[index]:+.4f}" if there and values else "-"
-    diverged = sum(bool(summary.get("diverged")) for summary in done)
-    yield str(len(done)) + (f" ({diverged} diverged)" if diverged else "")
+    yield counted(done)
     yield f"{mean(summary['seconds']['total'] for summary in done):.0f}" if done else "-"
 
 

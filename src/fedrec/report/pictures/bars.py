@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import ClassVar, Literal
 
 from fedrec.report.charts import Bar, bars, style_of
-from fedrec.report.comparison import FinishedRun, Row
+from fedrec.report.comparison import FinishedRun, Row, counted
 from fedrec.report.figures import value_text, values_of
 from fedrec.report.pictures.names import LONGEST, choose_metric, rows_of, short_names
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
@@ -40,7 +40,7 @@ class Bars(Picture):
             svg = bars(drawn, title=title, longest=LONGEST, most=most)
             panels.append(Panel(svg, f"{metric} on {self.on}; {data}, {protocol}"))
         table = Table(f"{metric} on {self.on}", ("configuration", "data", "protocol", "seeds", metric),
-                      tuple((row.label, row.runs[0].data, row.runs[0].protocol, str(row.seeds),
+                      tuple((row.label, row.runs[0].data, row.runs[0].protocol, counted(row.summaries),
                              value_text(values_of(row, self.on, metric))) for row in rows))  # fmt: skip
         lead = "Bars start at zero. "
         lead += "Whiskers show the standard deviation over seeds." if any(row.seeds > 1 for row in rows) else ""

@@ -15,7 +15,7 @@ from fedrec.errors import unknown
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.params import method_of
 from fedrec.report.charts import Bar, Line, bars, line_chart, style_of
-from fedrec.report.comparison import FinishedRun
+from fedrec.report.comparison import FinishedRun, counted
 from fedrec.report.figures import value_text
 from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, choose_metric
@@ -57,7 +57,7 @@ class Sensitivity(Picture):
         numeric = all(is_number(at) for members in found.values() for at in members)
         panels = self._curves(chosen, shown, found) if numeric else self._bars(chosen, shown, found)
         heads = ("configuration", chosen, "seeds", shown)
-        rows = tuple((label, _text(at), str(len(cell)), value_text(cell))
+        rows = tuple((label, _text(at), counted([run.summary for run in series[label][at]]), value_text(cell))
                      for label, members in found.items() for at, cell in _ordered(members))  # fmt: skip
         spread = any(len(cell) > 1 for members in found.values() for cell in members.values())
         leads = ["Dots are means over seeds, bands one standard deviation to each side."] if spread else []

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.report.charts import WIDTH
-from fedrec.report.comparison import FinishedRun
+from fedrec.report.comparison import FinishedRun, diverged
 from fedrec.report.page import environment, write_page
 from fedrec.report.pictures.picture import Drawing, Panel, Picture
 
@@ -28,7 +28,7 @@ def write_figure(kind: type[Picture], settings: Mapping[str, str], runs: Sequenc
     leaks = list(dict.fromkeys(leak for run in runs for leak in run.summary["leaks"]))
     if path.suffix == ".svg":
         with atomic_file(path) as temporary:
-            temporary.write_text(as_svg(drawing, leaks), encoding="utf-8")
+            temporary.write_text(as_svg(drawing, _warnings(leaks, runs)), encoding="utf-8")
         return path
     words = ["fedrec", "report", *(str(run.folder) for run in runs), "--figure", kind.name]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -44,20 +44,31 @@ def _facts(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
         "data": dict.fromkeys(run.data for run in runs),
         "protocol": dict.fromkeys(run.protocol for run in runs),
         "seeds": dict.fromkeys(str(seed) for seed in sorted({run.summary["seed"] for run in runs})),
+        "diverged": dict.fromkeys(_diverged(runs)),
     }
-    return [(key, "; ".join(values) if key == "protocol" else ", ".join(values)) for key, values in found.items()]
+    facts = [(key, "; ".join(values) if key == "protocol" else ", ".join(values)) for key, values in found.items()]
+    return [(key, value) for key, value in facts if value]
 
 
-def as_svg(drawing: Drawing, leaks: Sequence[str]) -> str:
+def _diverged(runs: Sequence[FinishedRun]) -> list[str]:
+    lost = diverged([run.summary for run in runs])
+    return [f"{lost} of {len(runs)} runs; they stand with a round chosen before that"] if lost else []
+
+
+def _warnings(leaks: Sequence[str], runs: Sequence[FinishedRun]) -> list[str]:
+    honest = [f"Not an honest measurement: {'; '.join(leaks)}"] if leaks else []
+    return [*honest, *(f"Diverged: {words}" for words in _diverged(runs))]
+
+
+def as_svg(drawing: Drawing, warnings: Sequence[str]) -> str:
     """All panels on one white sheet, two in a row, in plain colours that every program understands."""
     columns = 1 if len(drawing.panels) == 1 else 3 if len(drawing.panels) == 3 else 2
     width = columns * (WIDTH + GAP) - GAP + 2 * MARGIN
-    warning = [f"Not an honest measurement: {'; '.join(leaks)}"] if leaks else []
-    head = [line for text in (drawing.title, *warning) for line in textwrap.wrap(text, int(width / 7.2))]
+    head = [line for text in (drawing.title, *warnings) for line in textwrap.wrap(text, int(width / 7.2))]
     body, top = [_lines(head, MARGIN, MARGIN + 12, "name")], MARGIN + LINE * len(head) + 10
     for start in range(0, len(drawing.panels), columns):
         row = drawing.panels[start : start + columns]
-        captions = [textwrap.wrap(panel.caption, int(WIDTH / 6.4)) for panel in row]
+        captions = [_caption(panel, drawing) for panel in row]
         under = top + LINE * max(map(len, captions)) + 4
         for column, (panel, caption) in enumerate(zip(row, captions, strict=True)):
             left = MARGIN + column * (WIDTH + GAP)
@@ -70,6 +81,11 @@ def as_svg(drawing: Drawing, leaks: Sequence[str]) -> str:
         f'<title>{name}</title><style>{_style()}</style><rect width="100%" height="100%" fill="#ffffff"/>'
         f"{''.join(body)}</svg>\n"
     )
+
+
+def _caption(panel: Panel, drawing: Drawing) -> list[str]:
+    """Nothing where the title above says the same."""
+    return [] if panel.caption == drawing.title else textwrap.wrap(panel.caption, int(WIDTH / 6.4))
 
 
 def _lines(lines: Sequence[str], left: float, top: float, kind: str) -> str:
