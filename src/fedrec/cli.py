@@ -146,7 +146,7 @@ def recommend_command(
 @app.command("cold-add")
 def cold_add_command(
     run: Annotated[Path, typer.Argument(help="A finished run folder of a method that knows attributes.")],
-    items: Annotated[Path, typer.Argument(help="CSV of new items: item and any of tags (a|b), title, year.")],
+    items: Annotated[Path, typer.Argument(help="CSV of new items, as for run --attributes.")],
     user: Annotated[str | None, typer.Option(help="One user, by original id; default: all, which needs --out.")] = None,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
     out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,

@@ -25,3 +25,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:
     between = "; " if any("," in name for name in names) else ", "
     hint = f"did you mean '{close[0]}'?" if close else f"known: {between.join(names)}"
     return FedrecError(f"unknown {kind} '{name}'; {hint}")
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few, short enough for one line."""
+    return ", ".join(f"{name:.40}" for name in list(names)[:3])

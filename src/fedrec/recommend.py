@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrec.data import read_table
 from fedrec.data.atomic import atomic_file
-from fedrec.data.attributes import title_terms
+from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
@@ -35,15 +35,6 @@ class Recommendation:
     rank: int
     score: float
     title: str | None = None
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """An item that arrived after training, and the terms that describe it."""
-
-    item: str
-    terms: tuple[str, ...]
-    title: str = ""
 
 
 class Recommender:
@@ -75,21 +66,17 @@ class Recommender:
         run = self.run
         if run.method.attributes == "none":
             raise FedrecError(f"{run.method.name} knows nothing of attributes; train with ifedrec --protocol ifedrec")
-        encoder = run.prepared.described[1]
-        if encoder is None:
-            raise FedrecError(f"the attributes of '{run.prepared.source.name}' are numbers without names, so new items "
-                              "cannot be described in words")  # fmt: skip
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
             raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items names of their own")
-        counts = encoder.counts(arrival.terms for arrival in arrivals)
-        vectors = torch.from_numpy(encoder.encode(counts)).to(run.world.device, run.world.dtype)
+        vectors, unknown = run.prepared.described[1].arriving(arrivals)
         before = len(self.item_ids)
-        run.simulator.server = run.method.with_items(run.simulator.server, vectors)
+        placed = torch.from_numpy(vectors).to(run.world.device, run.world.dtype)
+        run.simulator.server = run.method.with_items(run.simulator.server, placed)
         self.item_ids = np.array([*self.item_ids.tolist(), *(arrival.item for arrival in arrivals)], dtype=object)
         titles = [""] * before if self.titles is None else self.titles.tolist()
         self.titles = np.array([*titles, *(arrival.title for arrival in arrivals)], dtype=object)
         self.offered = np.arange(before, len(self.item_ids))
-        return int((counts[:, encoder.kept].getnnz(1) == 0).sum())
+        return unknown
 
     def _scores(self) -> Iterator[tuple[np.ndarray, Tensor]]:
         items = torch.from_numpy(self.offered).to(self.run.world.device)
@@ -207,12 +194,9 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
 
 
 def read_arrivals(path: Path | str) -> list[Arrival]:
-    """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`."""
-    lines = read_items(path)
-    if lines[0].numbers:
-        names = ", ".join(list(lines[0].numbers)[:3])
-        raise FedrecError(f"{path} has columns of numbers ({names}); new items are described by tags, title and year")
-    return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title) for line in lines]
+    """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`, or numbers."""
+    return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title, line.numbers)
+            for line in read_items(path)]  # fmt: skip
 
 
 def write_recommendations(path: Path, recommendations: Iterator[Recommendation]) -> int:

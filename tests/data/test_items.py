@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from fedrec import cli
 from fedrec.data import load, with_items, write_csv
-from fedrec.data.attributes import item_attributes
+from fedrec.data.attributes import Arrival, Scaler, item_attributes
 from fedrec.data.items import ItemLine, read_items
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
@@ -143,7 +144,42 @@ def test_own_data_end_to_end(own: tuple[Path, Path], tmp_path: Path, capsys: pyt
     assert fedrec("cold-add", str(tmp_path / "run"), str(new), "--user", "5") == 0
     numbers = file(tmp_path / "numbers.csv", "item,price\nn1,2\n")
     assert fedrec("cold-add", str(tmp_path / "run"), str(numbers), "--user", "5") == 2
-    assert "columns of numbers (price)" in capsys.readouterr().err
+    assert "described in numbers (price), those of the run in words" in capsys.readouterr().err
+
+
+def test_new_items_described_in_numbers(
+    own: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An arrival with the numbers of an item that was held out is scored as that item is."""
+    table = load(str(own[0]))
+    values = np.random.default_rng(0).normal(5, 3, (table.n_items, 2)).round(3).tolist()
+    known = {str(item): pair for item, pair in zip(table.item_ids, values, strict=True)}
+    given = file(
+        tmp_path / "numbers.csv", "item,price,size\n" + "\n".join(f"{i},{a},{b}" for i, (a, b) in known.items())
+    )
+    run = ("run", "ifedrec", "--data", str(own[0]), "--attributes", str(given), *SMALL, "--out", str(tmp_path / "run"))
+    assert fedrec(*run) == 0
+    held_out = Recommender(tmp_path / "run", cold=True).for_user("5", 3)
+    lines = [f"new{rec.item},{known[str(rec.item)][1]},{known[str(rec.item)][0]}" for rec in held_out]
+    new = file(tmp_path / "new.csv", "item,size,price\n" + "\n".join(lines))
+    assert fedrec("cold-add", str(tmp_path / "run"), str(new), "--user", "5", "--out", str(tmp_path / "recs.csv")) == 0
+    with (tmp_path / "recs.csv").open() as found:
+        rows = [(row["item"], float(row["score"])) for row in csv.DictReader(found)]
+    assert [item for item, _ in rows] == [f"new{rec.item}" for rec in held_out]
+    np.testing.assert_allclose([score for _, score in rows], [rec.score for rec in held_out], rtol=1e-4)
+    for header, words in (
+        ("item,price", "lacks the number 'size'"),
+        ("item,price,size,weight", "has the number 'weight'"),
+        ("item,tags", "lacks the number 'price'"),
+    ):
+        bad = file(tmp_path / "bad.csv", header + "\nn1" + ",2" * header.count(","))
+        assert fedrec("cold-add", str(tmp_path / "run"), str(bad), "--user", "5") == 2
+        assert words in capsys.readouterr().err
+
+
+def test_numbers_without_names_cannot_be_given() -> None:
+    with pytest.raises(FedrecError, match="numbers without names"):
+        Scaler.fit(np.eye(3), ()).arriving([Arrival("new", numbers={"price": 1.0})])
 
 
 def test_own_split_end_to_end(own: tuple[Path, Path], tmp_path: Path) -> None:

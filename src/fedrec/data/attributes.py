@@ -8,21 +8,31 @@ warm items; the others are projected, so nothing about them shapes what the mode
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, ItemInfo
 from fedrec.data.seeds import generator
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, some
 
 RANK = 300
 FEWEST = 5  # warm items that must carry a term
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _POWER_ITERATIONS, _EXTRA = 5, 10
 _CLIP, _ZERO = 5.0, 1e-5
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An item that arrived after training, and the terms or the numbers that describe it."""
+
+    item: str
+    terms: tuple[str, ...] = ()
+    title: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +73,56 @@ class Encoder:
         ones = np.ones(len(at))
         return sp.csr_matrix((ones, (at[:, 0], at[:, 1])), shape=(len(rows), len(self.words)))
 
+    def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
+        """Their vectors, and how many share no term with the items of the fit."""
+        if numbers := next((arrival.numbers for arrival in arrivals if arrival.numbers), None):
+            raise FedrecError(f"new items are described in numbers ({some(numbers)}), those of the run in words; give "
+                              "their tags, title or year")  # fmt: skip
+        counts = self.counts(arrival.terms for arrival in arrivals)
+        return self.encode(counts), int((counts[:, self.kept].getnnz(1) == 0).sum())
 
-def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array, Encoder | None]:
-    """[items, c] for all items, of which the first `warm` were trained on; the encoder where there are terms.
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """From numbers to vectors, as fitted; `names` of the columns, empty where they have none."""
+
+    names: tuple[str, ...]
+    mean: Array
+    scale: Array
+
+    @staticmethod
+    def fit(values: Array, names: tuple[str, ...]) -> Scaler:
+        """`values` [warm items, columns]."""
+        scale = values.std(0)
+        return Scaler(names, values.mean(0), np.where(scale > 0, scale, 1.0))
+
+    def encode(self, values: Array) -> Array:
+        """[items, columns] float32."""
+        return _scaled(values, self.mean, self.scale)
+
+    def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
+        """Their vectors, and 0: numbers are always shared."""
+        if not self.names:
+            raise FedrecError("the attributes of this run's data are numbers without names, so that those of new items "
+                              "cannot be told apart; train with --attributes items.csv")  # fmt: skip
+        for arrival in arrivals:
+            if odd := sorted(set(self.names) ^ set(arrival.numbers)):
+                verb = "lacks" if odd[0] in self.names else "has"
+                raise FedrecError(f"new item '{arrival.item:.40}' {verb} the number '{odd[0]:.40}'; give the columns "
+                                  f"of the run's own items: {some(self.names)}")  # fmt: skip
+        rows = [[arrival.numbers[name] for name in self.names] for arrival in arrivals]
+        return self.encode(np.array(rows, dtype=np.float32).astype(np.float64)), 0
+
+
+def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array, Encoder | Scaler]:
+    """[items, c] for all items, of which the first `warm` were trained on, and what makes them of terms or numbers.
 
     Real-valued features, where a data set has them, are only scaled.
     """
     if info is not None and info.features is not None:
         values = np.asarray(info.features.todense(), dtype=np.float64)
-        scale = values[:warm].std(0)
-        return _scaled(values, values[:warm].mean(0), np.where(scale > 0, scale, 1.0)), None
+        scaler = Scaler.fit(values[:warm], info.feature_names)
+        return scaler.encode(values), scaler
     counts, words = term_counts(info)
     if counts is None:
         raise FedrecError(f"'{name}' has no item attributes, without which new items cannot be ranked; use "

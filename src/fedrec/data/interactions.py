@@ -27,6 +27,8 @@ class ItemInfo:
     """int64, 0 where the year is not known."""
     features: sp.csr_matrix | None = None
     """[n_items, n_features] float32 real-valued attributes as distributed; scale them before use."""
+    feature_names: tuple[str, ...] = ()
+    """Of the columns of `features`; empty where they have none."""
 
     def take(self, items: Array) -> ItemInfo:
         """The same information for some of the items, in the order given."""
@@ -36,6 +38,7 @@ class ItemInfo:
             tag_names=self.tag_names,
             years=None if self.years is None else self.years[items],
             features=None if self.features is None else self.features[items],
+            feature_names=self.feature_names,
         )
 
     def n_items(self) -> int | None:

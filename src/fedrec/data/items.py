@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedrec.data.interactions import Interactions, ItemInfo
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, some
 
 WORDS = ("tags", "title", "year")
 LARGEST = 1e30  # number, so that its square is one too
@@ -58,7 +58,7 @@ def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
     words = [name for name in names if name in ("tags", "year")]
     if words and (numbers := _numbers(names)):
         raise FedrecError(f"{path} describes items in words ({', '.join(words)}) and in numbers "
-                          f"({_some(numbers)}), but one kind alone is learned from; drop the other")  # fmt: skip
+                          f"({some(numbers)}), but one kind alone is learned from; drop the other")  # fmt: skip
 
 
 def _numbers(names: Sequence[str]) -> list[str]:
@@ -96,8 +96,8 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
     names = [str(item) for item in data.item_ids.tolist()]
     lacking = [name for name in names if name not in lines]
     if len(lacking) == len(names):
-        raise FedrecError(f"{path} describes no item of '{data.name}': it has items such as {_some(lines)}, the data "
-                          f"such as {_some(names)}; use the same ids")  # fmt: skip
+        raise FedrecError(f"{path} describes no item of '{data.name}': it has items such as {some(lines)}, the data "
+                          f"such as {some(names)}; use the same ids")  # fmt: skip
     if lacking and next(iter(lines.values())).numbers:
         raise FedrecError(f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "
                           "numbers are needed for all of them")  # fmt: skip
@@ -107,15 +107,11 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
     return replace(data, info=info, version=f"{data.version}+items-{digest}", notes=(*data.notes, note))
 
 
-def _some(names: Mapping[str, object] | Sequence[str]) -> str:
-    return ", ".join(f"{name:.40}" for name in list(names)[:3])
-
-
 def _info(lines: Sequence[ItemLine]) -> ItemInfo:
     titles = np.array([line.title for line in lines], dtype=object) if any(line.title for line in lines) else None
     if lines[0].numbers:
         values = np.array([list(line.numbers.values()) for line in lines], dtype=np.float32)
-        return ItemInfo(titles, features=sp.csr_matrix(values))
+        return ItemInfo(titles, features=sp.csr_matrix(values), feature_names=tuple(lines[0].numbers))
     names = tuple(sorted({tag for line in lines for tag in line.tags}))
     column = {tag: j for j, tag in enumerate(names)}
     cells = [(i, column[tag]) for i, line in enumerate(lines) for tag in dict.fromkeys(line.tags)]

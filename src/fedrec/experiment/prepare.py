@@ -11,7 +11,7 @@ import numpy as np
 
 from fedrec import data as rooms
 from fedrec.data import Interactions, Partition, Split
-from fedrec.data.attributes import Encoder, item_attributes
+from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
 from fedrec.federation.clients import ClientData, Forbidden
@@ -44,7 +44,7 @@ class Prepared:
         return self.n_items if self.warm is None else self.warm
 
     @cached_property
-    def described(self) -> tuple[np.ndarray, Encoder | None]:
+    def described(self) -> tuple[np.ndarray, Encoder | Scaler]:
         """The attributes of all items, and what turns those of a new item into the same kind of vector."""
         return item_attributes(self.source.info, self.n_trained, self.source.name)
 
