@@ -13,19 +13,20 @@ from torch import Tensor
 from fedrec import data as rooms
 from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError, unknown
-from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, chance, protocol
+from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.machine import device_named, peak_memory_mb, versions
+from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
+from fedrec.experiment.summary import summary_of
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
-from fedrec.privacy.accountant import guarantee, with_budget
+from fedrec.privacy.accountant import with_budget
 
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
@@ -305,67 +306,12 @@ class Run:
         test = self.evaluate(self.prepared.test, chosen)
         valid = self.evaluate(self.prepared.valid, chosen).mean() if self.prepared.valid is not None else {}
         self.progress.seconds_evaluate += time.perf_counter() - started
-        summary = self._summary(chosen, test, valid)
+        summary = summary_of(self, chosen, test, valid)
         if folder is not None:
             folder.write_per_user(self.prepared, test)
             folder.write_ids(self.prepared)
             folder.write_summary(summary)
         return Result(summary, test, None if folder is None else folder.path)
-
-    def _summary(self, chosen: int, test: Evaluation, valid: dict[str, float]) -> dict[str, Any]:
-        method, progress, source = self.method, self.progress, self.prepared.source
-        uploads = sum(1 for entry in self.simulator.wire.ledger.rounds.values() if entry["up"])
-        summary: dict[str, Any] = {
-            "method": method.name,
-            "backbone": getattr(method, "backbone", None),
-            "preset": self.config.preset,
-            "dataset": {
-                "name": source.name,
-                "version": source.version,
-                "users": source.n_users,
-                "items": source.n_items,
-                "interactions": len(source),
-            },
-            "protocol": self.protocol.label,
-            "leaks": list(self.protocol.leaks),
-            "notes": [*self.notes, *filter(None, [self._ending()])],
-            "clients": self.world.clients,
-            "seed": self.config.seed,
-            "rounds_run": progress.next_round,
-            "best_round": chosen,
-            "stopped_early": progress.stopped_early,
-            "diverged": self._ending(),
-            "test": test.mean(),
-            "valid": valid,
-            "chance": chance(self.prepared.test, self.protocol.ks),
-            "bytes": self.simulator.wire.ledger.per_client_round() | self.simulator.held(),
-            "seconds": {
-                "train": progress.seconds_train,
-                "evaluate": progress.seconds_evaluate,
-                "total": progress.seconds_train + progress.seconds_evaluate,
-            },
-            "peak_memory_mb": peak_memory_mb(),
-            "versions": versions(),
-        }
-        if self.stages:
-            summary["privacy"] = self._privacy(uploads)
-        return summary
-
-    def _ending(self) -> str:
-        """What a reader must know of a run that diverged; empty of any other."""
-        why, chosen = self.progress.diverged, self.progress.best_round + 1
-        return f"{why}; the figures are those of round {chosen}, chosen before that" if why else ""
-
-    def _privacy(self, uploads: int) -> dict[str, Any]:
-        clear = any(entry["clear"] for entry in self.simulator.wire.ledger.rounds.values())
-        found = guarantee(self.stages, uploads, self.config.delta or 1e-5, clear, self.method.clips_apart)
-        return {
-            "stages": [str(stage) for stage in self.stages],
-            "epsilon": found.epsilon,
-            "delta": found.delta,
-            "uploads": found.uploads,
-            "meaning": found.reason,
-        }
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,

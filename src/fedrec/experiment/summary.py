@@ -1,0 +1,71 @@
+"""summary.json: all that a reader of a finished run needs, in one dictionary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fedrec.evaluation import Evaluation, chance
+from fedrec.experiment.machine import peak_memory_mb, versions
+from fedrec.federation.loop import Progress
+from fedrec.privacy.accountant import guarantee
+
+if TYPE_CHECKING:
+    from fedrec.experiment.run import Run
+
+
+def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float]) -> dict[str, Any]:
+    """Of a run whose present state is that of the round `chosen`."""
+    method, progress, source = run.method, run.progress, run.prepared.source
+    ended = ending(progress)
+    summary: dict[str, Any] = {
+        "method": method.name,
+        "backbone": getattr(method, "backbone", None),
+        "preset": run.config.preset,
+        "dataset": {
+            "name": source.name,
+            "version": source.version,
+            "users": source.n_users,
+            "items": source.n_items,
+            "interactions": len(source),
+        },
+        "protocol": run.protocol.label,
+        "leaks": list(run.protocol.leaks),
+        "notes": [*run.notes, ended] if ended else run.notes,
+        "clients": run.world.clients,
+        "seed": run.config.seed,
+        "rounds_run": progress.next_round,
+        "best_round": chosen,
+        "stopped_early": progress.stopped_early,
+        "diverged": ended,
+        "test": test.mean(),
+        "valid": valid,
+        "chance": chance(run.prepared.test, run.protocol.ks),
+        "bytes": run.simulator.wire.ledger.per_client_round() | run.simulator.held(),
+        "seconds": {
+            "train": progress.seconds_train,
+            "evaluate": progress.seconds_evaluate,
+            "total": progress.seconds_train + progress.seconds_evaluate,
+        },
+        "peak_memory_mb": peak_memory_mb(),
+        "versions": versions(),
+    }
+    return summary | ({"privacy": _privacy(run)} if run.stages else {})
+
+
+def ending(progress: Progress) -> str:
+    """What a reader must know of a run that diverged; empty of any other."""
+    why, chosen = progress.diverged, progress.best_round + 1
+    return f"{why}; the figures are those of round {chosen}, chosen before that" if why else ""
+
+
+def _privacy(run: Run) -> dict[str, Any]:
+    rounds = run.simulator.wire.ledger.rounds.values()
+    uploads, clear = sum(1 for entry in rounds if entry["up"]), any(entry["clear"] for entry in rounds)
+    found = guarantee(run.stages, uploads, run.config.delta or 1e-5, clear, run.method.clips_apart)
+    return {
+        "stages": [str(stage) for stage in run.stages],
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "uploads": found.uploads,
+        "meaning": found.reason,
+    }
