@@ -18,7 +18,6 @@ from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
-from fedrec.experiment import checkpoint
 from fedrec.experiment.config import make_config, read_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import Run
@@ -47,9 +46,7 @@ class Recommender:
     def __init__(self, folder: Path | str, cold: bool = False) -> None:
         files = RunFolder.open(Path(folder))
         self.run = Run(make_config(read_config(files.config)))
-        tensors, about = checkpoint.load(files.best)
-        checkpoint.restore(self.run.simulator, tensors)
-        self.round = int(about["round"])
+        self.round = self.run.load_best(files)
         source = self.run.prepared.source
         self.user_ids, self.item_ids = source.user_ids, source.item_ids
         self.titles = None if source.info is None else source.info.titles

@@ -140,6 +140,7 @@ def test_own_data_end_to_end(own: tuple[Path, Path], tmp_path: Path, capsys: pyt
     assert "+items-" in summary["dataset"]["version"]
     assert any("items are described by" in note for note in summary["notes"])
     assert len(Recommender(tmp_path / "run", cold=True).for_user("5", 3)) == 3
+    assert fedrec("compare", str(tmp_path / "run"), "--no-references", "--groups", "activity") == 0
     new = file(tmp_path / "new.csv", "item,tags\nn1,tag1|tag2\nn2,tag7\n")
     assert fedrec("cold-add", str(tmp_path / "run"), str(new), "--user", "5") == 0
     numbers = file(tmp_path / "numbers.csv", "item,price\nn1,2\n")

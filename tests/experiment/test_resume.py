@@ -20,10 +20,11 @@ from fedrec.data import leave_one_out, load, write
 from fedrec.errors import FedrecError
 from fedrec.experiment import checkpoint
 from fedrec.experiment import run as runs
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.run import Listener, Result, execute
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog, Simulator
+from fedrec.recommend import Recommender
 
 from . import SMALL
 
@@ -156,7 +157,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from fedrec.experiment import run as runs
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, make_config
 runs.CHECKPOINT_SECONDS, runs.CHECKPOINT_SHARE = 0.0, float("inf")
 runs.execute(RunConfig(**eval(sys.argv[1])), Path(sys.argv[2]), resume=True)
 """
@@ -334,3 +335,28 @@ def test_a_damaged_config_is_one_line(stopped: Path) -> None:
     (stopped / "config.toml").write_bytes(b"method = \xff\xfe")
     with pytest.raises(FedrecError, match="not valid TOML"):
         execute(PLAIN, stopped, resume=True)
+
+
+@pytest.mark.parametrize("changed", ["data", "items"])
+def test_files_that_changed_since_are_noticed(changed: str, tmp_path: Path) -> None:
+    """The same lines in another order number users and items anew; nothing but the checksum could tell."""
+    pairs = [f"u{user},i{(user * 7 + k * k) % 30}" for user in range(30) for k in range(8)]
+    files = {"data": ["user,item", *dict.fromkeys(pairs)], "items": ["item,price", *(f"i{i},{i}" for i in range(30))]}
+    paths = {name: tmp_path / f"{name}.csv" for name in files}
+    for name, lines in files.items():
+        paths[name].write_text("\n".join(lines) + "\n")
+    values = {"method": "ifedrec", "data": str(paths["data"]), "attributes": str(paths["items"]), "rounds": 2,
+              "protocol": "ifedrec,ks=3,select_metric=recall@3", "params": {"dim": 4, "align": 0.01}}  # fmt: skip
+    config, folder = make_config(values), tmp_path / "run"
+    execute(config, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    head, *lines = files[changed]
+    paths[changed].write_text("\n".join([head, *reversed(lines)]) + "\n")
+    with pytest.raises(FedrecError, match=r"was made with data\.csv@sha256-.*, but the data is now data\.csv@sha256-"):
+        execute(replace(config, rounds=3), folder, resume=True)
+    with pytest.raises(FedrecError, match="put the old data back"):
+        Recommender(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    paths[changed].write_text("\n".join(files[changed]) + "\n")
+    assert len(Recommender(folder).for_user("u1", 3)) == 3
+    execute(replace(config, rounds=3), folder, resume=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,25 @@ def _damaged(path: Path, error: Exception) -> FedrecError:
     return FedrecError(f"{path} is not a checkpoint of fedrec or is damaged ({error}); remove it and start over")
 
 
-def save_resume(path: Path, simulator: Simulator, progress: Progress, config: dict[str, Any]) -> None:
+def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
+    """Rows have no names: with other data, even of the same size, they would be taken for other users and items."""
+    if about.get("data", data) != data:
+        raise FedrecError(f"{path} was made with {about['data']}, but the data is now {data}; put the old data back, "
+                          "or start over in another --out folder")  # fmt: skip
+
+
+def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any]) -> None:
     """The whole of a run between two rounds."""
     ledger = simulator.wire.ledger
     tensors = tensors_of(simulator) | {
         "ledger.up": torch.from_numpy(ledger.up),
         "ledger.down": torch.from_numpy(ledger.down),
     }
-    save(path, tensors, {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "config": config})
+    save(path, tensors, {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, **about})
 
 
-def load_resume(path: Path, simulator: Simulator, config: dict[str, Any]) -> Progress:
-    """Put the simulator where the checkpoint stands; it must come from a run with this config."""
+def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], data: str) -> Progress:
+    """Put the simulator where the checkpoint stands; it must come from a run with this config on this data."""
     tensors, about = load(path)
     ledger = simulator.wire.ledger
     try:
@@ -108,6 +116,7 @@ def load_resume(path: Path, simulator: Simulator, config: dict[str, Any]) -> Pro
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, error) from None
     require_same(made_with, config, path)
+    require_data(about, data, path)
     restore(simulator, tensors)
     ledger.up, ledger.down, ledger.rounds = up, down, rounds
     return progress

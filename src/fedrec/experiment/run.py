@@ -99,6 +99,11 @@ class Run:
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
 
     @property
+    def data(self) -> str:
+        """Which data, and which version of it."""
+        return f"{self.prepared.source.name}@{self.prepared.source.version}"
+
+    @property
     def notes(self) -> list[str]:
         """What every report of this run should say."""
         ignored = [name for name in FEDERATED if getattr(self.config, name) != getattr(RunConfig, name)]
@@ -197,7 +202,7 @@ class Run:
         if not folder.last.exists():
             folder.forget_after(0)
             return  # killed before its first checkpoint: start over
-        self.progress = checkpoint.load_resume(folder.last, self.simulator, self.config.to_dict())
+        self.progress = checkpoint.load_resume(folder.last, self.simulator, self.config.to_dict(), self.data)
         if self.rules.rounds < self.progress.next_round:
             raise FedrecError(
                 f"{folder.path} has {self.progress.next_round} rounds already; resume with --rounds at least that"
@@ -210,6 +215,13 @@ class Run:
         if self.progress.best_round >= 0 and folder.best.exists():
             self._best = self._stored_best(folder)
 
+    def load_best(self, folder: RunFolder) -> int:
+        """Make the chosen round of a finished run the present state; returns which it is."""
+        tensors, about = checkpoint.load(folder.best)
+        checkpoint.require_data(about, self.data, folder.best)
+        checkpoint.restore(self.simulator, tensors)
+        return int(about["round"])
+
     def _stored_best(self, folder: RunFolder) -> dict[str, Tensor] | None:
         """The chosen round on disk; None where a kill left that of a later round, which will come again."""
         tensors, about = checkpoint.load(folder.best)
@@ -218,18 +230,21 @@ class Run:
     def save(self, folder: RunFolder) -> None:
         """Best first: a kill in between leaves a best that the resumed run will reach again."""
         if self._best is not None:
-            checkpoint.save(folder.best, self._best, self._about(self.progress.best_round))
-        checkpoint.save_resume(folder.last, self.simulator, self.progress, self.config.to_dict())
+            self._save_best(folder, self._best, self.progress.best_round)
+        checkpoint.save_resume(folder.last, self.simulator, self.progress, self._about())
 
     def _save_end(self, folder: RunFolder) -> None:
         """Before the chosen state takes its place, the last one, from which more rounds can follow, unless broken."""
         if not self.progress.diverged:
             self.save(folder)
         elif self._best is not None:
-            checkpoint.save(folder.best, self._best, self._about(self.progress.best_round))
+            self._save_best(folder, self._best, self.progress.best_round)
 
-    def _about(self, round: int) -> dict[str, Any]:
-        return {"round": round, "config": self.config.to_dict()}
+    def _save_best(self, folder: RunFolder, tensors: dict[str, Tensor], round: int) -> None:
+        checkpoint.save(folder.best, tensors, {"round": round} | self._about())
+
+    def _about(self) -> dict[str, Any]:
+        return {"config": self.config.to_dict(), "data": self.data}
 
     # -- evaluation --
 
@@ -283,7 +298,7 @@ class Run:
             self._best = {name: value.clone() for name, value in tensors.items()}
         else:  # too large to hold twice
             self._best = None
-            checkpoint.save(folder.best, tensors, self._about(self.progress.best_round))
+            self._save_best(folder, tensors, self.progress.best_round)
 
     def _load_chosen(self, folder: RunFolder | None) -> int:
         """Make the chosen round the present state: the best by selection, or the last where there is no selection."""
@@ -291,7 +306,7 @@ class Run:
         if chosen < 0:
             chosen = self.progress.next_round - 1
             if folder is not None:
-                checkpoint.save(folder.best, checkpoint.tensors_of(self.simulator), self._about(chosen))
+                self._save_best(folder, checkpoint.tensors_of(self.simulator), chosen)
             return chosen
         best = self._best if self._best is not None or folder is None else self._stored_best(folder)
         if best is None:

@@ -67,13 +67,15 @@ def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
 
 def prepared_again(run: FinishedRun) -> Prepared:
     """The data of a run under its protocol; an error where it is gone or no longer what it was."""
-    config, chosen = run.config, protocol(run.protocol)
+    config, chosen, items = run.config, protocol(run.protocol), run.config.get("attributes")
     if config.get("train") is not None and config.get("test") is not None:
-        prepared = prepare_split(rooms.read(config["train"], config.get("valid"), config["test"]), chosen, None, True)
+        given = rooms.read(config["train"], config.get("valid"), config["test"])
+        prepared = prepare_split(given, chosen, None, True, items=items)
     elif config["data"] in {stored.name for stored in rooms.stored_splits()}:
-        prepared = prepare_split(rooms.load_split(str(config["data"]))[0], chosen, None, True)
+        prepared = prepare_split(rooms.load_split(str(config["data"]))[0], chosen, None, True, items=items)
     else:
-        prepared = prepare(rooms.load(str(config["data"])), chosen, centralised=True)  # groups go by users, not clients
+        table = rooms.load(str(config["data"]))
+        prepared = prepare(table, chosen, centralised=True, items=items)  # groups go by users, not clients
     source, before = prepared.source, run.summary["dataset"]
     if (source.version, source.n_users, source.n_items) != (before["version"], before["users"], before["items"]):
         raise FedrecError(f"the data of {run.folder} has changed since the run ({source!r}); run it again")
