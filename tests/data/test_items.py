@@ -192,3 +192,13 @@ def test_own_split_end_to_end(own: tuple[Path, Path], tmp_path: Path) -> None:
         assert fedrec("run", "ifedrec", *data, "--attributes", items, *SMALL, "--out", str(tmp_path / name)) == 0
     split, whole = (json.loads((tmp_path / name / "summary.json").read_text())["test"] for name in ("split", "whole"))
     assert split == whole
+
+
+@pytest.mark.parametrize(("metric", "told"), [("recall@5", True), ("recall@2", False), ("ndcg@5", False)])
+def test_a_choice_that_cannot_tell_rounds_apart_is_noted(metric: str, told: bool, tmp_path: Path) -> None:
+    """Three new items for validation: every list of five holds them all."""
+    pairs = [f"u{user},i{(user * 7 + k * k) % 50}" for user in range(50) for k in range(8)]
+    table = load(str(file(tmp_path / "d.csv", "user,item\n" + "\n".join(dict.fromkeys(pairs)))))
+    prepared = prepare(table, protocol(f"ifedrec,ks=2+5,select_metric={metric}"))
+    words = f"validation ranks at most 3 items, so {metric} cannot tell rounds apart"
+    assert any(words in note for note in prepared.notes) == told

@@ -17,6 +17,9 @@ from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_ne
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import World
 
+SETS = ("recall", "hr", "precision", "f1")
+"""Metrics that ask what is in a list, not where."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -116,7 +119,20 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
         partition = clients
     else:
         partition = _partition(split.train, source.n_users, protocol, silos, centralised)
-    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, split.notes, rest, warm)
+    notes = (*split.notes, *_blind_choice(ranked_valid, protocol))
+    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, notes, rest, warm)
+
+
+def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
+    """A remark where so few items are ranked for validation that lists hold them all, whatever the model."""
+    if valid is None or protocol.select_on == "test":
+        return []
+    most = int(valid.n_candidates.max())
+    names = protocol.select_metric.split("+")
+    if any(name.split("@")[0] not in SETS or int(name.split("@")[1]) < most for name in names):
+        return []
+    return [f"validation ranks at most {most} items, so {' and '.join(names)} cannot tell rounds apart; choose a "
+            "smaller k for select_metric"]  # fmt: skip
 
 
 def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions, int]:
