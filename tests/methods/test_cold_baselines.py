@@ -21,7 +21,7 @@ from fedrec.methods.content import neighbour_rows, neighbours, with_neighbours
 from fedrec.methods.feddcn import CROSS, crossed
 from fedrec.methods.fedmvmf import attribute_factors, cold_factors, user_factors
 from fedrec.methods.fedvbpr import VBPR
-from fedrec.testing import MethodTests, Watched, tiny_world
+from fedrec.testing import MethodTests, tiny_world
 from methods import naive
 from methods.cold import COLD, attributes, with_attributes
 from methods.test_pfedrec import reference as pfedrec_reference
@@ -267,24 +267,6 @@ def test_neighbours_by_hand():
     table = torch.tensor([[1, 0], [0, 1], [2, 2]], dtype=D)
     rows = neighbour_rows(table, near, torch.tensor([3, 1]))
     assert torch.equal(rows, torch.tensor([[1.5, 1], [0, 1]], dtype=D))
-
-
-SERVER_SIDE = [CsPFedRec(**SMALL, lr=0.3, item_rate_scale=0.1), FedMVMF(dim=4)]
-
-
-@pytest.mark.parametrize("method", SERVER_SIDE, ids=lambda method: method.name)
-def test_attributes_at_the_server_stay_there(method):
-    """In the first round nothing that goes down knows them."""
-    data, downs = tiny_world(), []
-    for change in (0.0, 1.0):
-        x = attributes(data.world)
-        x[3] += change
-        watched = Watched(method)
-        Simulator(watched.as_method, data, attributes=x).round(0)
-        downs.append(watched.downs[0][1])
-    assert not downs[0].own
-    assert set(downs[0].shared) == {"item"}
-    assert torch.equal(downs[0].shared["item"], downs[1].shared["item"])
 
 
 @pytest.mark.parametrize("name", [name for name, cls in methods().items() if cls.attributes != "none"])

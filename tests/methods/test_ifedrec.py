@@ -276,7 +276,7 @@ def test_attributes_reach_clients_as_representation_only():
     different = (downs[0].shared["representation"] != downs[1].shared["representation"]).any(1)
     assert different.nonzero().flatten().tolist() == [3]
     assert set(ups[0]) == {"item"}
-    assert ups[0]["item"].value.dense().shape == (12, 40, 4)  # a whole table: nothing marks the rows that were drawn
+    assert ups[0]["item"].value.dense().shape == (12, 40, 4)  # whole tables
 
 
 def test_bytes_are_two_tables_down_and_one_up():

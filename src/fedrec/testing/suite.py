@@ -1,20 +1,10 @@
-"""The tests that every method must pass, for use with pytest: subclass, name the method, done.
-
-    class TestFedMF(MethodTests):
-        method = FedMF(dim=4, lr=1.0, batch=16)
-
-        def reference(self, data, rounds):  # optional: the same by a plain loop over clients
-            return {"server.item": ..., "scores": ...}
-
-Importing this module needs no test framework: the checks are plain asserts, and a check that does not apply raises
-`unittest.SkipTest`, which pytest reports as skipped.
-"""
+"""The checks themselves, one method of `MethodTests` each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 from unittest import SkipTest
 
 import numpy as np
@@ -22,212 +12,24 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.basket import Basket
-from fedrec.federation.clients import Chunk, ClientData, Forbidden, concatenated_ranges
-from fedrec.federation.contract import Down, Each, Folded, Mean, Method, Plan, Reduction, Rows, State, Tensors, World
+from fedrec.federation.clients import Chunk, ClientData
+from fedrec.federation.contract import Method, State, Tensors
 from fedrec.federation.samples import negatives
 from fedrec.federation.simulator import Simulator, _Home
-
-ITEMS_PER_USER = (3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8)
-WHOLE = 8 << 30  # a memory budget under which all clients share a chunk
-SINGLE = 2  # one under which every client is alone in its chunk
-
-
-def tiny_world(
-    items: int = 40,
-    *,
-    per_user: Sequence[int] = ITEMS_PER_USER,
-    silos: Sequence[int] | None = None,
-    empty: bool = False,
-    seed: int = 0,
-    negatives: int = 4,
-    forbidden: Forbidden | None = None,
-    **world: Any,
-) -> ClientData:
-    """Twelve users in float64: one with 75 samples, two with a single item, with `empty` one with none.
-
-    `silos` are the numbers of users of each client (default: one each). A user's index in the data set is not its
-    place, nor are items in time order ascending, so that taking one for the other shows. `world`: fields of `World`.
-    """
-    counts = [*per_user[:-1], 0] if empty else list(per_user)
-    rng = np.random.default_rng(7)
-    users = rng.permutation(len(counts))
-    user = np.repeat(users, counts)
-    item = np.concatenate([rng.choice(items, count, replace=False) for count in counts])
-    time = rng.permutation(len(user))
-    sizes = [1] * len(counts) if silos is None else list(silos)
-    assert sum(sizes) == len(counts), f"the silos must hold {len(counts)} users together"
-    world = {"dtype": torch.float64} | world
-    facts = World(items=items, clients=len(sizes), seed=seed, **world)
-    client_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    return ClientData.build(facts, user[time], item[time], users=users, client_ptr=client_ptr, negatives=negatives,
-                            forbidden=forbidden)  # fmt: skip
-
-
-LAYOUTS: Mapping[str, Sequence[int] | None] = {"devices": None, "silos": (5, 4, 3), "central": (12,)}
-PARTICIPATION = {"devices": 0.5, "silos": 1.0, "central": 1.0}
-
-
-def outcome(simulator: Simulator, round: int) -> Tensors:
-    """Everything a run ends with, by name: `server.*`, `client.*`, `user.*` (of clients in order) and `scores`."""
-    found = {f"server.{name}": value for name, value in simulator.server.items()}
-    for home in simulator.homes:
-        mark = f"@{home.cohort.name}" if len(simulator.homes) > 1 else ""
-        found |= {f"client.{name}{mark}": value for name, value in home.state.per_client.items()}
-        found |= {f"user.{name}{mark}": value for name, value in home.state.per_user.items()}
-    found["scores"] = all_scores(simulator, round)
-    return {name: value.detach().clone() for name, value in found.items()}
-
-
-def all_scores(simulator: Simulator, round: int) -> Tensor:
-    """[users, items], users by their index in the data set."""
-    parts = list(simulator.scores(round))
-    users = np.concatenate([users for users, _ in parts])
-    return torch.cat([scores for _, scores in parts])[torch.from_numpy(np.argsort(users))]
-
-
-def run(method: Method, data: ClientData, rounds: int, **options: Any) -> Tensors:
-    """The outcome of a simulation; `options` are those of `Simulator`."""
-    simulator = Simulator(method, data, **options)
-    for number in range(rounds):
-        simulator.round(number)
-    return outcome(simulator, rounds)
-
-
-def assert_close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolerance: float, what: str) -> None:
-    """The same names, and the same values within `tolerance` (relative and absolute; 0: to the last bit)."""
-    assert left.keys() == right.keys(), f"{what}: {sorted(left)} against {sorted(right)}"
-    for name, value in left.items():
-        assert value.shape == right[name].shape, f"{what}: {name} is {value.shape} against {right[name].shape}"
-        same = torch.equal(value, right[name]) if tolerance == 0 else _near(value, right[name], tolerance)
-        assert same, f"{what}: {name} differs by up to {_gap(value, right[name]):.3g}"
-
-
-def _near(left: Tensor, right: Tensor, tolerance: float) -> bool:
-    return torch.allclose(left.double(), right.double(), rtol=tolerance, atol=tolerance)
-
-
-def _gap(left: Tensor, right: Tensor) -> float:
-    return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
-
-
-@dataclass(frozen=True)
-class Trip:
-    """One call of `local`: who, what came down, what went up, what the clients hold now."""
-
-    round: int
-    chunk: Chunk
-    payload: dict[str, Reduction]
-    state: State
-
-
-class Watched:
-    """A method that keeps a note of everything that passes between it and the simulator."""
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-        self.plans: dict[int, Plan] = {}
-        self.downs: list[tuple[np.ndarray, Down]] = []
-        self.trips: list[Trip] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
-
-    @property
-    def as_method(self) -> Method:
-        return cast(Method, self)
-
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        self.plans[round] = self._method.plan(world, server, round)
-        return self.plans[round]
-
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        down = self._method.broadcast(server, clients, round)
-        self.downs.append((clients, down))
-        return down
-
-    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
-        down = self._method.answer(server, clients, round)
-        if down is not None:
-            self.downs.append((clients, down))
-        return down
-
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        new, payload = self._method.local(state, down, chunk, round)
-        self.trips.append(Trip(round, chunk, payload, new))
-        return new, payload
-
-
-def encoded(payload: Mapping[str, Reduction]) -> dict[str, bytes]:
-    """Every byte of an upload as it stands in memory."""
-    return {f"{name}.{part}": value.contiguous().numpy().tobytes() for name, part, value in _parts(payload)}
-
-
-def _parts(payload: Mapping[str, Reduction]) -> Iterator[tuple[str, str, Tensor]]:
-    for name, reduction in payload.items():
-        value = reduction.value
-        if isinstance(value, Tensor):
-            yield name, "value", value
-        else:
-            yield from ((name, part, tensor) for part, tensor in vars(value).items() if isinstance(tensor, Tensor))
-        if isinstance(reduction, Mean) and reduction.weight is not None:
-            yield name, "weight", reduction.weight
-
-
-def dense_uploads(payload: Mapping[str, Reduction]) -> Tensors:
-    """Every client's upload whole, with a leading client axis."""
-    whole = {}
-    for name, reduction in payload.items():
-        assert not isinstance(reduction.value, Folded), f"{name} was folded although the chunk is not foldable"
-        whole[name] = reduction.value.dense() if isinstance(reduction.value, Rows) else reduction.value
-        if isinstance(reduction, Mean) and reduction.weight is not None:
-            whole[name + " weight"] = reduction.weight
-    return whole
-
-
-def _upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) -> np.ndarray:
-    """Bytes of every client's upload in the dense encoding, a weight being one more number."""
-    total = np.zeros(clients, np.int64)
-    for reduction in payload.values():
-        value = reduction.value
-        if isinstance(value, Tensor):
-            assert len(value) == clients, "an upload has a leading client axis"
-        one = value[0] if isinstance(value, Tensor) else value.base
-        if isinstance(reduction, Each) and reduction.lengths is not None:
-            sent = reduction.lengths.numpy()
-            total += sent * (one.numel() // max(1, one.shape[-1])) * one.element_size()
-            continue
-        total += one.numel() * one.element_size()
-        total += itemsize if isinstance(reduction, Mean) and reduction.weight is not None else 0
-    return total
-
-
-def _real(reduction: Reduction | None, one: Tensor, client: int) -> Tensor:
-    """One client's upload without padding."""
-    if not isinstance(reduction, Each) or reduction.lengths is None:
-        return one
-    return one[..., : int(reduction.lengths[client])]
-
-
-def _down_bytes(down: Down, clients: int) -> int:
-    own = [value for value in down.own.values() if len(value) == clients]
-    assert len(own) == len(down.own), "an own tensor has a leading client axis"
-    return sum(value.numel() * value.element_size() for value in down.shared.values()) + sum(
-        value[0].numel() * value.element_size() for value in own
-    )
-
-
-def _inhabited(simulator: Simulator) -> list[_Home]:
-    return [home for home in simulator.homes if len(home.cohort.clients)]
-
-
-def state_of(simulator: Simulator, home: _Home, clients: np.ndarray) -> State:
-    """A copy of what some clients hold, in any order."""
-    _, where = home.positions(clients)
-    users = torch.from_numpy(concatenated_ranges(home.user_ptr[where], home.user_ptr[where + 1]))
-    return State(
-        {name: value[torch.from_numpy(where)].clone() for name, value in home.state.per_client.items()},
-        {name: value[users].clone() for name, value in home.state.per_user.items()},
-    )
+from fedrec.testing.boundary import require_attributes_stay
+from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
+from fedrec.testing.worlds import (
+    LAYOUTS,
+    PARTICIPATION,
+    SINGLE,
+    WHOLE,
+    assert_close,
+    inhabited,
+    outcome,
+    run,
+    state_of,
+    tiny_world,
+)
 
 
 def _by_client(state: State, chunk: Chunk) -> dict[int, Tensors]:
@@ -319,7 +121,7 @@ class MethodTests:
         for data in self.worlds():
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for home in _inhabited(simulator):
+            for home in inhabited(simulator):
                 everyone = home.cohort.clients
                 expected = self._alone(simulator, home, everyone)
                 shuffled = np.random.default_rng(1).permutation(everyone)
@@ -334,7 +136,7 @@ class MethodTests:
         new, payload = self.method.local(state_of(simulator, home, clients), down, chunk, 1)
         uploads, held = dense_uploads(payload), _by_client(new, chunk)
         sent = {
-            int(c): {f"up.{name}": _real(payload.get(name), v[k], k) for name, v in uploads.items()}
+            int(c): {f"up.{name}": real(payload.get(name), v[k], k) for name, v in uploads.items()}
             for k, c in enumerate(clients)
         }
         return {client: held[client] | sent[client] for client in held}
@@ -348,7 +150,7 @@ class MethodTests:
         for data in self.worlds(participation=1.0):
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for home in _inhabited(simulator):
+            for home in inhabited(simulator):
                 results = []
                 for foldable in (True, False):
                     clients = home.cohort.clients
@@ -395,7 +197,7 @@ class MethodTests:
             simulator = Simulator(self.method, data)
             simulator.round(0)
             for foldable in (True, False):
-                for home in _inhabited(simulator):
+                for home in inhabited(simulator):
                     self._check_boundary(simulator, home, foldable)
 
     def _check_boundary(self, simulator: Simulator, home: _Home, foldable: bool) -> None:
@@ -406,7 +208,7 @@ class MethodTests:
         down = self.method.broadcast(simulator.server, clients, 1)
         new, payload = self.method.local(mine, down, chunk, 1)
         before = encoded(payload)
-        sent = torch.cat([torch.zeros(0), *(value.double().flatten() for _, _, value in _parts(payload))])
+        sent = torch.cat([torch.zeros(0), *(value.double().flatten() for _, _, value in parts(payload))])
         start = _private(self.method, old)
         for name, value in _private(self.method, new).items():
             fresh = value[value != start[name]].double()
@@ -425,9 +227,9 @@ class MethodTests:
                 simulator.round(number)
             up, down = np.zeros(data.world.clients, np.int64), np.zeros(data.world.clients, np.int64)
             for clients, sent in watched.downs:
-                down[clients] += _down_bytes(sent, len(clients))
+                down[clients] += down_bytes(sent, len(clients))
             for trip in watched.trips:
-                size = _upload_bytes(trip.payload, len(trip.chunk.clients), data.world.dtype.itemsize)
+                size = upload_bytes(trip.payload, len(trip.chunk.clients), data.world.dtype.itemsize)
                 sending = np.isin(trip.chunk.clients, watched.plans[trip.round].uploads())
                 up[trip.chunk.clients[sending]] += size[sending]
             ledger = simulator.wire.ledger
@@ -454,3 +256,8 @@ class MethodTests:
             assert bool((~drawn).any()), "the world is too small for this check"
             assert_close({"item": end[~drawn]}, {"item": start[~drawn]}, 1e-12, "rows that no client drew")
             assert not torch.equal(end[drawn], start[drawn]), "no row moved"
+
+    def test_attributes_stay_at_the_server(self) -> None:
+        if self.method.attributes != "server" or self.method.centralised:
+            raise SkipTest("no attributes that must stay at the server")
+        require_attributes_stay(self.method, self.data())

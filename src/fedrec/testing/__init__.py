@@ -1,0 +1,43 @@
+"""The tests that every method must pass, for use with pytest: subclass, name the method, done.
+
+    class TestFedMF(MethodTests):
+        method = FedMF(dim=4, lr=1.0, batch=16)
+
+        def reference(self, data, rounds):  # optional: the same by a plain loop over clients
+            return {"server.item": ..., "scores": ...}
+
+Importing this module needs no test framework: the checks are plain asserts, and a check that does not apply raises
+`unittest.SkipTest`, which pytest reports as skipped.
+"""
+
+from __future__ import annotations
+
+from fedrec.testing.messages import Watched, dense_uploads, encoded
+from fedrec.testing.suite import MethodTests
+from fedrec.testing.worlds import (
+    ITEMS_PER_USER,
+    SINGLE,
+    WHOLE,
+    all_scores,
+    assert_close,
+    outcome,
+    run,
+    state_of,
+    tiny_world,
+)
+
+__all__ = [
+    "ITEMS_PER_USER",
+    "SINGLE",
+    "WHOLE",
+    "MethodTests",
+    "Watched",
+    "all_scores",
+    "assert_close",
+    "dense_uploads",
+    "encoded",
+    "outcome",
+    "run",
+    "state_of",
+    "tiny_world",
+]

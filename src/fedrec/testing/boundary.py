@@ -1,0 +1,78 @@
+"""Attributes that are the server's alone, and interactions that are the clients'."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Down, Method, Tensors, World
+from fedrec.federation.simulator import Simulator
+from fedrec.testing.messages import dense_uploads
+from fedrec.testing.worlds import inhabited, state_of
+
+COLD, WIDTH = 7, 5  # items beyond those of the world, and what describes each
+ROUNDS = 3
+
+
+def require_attributes_stay(method: Method, data: ClientData) -> None:
+    """Attributes reach clients through what the server has learned alone, and interactions do not reach the server."""
+    first, second = (_unlearned(method, data.world, seed) for seed in (0, 1))
+    everyone, items = np.arange(data.world.clients), torch.arange(data.world.items + COLD)
+    for round in range(ROUNDS):
+        what = f"of {method.name} in round {round}"
+        _require_same(method.broadcast(first, everyone, round), method.broadcast(second, everyone, round),
+                      f"the broadcast {what}")  # fmt: skip
+        _require_same(method.offer(first, everyone, round, items), method.offer(second, everyone, round, items),
+                      f"the offer {what}")  # fmt: skip
+        answers = [method.answer(server, everyone, round) for server in (first, second)]
+        if answers[0] is not None and answers[1] is not None:
+            _require_same(answers[0], answers[1], f"the answer {what}")
+    _require_learned_uploads(method, data)
+
+
+def _attributes(world: World, seed: int) -> Tensor:
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(world.items + COLD, WIDTH, generator=made, dtype=torch.float64).to(world.dtype)
+
+
+def _unlearned(method: Method, world: World, seed: int) -> Tensors:
+    """A server that knows attributes and has forgotten all it learned: what still differs with them is not learned."""
+    server = method.init_server(world, _attributes(world, seed))
+    kept = {name: name == "attributes" or not value.is_floating_point() for name, value in server.items()}
+    return {name: value if kept[name] else torch.zeros_like(value) for name, value in server.items()}
+
+
+def _require_same(left: Down, right: Down, what: str) -> None:
+    for part in ("shared", "own"):
+        one, other = getattr(left, part), getattr(right, part)
+        assert one.keys() == other.keys(), f"{what}: {sorted(one)} against {sorted(other)} with other attributes"
+        for name, value in one.items():
+            same = value.shape == other[name].shape and torch.equal(value, other[name])
+            assert same, f"{what}: '{name}' tells attributes that no learned weight stands before"
+
+
+def _require_learned_uploads(method: Method, data: ClientData) -> None:
+    """Every upload is shaped like something that the server learns, and is not where a client's own items lie."""
+    simulator = Simulator(method, data, attributes=_attributes(data.world, 0))
+    learned = {tuple(value.shape) for name, value in simulator.server.items() if name != "attributes"}
+    for round in range(ROUNDS):
+        for home in inhabited(simulator):
+            for client in home.cohort.clients.reshape(-1, 1):
+                chunk, down = data.chunk(client, home.cohort.name), method.broadcast(simulator.server, client, round)
+                _, payload = method.local(state_of(simulator, home, client), down, chunk, round)
+                for name, value in dense_uploads(payload).items():
+                    assert tuple(value[0].shape) in learned, f"{method.name} uploads '{name}', which is not learned"
+                    before = down.shared.get(name, torch.zeros_like(value[0]))
+                    marks = _marks(value[0], before, data.world.items, np.unique(chunk.items))
+                    assert not marks, f"{method.name}: '{name}' marks the items of its client"
+        simulator.round(round)
+
+
+def _marks(sent: Tensor, before: Tensor, items: int, mine: np.ndarray) -> bool:
+    """Whether the rows of a table that a client has moved are its own items and no others."""
+    if not sent.dim() or len(sent) != items or not len(mine):
+        return False
+    moved = (sent != before).reshape(items, -1).any(1).nonzero().flatten()
+    return np.array_equal(moved.numpy(), mine)

@@ -1,0 +1,110 @@
+"""Small worlds that show a method's mistakes, and what a simulation in them ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import ClientData, Forbidden, concatenated_ranges
+from fedrec.federation.contract import Method, State, Tensors, World
+from fedrec.federation.simulator import Simulator, _Home
+
+ITEMS_PER_USER = (3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8)
+WHOLE = 8 << 30  # a memory budget under which all clients share a chunk
+SINGLE = 2  # one under which every client is alone in its chunk
+
+
+def tiny_world(
+    items: int = 40,
+    *,
+    per_user: Sequence[int] = ITEMS_PER_USER,
+    silos: Sequence[int] | None = None,
+    empty: bool = False,
+    seed: int = 0,
+    negatives: int = 4,
+    forbidden: Forbidden | None = None,
+    **world: Any,
+) -> ClientData:
+    """Twelve users in float64: one with 75 samples, two with a single item, with `empty` one with none.
+
+    `silos` are the numbers of users of each client (default: one each). A user's index in the data set is not its
+    place, nor are items in time order ascending, so that taking one for the other shows. `world`: fields of `World`.
+    """
+    counts = [*per_user[:-1], 0] if empty else list(per_user)
+    rng = np.random.default_rng(7)
+    users = rng.permutation(len(counts))
+    user = np.repeat(users, counts)
+    item = np.concatenate([rng.choice(items, count, replace=False) for count in counts])
+    time = rng.permutation(len(user))
+    sizes = [1] * len(counts) if silos is None else list(silos)
+    assert sum(sizes) == len(counts), f"the silos must hold {len(counts)} users together"
+    world = {"dtype": torch.float64} | world
+    facts = World(items=items, clients=len(sizes), seed=seed, **world)
+    client_ptr = np.concatenate([[0], np.cumsum(sizes)])
+    return ClientData.build(facts, user[time], item[time], users=users, client_ptr=client_ptr, negatives=negatives,
+                            forbidden=forbidden)  # fmt: skip
+
+
+LAYOUTS: Mapping[str, Sequence[int] | None] = {"devices": None, "silos": (5, 4, 3), "central": (12,)}
+PARTICIPATION = {"devices": 0.5, "silos": 1.0, "central": 1.0}
+
+
+def outcome(simulator: Simulator, round: int) -> Tensors:
+    """Everything a run ends with, by name: `server.*`, `client.*`, `user.*` (of clients in order) and `scores`."""
+    found = {f"server.{name}": value for name, value in simulator.server.items()}
+    for home in simulator.homes:
+        mark = f"@{home.cohort.name}" if len(simulator.homes) > 1 else ""
+        found |= {f"client.{name}{mark}": value for name, value in home.state.per_client.items()}
+        found |= {f"user.{name}{mark}": value for name, value in home.state.per_user.items()}
+    found["scores"] = all_scores(simulator, round)
+    return {name: value.detach().clone() for name, value in found.items()}
+
+
+def all_scores(simulator: Simulator, round: int) -> Tensor:
+    """[users, items], users by their index in the data set."""
+    parts = list(simulator.scores(round))
+    users = np.concatenate([users for users, _ in parts])
+    return torch.cat([scores for _, scores in parts])[torch.from_numpy(np.argsort(users))]
+
+
+def run(method: Method, data: ClientData, rounds: int, **options: Any) -> Tensors:
+    """The outcome of a simulation; `options` are those of `Simulator`."""
+    simulator = Simulator(method, data, **options)
+    for number in range(rounds):
+        simulator.round(number)
+    return outcome(simulator, rounds)
+
+
+def assert_close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolerance: float, what: str) -> None:
+    """The same names, and the same values within `tolerance` (relative and absolute; 0: to the last bit)."""
+    assert left.keys() == right.keys(), f"{what}: {sorted(left)} against {sorted(right)}"
+    for name, value in left.items():
+        assert value.shape == right[name].shape, f"{what}: {name} is {value.shape} against {right[name].shape}"
+        same = torch.equal(value, right[name]) if tolerance == 0 else _near(value, right[name], tolerance)
+        assert same, f"{what}: {name} differs by up to {_gap(value, right[name]):.3g}"
+
+
+def _near(left: Tensor, right: Tensor, tolerance: float) -> bool:
+    return torch.allclose(left.double(), right.double(), rtol=tolerance, atol=tolerance)
+
+
+def _gap(left: Tensor, right: Tensor) -> float:
+    return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
+
+
+def inhabited(simulator: Simulator) -> list[_Home]:
+    return [home for home in simulator.homes if len(home.cohort.clients)]
+
+
+def state_of(simulator: Simulator, home: _Home, clients: np.ndarray) -> State:
+    """A copy of what some clients hold, in any order."""
+    _, where = home.positions(clients)
+    users = torch.from_numpy(concatenated_ranges(home.user_ptr[where], home.user_ptr[where + 1]))
+    return State(
+        {name: value[torch.from_numpy(where)].clone() for name, value in home.state.per_client.items()},
+        {name: value[users].clone() for name, value in home.state.per_user.items()},
+    )
