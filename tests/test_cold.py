@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import scipy.sparse as sp
 import torch
 
 from fedrec import cli
-from fedrec.data import Interactions, ItemInfo, load
+from fedrec.data import Interactions, ItemInfo, load, stored
 from fedrec.data.attributes import Encoder, item_attributes, term_counts, title_terms
 from fedrec.data.readers import svmlight
 from fedrec.errors import FedrecError
@@ -125,6 +126,22 @@ def test_terms_of_films() -> None:
         item_attributes(None, 3, "filmtrust")
 
 
+def test_published_word_counts_make_another_version_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "item_features.txt").write_text("0 0:1 3:2\n0\n0 2:1\n")
+    with pytest.raises(FedrecError, match=r"item_features\.txt describes 3 items instead of 16,980; put the published"):
+        stored._citeulike_items(tmp_path)
+    monkeypatch.setattr(stored, "_CITEULIKE_ITEMS", 3)
+    info, mark = stored._citeulike_items(tmp_path)
+    assert info is not None
+    assert mark.startswith("+words-")
+    (tmp_path / "item_features.txt").write_text("0 0:1 3:2\n0\n0 2:2\n")
+    assert stored._citeulike_items(tmp_path)[1] != mark
+    (tmp_path / "item_features.txt").unlink()
+    assert stored._citeulike_items(tmp_path) == (None, "")
+
+
 def test_published_word_counts_are_read(tmp_path: Path) -> None:
     (tmp_path / "item_features.txt").write_text("0 0:1 3:2\n0\n0 2:1\n")
     assert svmlight(tmp_path / "item_features.txt").toarray().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 0, 1, 0]]
@@ -173,6 +190,24 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "say for whom" in refused(capsys, "cold-add", str(folder), str(tmp_path / "bad.csv"))
     assert "cannot rank items" in refused(capsys, "run", "fedmf", "--data", DATA, "--protocol", PROTOCOL)
     assert "diverges" in refused(capsys, "run", "ifedrec", "--data", DATA, "--protocol", PROTOCOL, "--set", "dim=8")
+
+
+def test_nothing_that_is_needed_is_overwritten(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, new = tmp_path / "run", tmp_path / "new.csv"
+    shutil.copytree(folder, run)
+    new.write_text("item,tags\nnew,tag1\n")
+    before = {path: path.read_bytes() for path in (new, *run.iterdir())}
+    for out, words in ((new, "overwrite the file that is read"), (run / "config.toml", "a file of the run itself")):
+        assert words in refused(capsys, "cold-add", str(run), str(new), "--out", str(out))
+    lost = run / "summary.json"
+    assert "a file of the run itself" in refused(capsys, "recommend", str(run), "--all", "--out", str(lost))
+    assert "a file of the run itself" in refused(capsys, "compare", str(run), "--out", str(lost))
+    assert "a file of the run itself" in refused(capsys, "report", str(run), "--out", str(lost))
+    assert {path: path.read_bytes() for path in (new, *run.iterdir())} == before
+    lost.unlink()
+    assert "is not finished: continue it with" in refused(capsys, "recommend", str(run), "--user", "5")
 
 
 def test_methods_say_who_sees_attributes(capsys: pytest.CaptureFixture[str]) -> None:

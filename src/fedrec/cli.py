@@ -124,8 +124,10 @@ def recommend_command(
     out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,
 ) -> None:
     """Recommendations from a finished run."""
+    from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_history
 
+    require_harmless(out, history)
     if (user is not None) + everybody + (history is not None) != 1:
         raise FedrecError("say for whom: --user ID, --all or --history FILE (one of them)")
     if everybody and out is None:
@@ -153,8 +155,10 @@ def cold_add_command(
 ) -> None:
     """Rank items that arrived after training, from their attributes alone."""
     from fedrec import console
+    from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_arrivals
 
+    require_harmless(out, items)
     if user is None and out is None:
         raise FedrecError("say for whom: --user ID, or everybody with --out recs.csv")
     arrivals = read_arrivals(items)
@@ -189,12 +193,14 @@ def compare_command(
     """Runs side by side: mean and deviation over seeds, beside popularity, local and chance."""
     from fedrec import console
     from fedrec.data.atomic import atomic_file
+    from fedrec.experiment.folder import require_harmless
     from fedrec.report import significance as testing
     from fedrec.report.comparison import choose_metrics, compare, find_runs
     from fedrec.report.groups import grouped
     from fedrec.report.references import with_references
     from fedrec.report.tables import render, titled_tables
 
+    require_harmless(out)
     found = find_runs(runs)
     compare(found)  # refuses to mix before any work is done
     comparison = compare(with_references(found, console.progress) if references else found)
@@ -227,6 +233,7 @@ def report_command(
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec import console
+    from fedrec.experiment.folder import require_harmless
     from fedrec.experiment.params import parse_settings
     from fedrec.report.comparison import find_runs
     from fedrec.report.html import write_report
@@ -236,6 +243,7 @@ def report_command(
     if figure == "list":
         print("\n".join(f"{name:<12} {kind.summary} (--set {kind.settings()})" for name, kind in PICTURES.items()))
         return
+    require_harmless(out)
     kind = picture_class(figure) if figure else None
     if not runs:
         raise FedrecError("give the folder of a run, e.g. fedrec report runs/fedmf-ml-100k")

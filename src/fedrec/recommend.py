@@ -45,6 +45,7 @@ class Recommender:
 
     def __init__(self, folder: Path | str, cold: bool = False) -> None:
         files = RunFolder.open(Path(folder))
+        files.require_finished()
         self.run = Run(make_config(read_config(files.config)))
         self.round = self.run.load_best(files)
         source = self.run.prepared.source

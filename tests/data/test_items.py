@@ -17,7 +17,7 @@ from fedrec.data.items import ItemLine, read_items
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.prepare import prepare
-from fedrec.recommend import Recommender
+from fedrec.recommend import Recommender, read_arrivals
 
 WORLD = "synthetic@users=60+items=120+interactions=1500+attributes=30+seed=1"
 PROTOCOL = "ifedrec,ks=3+5,select_metric=recall@3+recall@5"
@@ -59,13 +59,15 @@ def test_lines(tmp_path: Path) -> None:
         ("id,tags\n1,a\n", "needs a header"),
         ("item,tags,tags\n1,a,b\n", "two columns 'tags'"),
         ("item,tags,price\n1,a,2\n", "in words (tags) and in numbers (price)"),
-        ("item,price\n1,cheap\n", "item '1', column price: 'cheap' is not a number up to 1e+30"),
+        ("item,price\n1,cheap\n", "line 2, column price: 'cheap' is not a number up to 1e+30"),
         ("item,price\n1,\n", "'' is not a number"),
         ("item,price\n1,nan\n", "'nan' is not a number"),
         ("item,year\n1,late\n", "'late' is no year"),
-        ("item,tags\n,a\n", "has no item"),
-        ("item,tags\n1,a,b\n", "more cells than the header"),
+        ("item,tags\n,a\n", "line 2: no item"),
+        ("item,tags\n1,a,b\n", "line 2: 3 cells, but the header has 2"),
         ("item,tags\n1,a\n1,b\n", "several lines for item '1'"),
+        ("item,tags,\n1,a,\n", "column 3 has no name"),
+        ('item,tags\n"1,a\n2,b\n', "a quote that is not closed"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, text: str, said: str) -> None:
@@ -202,3 +204,33 @@ def test_a_choice_that_cannot_tell_rounds_apart_is_noted(metric: str, told: bool
     prepared = prepare(table, protocol(f"ifedrec,ks=2+5,select_metric={metric}"))
     words = f"validation ranks at most 3 items, so {metric} cannot tell rounds apart"
     assert any(words in note for note in prepared.notes) == told
+
+
+def test_a_tag_and_a_word_that_read_the_same_are_one_term(tmp_path: Path) -> None:
+    """So that an arrival with the line of a known item has its vector; tags that are repeated count once."""
+    pairs = [f"u{user},i{(user * 7 + k * k) % 30}" for user in range(30) for k in range(8)]
+    table = load(str(file(tmp_path / "d.csv", "user,item\n" + "\n".join(dict.fromkeys(pairs)))))
+    kinds = ("jazz,the opera hour", "opera|1990s,jazz live", "opera|opera,the opera", "live,")
+    lines = {f"i{i}": f"{kinds[i % 4]},{1990 + i % 3 * 10}" for i in range(30)}
+    rows = "\n".join(f"{item},{line}" for item, line in lines.items())
+    given = with_items(table, file(tmp_path / "items.csv", "item,tags,title,year\n" + rows))
+    vectors, encoder = item_attributes(given.info, table.n_items, "")
+    order = [str(item) for item in table.item_ids]
+    new = file(tmp_path / "new.csv", "item,tags,title,year\n" + "\n".join(f"new{i},{lines[i]}" for i in order))
+    found, unknown = encoder.arriving(read_arrivals(new))
+    assert unknown == 0
+    np.testing.assert_array_equal(found, vectors)
+    assert len(np.unique(vectors, axis=0)) == 12
+
+
+def test_new_items_that_tie_are_counted(tmp_path: Path) -> None:
+    pairs = [f"u{user},i{(user * 7 + k * k) % 30}" for user in range(30) for k in range(8)]
+    table = load(str(file(tmp_path / "d.csv", "user,item\n" + "\n".join(dict.fromkeys(pairs)))))
+    same = file(tmp_path / "same.csv", "item,tags\n" + "\n".join(f"i{i},a" for i in range(30)))
+    other = file(tmp_path / "other.csv", "item,price\n" + "\n".join(f"i{i},{i}" for i in range(30)))
+    rule = protocol("ifedrec,ks=2,select_metric=recall@2")
+    new = table.n_items - prepare(table, rule, items=str(same)).n_trained
+    assert prepare(table, rule, items=str(same)).alike == (
+        f"{new - 1} of {new} new items have the same attributes as another one and tie with it",
+    )
+    assert prepare(table, rule, items=str(other)).alike == ()

@@ -50,9 +50,11 @@ class Encoder:
     def fit(counts: sp.csr_matrix, words: Sequence[str], rank: int = RANK) -> Encoder:
         """`counts` [warm items, terms]."""
         frequency = np.asarray((counts > 0).sum(0)).ravel()
-        kept = np.flatnonzero(frequency >= min(FEWEST, max(1, counts.shape[0] // 20)))
+        fewest = min(FEWEST, max(1, counts.shape[0] // 20))
+        kept = np.flatnonzero(frequency >= fewest)
         if not len(kept):
-            raise FedrecError("no attribute is shared by enough items of the training part; cold items need attributes")
+            raise FedrecError(f"no tag, title word or decade is carried by {fewest} of the {counts.shape[0]:,} items "
+                              "that are trained on; describe items by what several have in common")  # fmt: skip
         idf = np.log(counts.shape[0] / (1.0 + frequency[kept]))
         weighted = _weighted(counts[:, kept], idf)
         directions = _leading_directions(weighted, min(rank, *weighted.shape))
@@ -132,7 +134,10 @@ def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array,
 
 
 def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str, ...]]:
-    """[items, terms] and the names of the terms: tags as they are, decades as `1990s`, words in lower case."""
+    """[items, terms] and the names of the terms: tags as they are, decades as `1990s`, words in lower case.
+
+    A tag and a word that read the same are one term: a new item says no more than the term.
+    """
     parts: list[sp.csr_matrix] = []
     words: list[str] = []
     if info is not None and info.tags is not None:
@@ -148,7 +153,17 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
         columns = np.array([column[term] for mine in terms for term in mine], dtype=np.int64)
         parts.append(sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(n, len(known))))
         words += known
-    return (sp.hstack(parts, format="csr") if parts else None), tuple(words)
+    return _merged(sp.hstack(parts, format="csr"), words) if parts else (None, ())
+
+
+def _merged(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
+    """Columns of the same name added up."""
+    place = {word: column for column, word in enumerate(dict.fromkeys(words))}
+    if len(place) == len(words):
+        return counts, tuple(words)
+    to = np.array([place[word] for word in words])
+    joined = sp.csr_matrix((np.ones(len(words)), (np.arange(len(words)), to)), shape=(len(words), len(place)))
+    return sp.csr_matrix(counts @ joined), tuple(place)
 
 
 def title_terms(title: str, year: int = 0) -> list[str]:

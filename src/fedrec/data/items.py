@@ -39,20 +39,26 @@ def read_items(path: Path | str) -> list[ItemLine]:
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            names, *rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reader = csv.reader(file, strict=True)
+            rows = [(f"{path}, line {reader.line_num}", [cell.strip() for cell in row]) for row in reader if row]
+    except csv.Error as error:
+        raise FedrecError(f"cannot read the items {path}: {error}; look for a quote that is not closed") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise FedrecError(f"cannot read the items {path}: {getattr(error, 'strerror', None) or error}") from None
-    _check_header(path, names, len(rows))
-    found = [_line(path, names, row) for row in rows]
+    names = rows[0][1] if rows else []
+    _check_header(path, names, len(rows) - 1)
+    found = [_line(place, names, row) for place, row in rows[1:]]
     if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:
         raise FedrecError(f"{path} has several lines for item '{twice[0]:.40}'; keep one, with its tags joined by |")
     return found
 
 
 def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
-    if not rows or "item" not in names or len(names) < 2:
+    if rows < 1 or "item" not in names or len(names) < 2:
         raise FedrecError(f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
                           "a line for each item")  # fmt: skip
+    if "" in names:
+        raise FedrecError(f"{path}: column {names.index('') + 1} has no name; name it or drop it")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise FedrecError(f"{path} has two columns '{twice[0]:.40}'; give each a name of its own")
     words = [name for name in names if name in ("tags", "year")]
@@ -65,16 +71,19 @@ def _numbers(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in ("item", *WORDS)]
 
 
-def _line(path: Path | str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
+def _line(place: str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
     """One line; cells that are missing at its end are empty."""
     cells = dict.fromkeys(names, "") | dict(zip(names, row, strict=False))
-    place = f"{path}, line of item '{cells['item']:.40}'"
-    if not cells["item"] or len(row) > len(names):
-        raise FedrecError(f"{place} has no item, or more cells than the header; mend or drop it")
+    if not cells["item"]:
+        raise FedrecError(f"{place}: no item; name it or drop the line")
+    if len(row) > len(names):
+        raise FedrecError(
+            f"{place}: {len(row)} cells, but the header has {len(names)}; quote cells with commas in them"
+        )
     year = cells.get("year", "")
     if year and not re.fullmatch("[0-9]{1,4}", year):
         raise FedrecError(f"{place}: '{year:.40}' is no year; write four digits or nothing")
-    tags = tuple(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip())
+    tags = tuple(dict.fromkeys(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip()))
     numbers = {name: _number(f"{place}, column {name:.40}", cells[name]) for name in _numbers(names)}
     return ItemLine(cells["item"], tags, cells.get("title", ""), int(year or 0), numbers)
 
@@ -114,7 +123,7 @@ def _info(lines: Sequence[ItemLine]) -> ItemInfo:
         return ItemInfo(titles, features=sp.csr_matrix(values), feature_names=tuple(lines[0].numbers))
     names = tuple(sorted({tag for line in lines for tag in line.tags}))
     column = {tag: j for j, tag in enumerate(names)}
-    cells = [(i, column[tag]) for i, line in enumerate(lines) for tag in dict.fromkeys(line.tags)]
+    cells = [(i, column[tag]) for i, line in enumerate(lines) for tag in line.tags]
     at = np.array(cells, dtype=np.int64).reshape(-1, 2)
     tags = sp.csr_matrix((np.ones(len(at), np.float32), (at[:, 0], at[:, 1])), shape=(len(lines), len(names)))
     years = np.array([line.year for line in lines], dtype=np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +38,8 @@ class StoredSplit:
     clients: bool = True
     """Whether the first column is a client; otherwise every user is a client."""
     note: str = ""
-    info: Callable[[Path], ItemInfo | None] | None = None
-    """Reads the attributes of the items, where the split cannot be used without them."""
+    info: Callable[[Path], tuple[ItemInfo | None, str]] | None = None
+    """Reads the attributes of the items, where the split cannot be used without them, and what tells them apart."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -75,12 +76,19 @@ def _fedcia(
     )
 
 
-def _citeulike_items(folder: Path) -> ItemInfo | None:
-    """The published word counts (`item_features.txt`) where a user has them, else the tags."""
+_CITEULIKE_ITEMS = 16_980
+
+
+def _citeulike_items(folder: Path) -> tuple[ItemInfo | None, str]:
+    """The published word counts (`item_features.txt`) with their checksum where a user has them, else the tags."""
     for words in (folder / "item_features.txt", folder / "coldstart-split" / "item_features.txt"):
         if words.is_file():
-            return ItemInfo(tags=svmlight(words))
-    return citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None
+            counts = svmlight(words)
+            if counts.shape[0] != _CITEULIKE_ITEMS:
+                raise FedrecError(f"{words} describes {counts.shape[0]:,} items instead of {_CITEULIKE_ITEMS:,}; put "
+                                  "the published file there, or none to use the tags")  # fmt: skip
+            return ItemInfo(tags=counts), f"+words-{hashlib.sha256(words.read_bytes()).hexdigest()[:12]}"
+    return (citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None), ""
 
 
 _TRAIN_ONLY = "training part only: split a test part off it before any evaluation"
@@ -102,7 +110,7 @@ _STORED = (
         valid="coldstart-split/vali.csv",
         test="coldstart-split/test.csv",
         n_users=5551,
-        n_items=16_980,
+        n_items=_CITEULIKE_ITEMS,
         citation="Zhu et al. (Heater), SIGIR 2020; data: Wang, Chen & Li, IJCAI 2013",
         home="https://github.com/Zhangcx19/IFedRec",
         clients=False,
@@ -132,9 +140,9 @@ def load_split(name: str) -> tuple[Split, Partition]:
             f"{cache_folder() / stored.folder}, or into a folder {stored.folder}/ below one named in FEDREC_DATA"
         )
     tables = [_table(folder, file) for file in (stored.train, stored.valid, stored.test)]
-    info = stored.info(folder) if stored.info else None
-    train, valid, test = (_part(stored, table[:, -2], table[:, -1], info) for table in tables)
-    notes = [stored.note] if stored.note else []
+    info, mark = stored.info(folder) if stored.info else (None, "")
+    train, valid, test = (_part(stored, table[:, -2], table[:, -1], info, mark) for table in tables)
+    notes = [*filter(None, [stored.note]), *(["items are described by item_features.txt, not by tags"] if mark else [])]
     split = Split(train, valid, test, f"stored({name})", (*notes, *overlaps(train, valid, test)))
     return split, _clients(stored, np.concatenate(tables))
 
@@ -143,14 +151,14 @@ def _table(folder: Path, file: str | None) -> Array:
     return numbers(folder / file, ",", header=True) if file else np.empty((0, 3), dtype=np.int64)
 
 
-def _part(stored: StoredSplit, user: Array, item: Array, info: ItemInfo | None) -> Interactions:
+def _part(stored: StoredSplit, user: Array, item: Array, info: ItemInfo | None, mark: str) -> Interactions:
     return Interactions(
         user=user,
         item=item,
         user_ids=np.arange(stored.n_users) + stored.first_id,
         item_ids=np.arange(stored.n_items) + stored.first_id,
         name=stored.name,
-        version="stored",
+        version=f"stored{mark}",
         info=info,
     )
 

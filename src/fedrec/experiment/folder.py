@@ -16,6 +16,20 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.prepare import Prepared
 
+OWN = ("config.toml", "metrics.jsonl", "summary.json", "per_user.csv", "items.csv", "users.csv",
+       "checkpoint.safetensors", "last.safetensors")  # fmt: skip
+
+
+def require_harmless(out: Path | None, *read: Path | None) -> None:
+    """Refuse to write over what was given to be read, and over the files of a run."""
+    if out is None:
+        return
+    place = out.resolve()
+    if any(path is not None and path.resolve() == place for path in read):
+        raise FedrecError(f"--out {out} would overwrite the file that is read; choose another name")
+    if place.name in OWN and (place.parent / OWN[0]).exists():
+        raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")
+
 
 class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
@@ -53,6 +67,12 @@ class RunFolder:
         if not folder.config.exists():
             raise FedrecError(f"{path} is not a run folder: it has no config.toml")
         return folder
+
+    def require_finished(self) -> None:
+        if not self.summary.exists():
+            raise FedrecError(
+                f"{self.path} is not finished: continue it with fedrec run ... --resume --out {self.path}"
+            )
 
     def reopen(self, config: Mapping[str, Any]) -> None:
         """The run goes on, perhaps for more rounds than it was made for: its result is open again."""

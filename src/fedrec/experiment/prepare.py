@@ -17,6 +17,8 @@ from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_ne
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import World
 
+TIED = 0.1
+"""Share of new items from which on it is said that they tie."""
 SETS = ("recall", "hr", "precision", "f1")
 """Metrics that ask what is in a list, not where."""
 
@@ -50,6 +52,15 @@ class Prepared:
     def described(self) -> tuple[np.ndarray, Encoder | Scaler]:
         """The attributes of all items, and what turns those of a new item into the same kind of vector."""
         return item_attributes(self.source.info, self.n_trained, self.source.name)
+
+    @cached_property
+    def alike(self) -> tuple[str, ...]:
+        """A remark where many new items have the attributes of another one, with which they tie."""
+        new = self.described[0][self.n_trained :]
+        tied = len(new) - len(np.unique(new, axis=0)) if len(new) > 1 else 0
+        if tied < TIED * len(new):
+            return ()
+        return (f"{tied:,} of {len(new):,} new items have the same attributes as another one and tie with it",)
 
     def item_counts(self) -> np.ndarray:
         """Training interactions per item."""

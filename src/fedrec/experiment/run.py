@@ -109,7 +109,8 @@ class Run:
         ignored = [name for name in FEDERATED if getattr(self.config, name) != getattr(RunConfig, name)]
         central = self.method.centralised and ignored
         here = [f"{self.method.name} has all data in one place; ignored: {', '.join(ignored)}"] if central else []
-        return [*self.prepared.notes, *here, *self.method.remarks(self.world)]
+        tied = self.prepared.alike if self.method.attributes != "none" and self.prepared.warm is not None else ()
+        return [*self.prepared.notes, *tied, *here, *self.method.remarks(self.world)]
 
     def _require_protected(self) -> None:
         """Noise on an upload by name, and a budget, must fit what clients send; one of them says what that is."""

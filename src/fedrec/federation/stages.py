@@ -235,7 +235,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         except ValueError:
             raise FedrecError(f"privacy stage '{part}' needs a number, e.g. {name}=1") from None
         if not np.isfinite(number) or number <= 0:
-            raise FedrecError(f"privacy stage '{part}': the number must be positive")
+            raise FedrecError(f"privacy stage '{part}': the number must be positive; for none, leave it out")
         if name == "quantise" and number not in range(1, 33):
             raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
         if any(isinstance(stage, Quantise) for stage in stages):

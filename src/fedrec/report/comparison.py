@@ -121,14 +121,11 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
 
 def read_run(folder: Path) -> FinishedRun:
     files = RunFolder.open(folder)
+    files.require_finished()
     try:
         summary = json.loads(files.summary.read_text(encoding="utf-8"))
         check_summary(summary)
         config = make_config(tomllib.loads(files.config.read_text(encoding="utf-8"))).to_dict()
-    except FileNotFoundError:
-        raise FedrecError(
-            f"{folder} is not finished: continue it with fedrec run ... --resume --out {folder}"
-        ) from None
     except (ValueError, OSError, RecursionError, FedrecError) as error:
         raise FedrecError(f"{folder} is damaged ({error}); remove it and run again") from None
     return FinishedRun(folder, summary, config)
