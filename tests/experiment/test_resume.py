@@ -360,3 +360,26 @@ def test_files_that_changed_since_are_noticed(changed: str, tmp_path: Path) -> N
     paths[changed].write_text("\n".join(files[changed]) + "\n")
     assert len(Recommender(folder).for_user("u1", 3)) == 3
     execute(replace(config, rounds=3), folder, resume=True)
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    """A second run is refused before it touches anything, and the first ends as if it had been alone."""
+    config, refused = replace(CONFIGS["local"], rounds=4), []
+
+    class Second(Listener):
+        def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
+            with pytest.raises(FedrecError, match="a run is under way in") as error:
+                execute(config, tmp_path / "run", resume=True)
+            refused.append(str(error.value))
+
+    execute(config, tmp_path / "run", listener=Second())
+    assert len(refused) == 4
+    execute(config, tmp_path / "alone")
+    same(tmp_path / "run", tmp_path / "alone")
+    assert execute(replace(config, rounds=5), tmp_path / "run", resume=True).summary["rounds_run"] == 5
+
+
+def test_others_may_read_a_run_as_far_as_its_owner_lets_them(tmp_path: Path) -> None:
+    execute(CONFIGS["local"], tmp_path / "run")
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert len(set(modes.values())) == 1, modes

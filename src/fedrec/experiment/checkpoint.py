@@ -53,8 +53,11 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     about = {"version": __version__, **about}
     text = json.dumps({**about, "crc32": _checksum(plain, about)})  # one entry: several would come in random order
     with atomic_file(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # safetensors makes files that only their owner can read
         try:
             save_file(plain, temporary, metadata={"fedrec": text})
+            temporary.chmod(mode)
         except SafetensorError as error:  # its only word for a full disk
             raise FedrecError(f"cannot write {path}: {error}; free some space, then go on with --resume") from error
 

@@ -101,6 +101,12 @@ def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) ->
     """A resumed run may go on for longer; anything else, also other chunks of memory, would make it another run."""
     free = {"patience"} if "epsilon" in old else {"patience", "rounds"}  # a budget is for all rounds
     changed = sorted(key for key in {*old, *new} - free if old.get(key) != new.get(key))
+    if changed == ["rounds"]:
+        number = old.get("rounds", "a fixed number of")
+        raise FedrecError(
+            f"{where} has an --epsilon: its noise was chosen for {number} rounds, so their number cannot change; resume "
+            "without --rounds, or use another --out"
+        )
     if changed:
         raise FedrecError(
             f"{where} was started with other settings ({', '.join(changed)}); resume with the same, or use "

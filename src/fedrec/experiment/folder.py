@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,27 @@ class RunFolder:
         if not folder.config.exists():
             raise FedrecError(f"{path} is not a run folder: it has no config.toml")
         return folder
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else runs into this folder meanwhile: two writers would tear each other's records apart."""
+        try:
+            import fcntl
+        except ImportError:  # a system without such locks
+            yield
+            return
+        place = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(place)
+            raise FedrecError(f"a run is under way in {self.path}; wait for it, or choose another --out") from None
+        except OSError:  # a file system without locks
+            pass
+        try:
+            yield
+        finally:
+            os.close(place)
 
     def require_finished(self) -> None:
         if not self.summary.exists():

@@ -338,15 +338,17 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
     if resume and RunFolder(out).config.exists():
         folder = RunFolder.open(out)
         require_same(read_config(folder.config), config.to_dict(), folder.path)
-        run = Run(config, data, method)
-        run.resume(folder)
-        folder.reopen(config.to_dict())
-        return run.execute(folder, listener)
+        with folder.held():
+            run = Run(config, data, method)
+            run.resume(folder)
+            folder.reopen(config.to_dict())
+            return run.execute(folder, listener)
     RunFolder(out).require_free()
     run = Run(config, data, method)
     folder = RunFolder.create(out, config.to_dict())
     try:
-        return run.execute(folder, listener)
+        with folder.held():
+            return run.execute(folder, listener)
     except FedrecError:
         folder.discard_unused()
         raise
