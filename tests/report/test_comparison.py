@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
+from fedrec.experiment.config import make_config
+from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import prepare
 from fedrec.report.comparison import Comparison, compare, find_runs
 from fedrec.report.groups import grouped, prepared_again
@@ -63,6 +66,20 @@ def test_what_diverged_is_counted_beside_the_seeds(copies: Path) -> None:
     found = comparison(copies)
     assert [line[1] for line in cells(found, METRICS)] == ["seeds", "2 (1 diverged)", "1", "-"]
     assert [row["diverged"] for row in json.loads(render(found, METRICS, "json"))["rows"]] == [1, 0]
+
+
+def test_a_default_that_is_written_out_is_no_other_configuration(copies: Path) -> None:
+    """Neither a parameter nor the number of rounds; what differs from the default is named."""
+    first, second = find_runs([copies / "fedmf"])
+    method = method_of(make_config(first.config))
+    given = {**first.config, "params": {**first.config["params"], "init_std": method.init_std}}
+    plain = replace(first, config={**first.config, "rounds": None})
+    written = replace(first, config={**plain.config, "rounds": type(method).rounds})
+    assert replace(first, config=given).label == first.label == second.label
+    assert plain.label == written.label != replace(first, config={**first.config, "rounds": 7}).label
+    other = replace(first, config={**given, "params": {**given["params"], "init_std": 9.0}})
+    assert other.label.count("init_std=9.0") == 1
+    assert first.label.count("init_std") == 0
 
 
 def test_protocols_are_not_mixed(runs: Path, cli: Cli) -> None:

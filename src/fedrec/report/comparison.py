@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.params import build_method, convert
 from fedrec.report.intact import check_summary
 
 SHOWN = ("recall@10", "ndcg@10")
@@ -35,12 +37,12 @@ class FinishedRun:
     def protocol(self) -> str:
         return str(self.summary["protocol"])
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Method and what was set beside the defaults; the seed is not part of it."""
-        parts = []
+        parts, config = [], _beside_defaults(self.config)
         for key in IDENTITY:
-            value = self.config.get(key)
+            value = config.get(key)
             if key == "backbone" and value is None and self.summary["backbone"] not in (None, "mf"):
                 value = self.summary["backbone"]
             if isinstance(value, dict):
@@ -48,6 +50,18 @@ class FinishedRun:
             elif value not in (None, "") and not (key == "participation" and value == 1.0):
                 parts.append(str(value) if key in ("backbone", "preset") else f"{key}={value}")
         return " ".join([self.summary["method"], *parts])
+
+
+def _beside_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without what its method, backbone and preset have by themselves; whole where they are not known."""
+    try:
+        plain = build_method(config["method"], backbone=config.get("backbone"), preset=config.get("preset"))
+        given = {key: convert(type(plain), key, value) for key, value in config.get("params", {}).items()}
+    except FedrecError:
+        return dict(config)
+    params = {key: value for key, value in given.items() if getattr(plain, key) != value}
+    rounds = None if config.get("rounds") == plain.rounds else config.get("rounds")
+    return {**config, "params": params, "rounds": rounds}
 
 
 def diverged(summaries: Sequence[Mapping[str, Any]]) -> int:
@@ -150,21 +164,24 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
     if not runs:
         raise FedrecError("nothing to compare: give at least one run folder")
     for kind, values in (
-        ("protocols", {run.protocol for run in runs}),
-        ("data versions", {run.data for run in runs}),
+        ("protocols", [run.protocol for run in runs]),
+        ("data versions", [run.data for run in runs]),
     ):
-        if len(values) > 1:
-            raise FedrecError(
-                f"these runs have different {kind} ({'; '.join(sorted(values))}) and cannot share a table"
-            )
+        if len(set(values)) > 1:
+            folders = [str(run.folder) for run, value in zip(runs, values, strict=True) if value == values[0]]
+            raise FedrecError(f"these runs have different {kind} ({'; '.join(sorted(set(values)))}) and cannot share a "
+                              f"table; give those of one alone, for instance {' '.join(folders[:3])}")  # fmt: skip
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     for label, members in groups.items():
-        seeds = [run.summary["seed"] for run in members]
-        if len(set(seeds)) < len(seeds):
-            folders = ", ".join(str(run.folder) for run in members)
-            raise FedrecError(f"'{label}' is given twice with the same seed ({folders}); leave one of them out")
+        by_seed: dict[int, list[str]] = {}
+        for run in members:
+            by_seed.setdefault(run.summary["seed"], []).append(str(run.folder))
+        if twice := next((folders for folders in by_seed.values() if len(folders) > 1), None):
+            raise FedrecError(
+                f"'{label}' is given twice with the same seed ({', '.join(twice)}); leave one of them out"
+            )
     first = runs[0].summary
     rows = tuple(Row(label, tuple(members)) for label, members in groups.items())
     return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, first["chance"])
