@@ -170,3 +170,6 @@ def test_scores_need_numbers_that_can_be_read(tmp_path: Path) -> None:
     Path(paths["scores"]).write_text("user,item\nu0,1\n")
     with pytest.raises(FedrecError, match="no column for score"):
         from_files(paths["train"], paths["test"], scores=paths["scores"])
+    Path(paths["scores"]).write_text("user,item,score\nu0,1,\nu0,2,0.5\nu0,3,abc\n")
+    with pytest.raises(FedrecError, match=r"line 4, column score: 'abc' is not a number"):
+        from_files(paths["train"], paths["test"], scores=paths["scores"])

@@ -77,6 +77,8 @@ def test_what_is_found_decides_the_default_version(ml_1m: Path) -> None:
         ("ml-1m@ties1+ties2", "tiesN"),
         ("nowhere.csv@ties1", "no file"),
         ("folder/ml-1m", "no file"),
+        ("ml-100k:foo", "known: ml-100k, ml-100k:fedcia100, ml-100k:fedcia943$"),
+        ("nothing like it", "known: .*bx:fedcia100, citeulike-a, citeulike-a:coldstart, .*synthetic"),
     ],
 )
 def test_bad_specs(ml_1m: Path, spec: str, message: str) -> None:

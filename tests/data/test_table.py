@@ -54,6 +54,23 @@ def test_what_was_guessed_is_said_in_one_line(tmp_path: Path) -> None:
     assert str(guess).endswith(expected)
 
 
+def test_rows_that_say_nothing_new_are_counted(tmp_path: Path) -> None:
+    data, guess = read_table(put(tmp_path / "log.csv", "user,item\n1,2\n1,3\n1,2\n1,2\n2,2\n"))
+    assert data.notes[0] == str(guess)
+    assert data.notes[1].endswith(
+        "log.csv: 2 of 5 rows repeat a user-item pair and are left out, each pair counts once"
+    )
+    assert len(data.deduplicated()) == 3
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    data, _ = read_table(put(tmp_path / "log.csv", "user,item\n1,2\n"))
+    for folder in (tmp_path / "log.csv", tmp_path / "log.csv" / "below"):
+        with pytest.raises(FedrecError) as caught:
+            write_csv(data, folder / "train.csv")
+        assert str(caught.value).endswith(f"train.csv: {folder} is not a folder; choose another place")
+
+
 def test_gzip_and_parquet(tmp_path: Path) -> None:
     put(tmp_path / "log.csv.gz", gzip.compress(b"user,item\n1,2\n3,4\n"))
     assert rows(load(str(tmp_path / "log.csv.gz"))) == [(1, 2), (3, 4)]
@@ -118,6 +135,10 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         ("user,item\n1,2\n\n3,4\n", "line 3, column user: user is missing"),
         ("1,2,3\n1,2,3,4,5\n1,2,3\n", "line 2: 5 columns where 3 are expected"),
         ("user,item,time\n1,2,3\n1,3,soon\n", "line 3, column time: 'soon' is not a time"),
+        (
+            "user,item,time\n1,2,yesterday\n1,3,today\n",
+            "line 2, column time: 'yesterday' is not a time (a number, or a",
+        ),
         ("user,rating\n1,2\n", "no column for item"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_users_draw_depends_on_no_other_user() -> None:
 def test_mistakes_are_named() -> None:
     pair = np.array([0]), np.array([1])
     empty = np.empty(0, int), np.empty(0, int)
-    with pytest.raises(FedrecError, match="also masked"):
+    with pytest.raises(FedrecError, match="1 user-item pair is in both the training and the test part; keep"):
         Targets.build(pair, [pair], 3)
     with pytest.raises(FedrecError, match=r"0\.\.0"):
         Targets.build(pair, [], 1)
@@ -140,5 +140,17 @@ def test_mistakes_are_named() -> None:
         Targets.build(pair, [], 3, catalogue=np.array([0]))
     with pytest.raises(FedrecError, match="shape"):
         positions(torch.zeros(1, 4), Targets.build(pair, [], 3))
-    with pytest.raises(FedrecError, match="unobserved"):
+    with pytest.raises(FedrecError, match=r"^candidates=split198 draws 198 items .* candidates=full"):
         candidate_targets(*split(n_items=100), 100, protocol("honest,candidates=split198"))
+
+
+@pytest.mark.parametrize(("again", "into"), [("train", "valid"), ("train", "test"), ("valid", "test")])
+def test_a_pair_in_two_parts_is_named_by_the_parts(again: str, into: str) -> None:
+    names = {"train": "training", "valid": "validation", "test": "test"}
+    parts = dict(zip(names, split(), strict=True))
+    (users, items), (more_users, more_items) = parts[into], parts[again]
+    parts[into] = np.append(users, more_users[:2]), np.append(items, more_items[:2])
+    with pytest.raises(FedrecError) as caught:
+        candidate_targets(parts["train"], parts["valid"], parts["test"], 300, protocol("honest"))
+    assert str(caught.value).startswith("2 user-item pairs are in both the ")
+    assert {names[again], names[into]} < set(str(caught.value).split(" part; ")[0].split())

@@ -121,7 +121,7 @@ def _rectangle(keys: Ints, users: Ints, n_items: int) -> tuple[Ints, Ints]:
 
 
 def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
-    """user, item, score; what is no number becomes NaN and is reported by the audit, not refused here."""
+    """user, item, score. A score that is missing, NaN or infinite is for the audit to report; words are refused."""
     import polars as pl
 
     if not path.is_file():
@@ -139,5 +139,12 @@ def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
         raise FedrecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     columns: Sequence[Any] = [frame[str(roles[role])].fill_null("").str.strip_chars() for role in ("user", "item")]
     user, item = (np.unique(column.to_numpy().astype(str), return_inverse=True) for column in columns)
-    score = frame[str(roles["rating"])].str.strip_chars().cast(pl.Float64, strict=False).fill_null(float("nan"))
-    return _Rows(user[0], item[0], user[1], item[1]), np.asarray(score.to_numpy(), np.float64)
+    words = frame[str(roles["rating"])].str.strip_chars()
+    score = words.cast(pl.Float64, strict=False)
+    if (bad := score.is_null() & (words.fill_null("") != "")).any():
+        row = int(bad.arg_max() or 0)
+        raise FedrecError(
+            f"{path}, line {row + 1 + int(shape.header)}, column {shape.names[roles['rating']]}: '{words[row]:.40}' is "
+            "not a number; mend or drop it"
+        )
+    return _Rows(user[0], item[0], user[1], item[1]), np.asarray(score.fill_null(float("nan")).to_numpy(), np.float64)

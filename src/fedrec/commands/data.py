@@ -78,8 +78,9 @@ def data_import(
     columns = {
         role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column
     }
-    data, guess, path = import_table(file, name, columns, taken)
-    console.out.print(str(guess))
+    data, _, path = import_table(file, name, columns, taken)
+    for note in data.notes:
+        console.out.print(note, markup=False)
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
     console.out.print(f"use it with: fedrec run fedmf --data {name}")
 

@@ -204,7 +204,17 @@ def entry(name: str) -> Entry:
     for candidate in _ENTRIES:
         if name.lower() in {alias.lower() for alias in (candidate.name, *candidate.aliases)}:
             return candidate
-    raise unknown("dataset", name, (candidate.name for candidate in _ENTRIES))
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> FedrecError:
+    """Published splits are data to a user, too; those of one dataset are named together."""
+    known = [*(one.name for one in _ENTRIES), *(split.name for split in stored_splits())]
+    root, colon, _ = name.lower().partition(":")
+    related = [other for other in known if colon and other.partition(":")[0] == root]
+    if related:
+        return FedrecError(f"unknown dataset '{name}'; known: {', '.join(related)}")
+    return unknown("dataset", name, known)
 
 
 def load(spec: str, progress: Progress | None = None) -> Interactions:

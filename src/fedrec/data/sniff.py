@@ -51,7 +51,8 @@ def read_text(path: Path) -> bytes:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise FedrecError(f"cannot read {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise FedrecError(f"cannot read {path}: {reason}; check the file") from error
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\0" in raw:
         raise FedrecError(f"{path} is not a text file; give a CSV, TSV or Parquet file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,8 +88,10 @@ def write_csv(data: Interactions, path: Path | str) -> None:
     try:
         with atomic_file(Path(path)) as temporary:
             pl.DataFrame(columns).write_csv(temporary)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise FedrecError(f"cannot write {path}: {Path(path).parent} is not a folder; choose another place") from error
     except OSError as error:
-        raise FedrecError(f"cannot write {path}: {error}") from error
+        raise FedrecError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
@@ -134,7 +136,7 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
     user_ids, user = _ids(frame["user"], place)
     item_ids, item = _ids(frame["item"], place)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    return Interactions(
+    data = Interactions(
         user=user,
         item=item,
         user_ids=user_ids,
@@ -147,6 +149,9 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
         first_line=first_rows(item, item_ids.size),
         notes=(str(guess),),
     )
+    repeated = len(data) - data.distinct_pairs().size
+    note = f"{path}: {repeated:,} of {len(data):,} rows repeat a user-item pair and are left out, each pair counts once"
+    return replace(data, notes=(*data.notes, note)) if repeated else data
 
 
 @dataclass(frozen=True)
@@ -229,13 +234,23 @@ def _timestamp(series: pl.Series, place: _Place) -> Array:
         return np.asarray(whole.to_numpy())
     real = None if dates else text.cast(pl.Float64, strict=False)
     if real is None or (real.null_count() == len(real) and text.dtype == pl.String):
-        days = text if dates else text.str.to_datetime(time_unit="us", strict=False)
+        days = text if dates else _dates(text)
         whole = days.cast(pl.Datetime("us")).dt.epoch("us")
     else:
         scale = 1 if (real == real.round()).all() else 1_000_000
         whole = (real * scale).round().cast(pl.Int64, strict=False)  # null where it is not finite, or too large
-    place.check(series, whole.is_null(), "timestamp", "a time")
+    place.check(series, whole.is_null(), "timestamp", "a time (a number, or a date such as 2024-01-31)")
     return np.asarray(whole.to_numpy())
+
+
+def _dates(text: pl.Series) -> pl.Series:
+    """Null where there is none, also where nothing in the column looks like a date."""
+    import polars as pl
+
+    try:
+        return text.str.to_datetime(time_unit="us", strict=False)
+    except pl.exceptions.ComputeError:
+        return pl.Series(text.name, [None] * len(text), dtype=pl.Datetime("us"))
 
 
 def _stripped(series: pl.Series) -> pl.Series:

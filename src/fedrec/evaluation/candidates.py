@@ -34,6 +34,7 @@ def candidate_targets(
     cold = protocol.split == "cold-items"
     draws = _draw(protocol.candidates, (*known, valid, test), n_items, seed)
     masks = ([*known, test], [*known, valid] if protocol.mask_val_at_test else known)
+    others = ("validation", "test")
     first, second = (
         Targets.build(
             held_out,
@@ -41,6 +42,7 @@ def candidate_targets(
             n_items,
             candidates=None if draws is None else draws[part][np.unique(held_out[0])],
             catalogue=held_out[1] if cold else None,
+            names=(others[part], *["training"] * len(known), others[1 - part]),
         )
         for part, (held_out, mask) in enumerate(zip((valid, test), masks, strict=True))
     )
@@ -73,6 +75,9 @@ def _draw(rule: str, known: Sequence[Pairs], n_items: int, seed: int) -> tuple[I
         outside[items[indptr[row] : indptr[row + 1]]] = False
         pool = np.flatnonzero(outside)
         if len(pool) < count * parts:
-            raise FedrecError(f"user {user} has {len(pool)} unobserved items, candidates={rule} needs {count * parts}")
+            raise FedrecError(
+                f"candidates={rule} draws {count * parts} items that a user has not met, but somebody has met all but "
+                f"{len(pool)}; rank all items instead: candidates=full, as honest does"
+            )
         drawn[user] = np.random.default_rng([seed, int(user)]).choice(pool, count * parts, replace=False)
     return drawn[:, :count], drawn[:, -count:]

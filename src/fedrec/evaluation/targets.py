@@ -43,13 +43,18 @@ class Targets:
         *,
         candidates: Ints | None = None,
         catalogue: NDArray[Any] | None = None,
+        names: Sequence[str] = ("test", "training", "training"),
     ) -> Targets:
-        """Rows from plain pairs. `candidates` must be aligned with the ascending distinct users of `held_out`."""
+        """Rows from plain pairs. `candidates` must be aligned with the ascending distinct users of `held_out`.
+
+        `names` are those of `held_out` and of the parts of `excluded`, for people who gave a pair twice.
+        """
         keys = pair_keys([held_out], n_items)
         if not keys.size:
             raise FedrecError("no user has a held-out item; lower min_interactions or choose another split")
         excluded_keys = pair_keys(excluded, n_items)
-        _refuse_overlap(keys, excluded_keys, n_items)
+        if np.intersect1d(keys, excluded_keys, assume_unique=True).size:
+            raise _overlap(keys, excluded, n_items, names)
         users = np.unique(keys // n_items)
         indptr, items = csr_rows(keys, users, n_items)
         mask_indptr, mask_items = csr_rows(excluded_keys, users, n_items)
@@ -161,10 +166,9 @@ def _take_csr(indptr: Ints, values: Ints, rows: NDArray[Any]) -> tuple[Ints, Int
     return taken, values[places]
 
 
-def _refuse_overlap(held_out: Ints, excluded: Ints, n_items: int) -> None:
-    both = np.intersect1d(held_out, excluded, assume_unique=True)
-    if both.size:
-        user, item = divmod(int(both[0]), n_items)
-        raise FedrecError(
-            f"{both.size} held-out pairs are also masked (first: user {user}, item {item}); remove duplicates"
-        )
+def _overlap(held_out: Ints, excluded: Sequence[Pairs], n_items: int, names: Sequence[str]) -> FedrecError:
+    """The error for pairs that are to be ranked and masked at once, with the first two parts that share some."""
+    shared = (np.isin(held_out, pair_keys([part], n_items)).sum() for part in excluded)
+    count, other = next((int(count), name) for count, name in zip(shared, names[1:], strict=False) if count)
+    pairs = "1 user-item pair is" if count == 1 else f"{count:,} user-item pairs are"
+    return FedrecError(f"{pairs} in both the {other} and the {names[0]} part; keep each pair in one part only")
