@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import Cli
+from fedrec.data.interactions import from_raw
 from fedrec.errors import FedrecError
 from fedrec.experiment import run as driver
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.run import Run, execute
 from fedrec.federation.simulator import Simulator
 
@@ -92,3 +94,13 @@ def test_own_tables_that_are_trained_again_go_on_for_more_rounds(tmp_path: Path)
     assert resumed.summary["rounds_run"] == 4
     assert resumed.test == whole.test
     assert resumed.valid == whole.valid
+
+
+@pytest.mark.parametrize("times", [True, False])
+@pytest.mark.parametrize(("method", "params"), [("sasrec", {"dim": 4}), ("fedgram", {"order": True}), ("fedgram", {})])
+def test_order_without_times_is_noted(method: str, params: dict[str, Any], times: bool) -> None:
+    user, item = np.divmod(np.arange(200), 10)
+    table = from_raw(user, (user * 3 + item) % 30, timestamp=np.arange(200) if times else None,
+                     time="real" if times else "none", name="mine")  # fmt: skip
+    notes = Run(make_config({"method": method, "params": params}), table).notes
+    assert any("the data has no times" in note for note in notes) == (bool(params) and not times)

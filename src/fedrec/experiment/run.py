@@ -110,7 +110,9 @@ class Run:
         central = self.method.centralised and ignored
         here = [f"{self.method.name} has all data in one place; ignored: {', '.join(ignored)}"] if central else []
         tied = self.prepared.alike if self.method.attributes != "none" and self.prepared.warm is not None else ()
-        return [*self.prepared.notes, *tied, *here, *self.method.remarks(self.world)]
+        blind = self.method.uses_order() and self.prepared.source.time == "none"
+        order = [f"the data has no times: {self.method.name} takes the order of its lines for that of events"]
+        return [*self.prepared.notes, *tied, *here, *(order if blind else []), *self.method.remarks(self.world)]
 
     def _require_protected(self) -> None:
         """Noise on an upload by name, and a budget, must fit what clients send; one of them says what that is."""

@@ -323,6 +323,10 @@ class Method:
         """The server when more items, known by their attributes alone, stand behind all others."""
         return server | {"attributes": torch.cat([server["attributes"], attributes])}
 
+    def uses_order(self) -> bool:
+        """Whether it matters in which order a user met the items."""
+        return False
+
     def remarks(self, world: World) -> Sequence[str]:
         """What every report of a run should say about these parameters in this world."""
         return ()

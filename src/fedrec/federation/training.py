@@ -199,6 +199,9 @@ class LocalTraining(Method):
         )
         return kernel if fits else None
 
+    def uses_order(self) -> bool:
+        return isinstance(self.model, Sequential)
+
     def score_bytes(self, world: World) -> int:
         # a network holds its widest layer, twice, for every pair of user and item; one of sequences keeps to a budget
         shapes = {} if isinstance(self.model, Sequential) else self.model.dense_shapes()

@@ -166,6 +166,9 @@ class FedGram(Method):
         # four as a rule, that are not drawn here
         return 64 + (self.sketch or world.items) * world.dtype.itemsize // 2
 
+    def uses_order(self) -> bool:
+        return self.order
+
     def score_bytes(self, world: World) -> int:
         return super().score_bytes(world) + 8 * world.items
 
