@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,8 +69,8 @@ def run_command(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags win.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/...")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Run folder, or that around all --seeds; default runs/...")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run, or the seeds, in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
     train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
@@ -78,16 +79,18 @@ def run_command(
     attributes: Annotated[str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
-    from fedrec.commands.run import run_seeds
+    from fedrec.commands.run import config_to_resume, require_place, run_seeds
     from fedrec.experiment.config import make_config, read_config
-    from fedrec.experiment.params import parse_settings
 
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
-    if resume and method is None and config is None and out is not None and not (out / "config.toml").is_file():
+    chosen = _seed_list(seeds, seed)
+    if out is not None:
+        require_place(out, chosen, resume)
+        if resume and config is None:
+            config = config_to_resume(out, chosen)  # what is not said again stays as it was
+    if resume and method is None and config is None:
         raise FedrecError(f"{out} holds no run to resume; start one with fedrec run METHOD --out {out}")
-    if resume and config is None and out is not None and (out / "config.toml").is_file():
-        config = out / "config.toml"  # what is not said again stays as it was
     values: dict[str, Any] = read_config(config) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
@@ -98,8 +101,24 @@ def run_command(
     if None not in (data, train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
-    values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
-    run_seeds(make_config(values), _seed_list(seeds, seed), out, resume, quiet, json_)
+    values["params"] = {**values.get("params", {}), **_settings_once(set_ or [])}
+    if not resume and values.get("delta") is not None and not values.get("privacy") and values.get("epsilon") is None:
+        raise FedrecError("--delta alone protects nothing; add --privacy clip=1 --epsilon 8, or leave it out")
+    run_seeds(make_config(values), chosen, out, resume, quiet, json_)
+
+
+def _settings_once(settings: list[str]) -> dict[str, str]:
+    from fedrec.experiment.params import parse_settings
+
+    values = parse_settings(settings)
+    names = [setting.partition("=")[0].strip() for setting in settings]
+    if len(values) < len(names):
+        raise FedrecError(f"--set {_repeated(names)} is given twice; keep one")
+    return values
+
+
+def _repeated(values: Iterable[Any]) -> Any:
+    return next(value for value, count in Counter(values).items() if count > 1)
 
 
 def _seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
@@ -108,9 +127,12 @@ def _seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
     if seed is not None:
         raise FedrecError("give --seed or --seeds, not both")
     try:
-        return [int(part) for part in seeds.split(",")]
+        chosen = [int(part) for part in seeds.split(",")]
     except ValueError:
         raise FedrecError(f"--seeds {seeds}: write whole numbers with commas, e.g. 0,1,2") from None
+    if len(set(chosen)) < len(chosen):
+        raise FedrecError(f"--seeds {seeds}: seed {_repeated(chosen)} is given twice; keep one")
+    return chosen
 
 
 @app.command("recommend")

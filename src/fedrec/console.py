@@ -65,6 +65,23 @@ class Lines(Listener):
             print(json.dumps(record), flush=True)
 
 
+class Noted(Listener):
+    """Another listener, and a note once all checks are passed and the work begins."""
+
+    def __init__(self, inner: Listener, note: str) -> None:
+        self.inner, self.note = inner, note
+
+    def started(self, run: Run) -> None:
+        err.print(f"note: {self.note}", style="dim")
+        self.inner.started(run)
+
+    def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
+        self.inner.round(log, score, progress)
+
+    def stop(self) -> None:
+        self.inner.stop()
+
+
 class Plain(Listener):
     """A line now and then where there is no terminal to draw on."""
 

@@ -1,43 +1,102 @@
-"""Several seeds of one config, each in its own folder, and their mean."""
+"""One config with one seed or several: where its runs are written, how they go on, and their mean."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
+from types import FrameType
+
+import typer
 
 from fedrec import console
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import Result, execute
+from fedrec.experiment.run import Listener, Result, execute
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, but with another exit code."""
+
+
+def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
+    """Refuse what would mix a run with the runs of several seeds, or would litter the current folder."""
+    single, several = (out / "config.toml").is_file(), any(out.glob("seed*/config.toml"))
+    if out == Path() and not (resume and (single or several)):  # also where a shell variable was empty
+        raise FedrecError("--out is empty or the current folder; name a folder for the run, e.g. --out runs/mine")
+    if single and seeds is not None:
+        raise FedrecError(f"{out} holds a single run; leave --seeds out to resume it, or choose another --out for them")
+    if several and seeds is None and not single:
+        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to go on with them, or "
+                          "choose another --out")  # fmt: skip
+
+
+def config_to_resume(out: Path, seeds: Sequence[int] | None) -> Path | None:
+    """The settings of the run in `out`, or of the first of its seeds that was begun; None where there is nothing."""
+    paths = (folder / "config.toml" for folder in _folders(out, seeds))
+    return next((path for path in paths if path.is_file()), None)
 
 
 def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resume: bool, quiet: bool,
               as_json: bool) -> list[Result]:  # fmt: skip
     """Run every seed and print what came out. Without `out` a free folder below runs/ is taken."""
-    planned = {}
-    for seed in seeds or [config.seed]:
-        one = dataclasses.replace(config, seed=seed)
-        folder = (out if seeds is None else out / f"seed{seed}") if out is not None else free_folder(one)
-        if not resume:
+    place = out if out is not None else _free_folder(config, seeds)
+    folders = _folders(place, seeds)
+    configs = [dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed]]
+    if not resume:
+        for folder in folders:
             RunFolder(folder).require_free()
-        planned[folder] = one
-    results = [_run_one(one, folder, resume, quiet, as_json) for folder, one in planned.items()]
+    listeners = [console.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
+    if resume and config_to_resume(place, seeds) is None:
+        listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
+    try:
+        with _sigterm_interrupts():
+            each = zip(configs, folders, listeners, strict=True)
+            results = [_run_one(one, folder, resume, listener, as_json) for one, folder, listener in each]
+    except KeyboardInterrupt as stop:
+        console.err.print(f"interrupted; to go on, repeat the command with --resume --out {shlex.quote(str(place))}")
+        if isinstance(stop, _Terminated):
+            raise typer.Exit(TERMINATED) from None
+        raise
     if len(results) > 1 and not as_json:
         _show_spread(results)
     return results
 
 
-def _run_one(config: RunConfig, folder: Path, resume: bool, quiet: bool, as_json: bool) -> Result:
-    listener = console.listener(f"{config.method} seed {config.seed}", quiet, as_json)
+def _folders(place: Path, seeds: Sequence[int] | None) -> list[Path]:
+    return [place] if seeds is None else [place / f"seed{seed}" for seed in seeds]
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Batch schedulers announce the end by SIGTERM: time enough to save. Only the main thread hears signals."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some send it twice, in the midst of the saving
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, as_json: bool) -> Result:
     try:
         result = execute(config, folder, resume, listener)
-    except KeyboardInterrupt:
-        listener.stop()
-        console.err.print(f"interrupted; to go on, repeat the command with --resume --out {folder}")
-        raise
     finally:
         listener.stop()
     _write_report(folder)
@@ -59,10 +118,11 @@ def _write_report(folder: Path) -> None:
         console.err.print(f"note: report.html was not written: {error}", markup=False)
 
 
-def free_folder(config: RunConfig) -> Path:
-    """runs/METHOD-DATA-PROTOCOL-seedN, with a number behind it if that is taken."""
+def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
+    """runs/METHOD-DATA-PROTOCOL-seedN, or without the seed for several; with a number behind it if that is taken."""
     data = Path(config.train).stem if config.train else Path(config.data).name
-    parts = [config.method, config.backbone or "", data, config.protocol, f"seed{config.seed}"]
+    seed = f"seed{config.seed}" if seeds is None else ""
+    parts = [config.method, config.backbone or "", data, config.protocol, seed]
     text = "-".join(part for part in parts if part)
     base = "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in text)[:150]  # a name may have 255 bytes
     for number in range(1, 10_000):

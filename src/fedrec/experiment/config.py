@@ -104,7 +104,7 @@ def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) ->
     if changed == ["rounds"]:
         number = old.get("rounds", "a fixed number of")
         raise FedrecError(
-            f"{where} has an --epsilon: its noise was chosen for {number} rounds, so their number cannot change; resume "
+            f"the noise of {where} was chosen for {number} rounds (--epsilon), so their number cannot change; resume "
             "without --rounds, or use another --out"
         )
     if changed:
