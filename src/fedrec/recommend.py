@@ -178,7 +178,7 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
     try:
         first = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FedrecError(f"cannot read the history {path}: {error}") from None
+        raise FedrecError(f"cannot read the history {path}: {getattr(error, 'strerror', None) or error}") from None
     lines = [line.strip() for line in first if line.strip()]
     if lines and not any(mark in lines[0] for mark in ",\t;|"):
         return {"new": lines[1:] if lines[0].lower() in ("item", "item_id", "movieid", "iid") else lines}

@@ -104,3 +104,10 @@ def test_order_without_times_is_noted(method: str, params: dict[str, Any], times
                      time="real" if times else "none", name="mine")  # fmt: skip
     notes = Run(make_config({"method": method, "params": params}), table).notes
     assert any("the data has no times" in note for note in notes) == (bool(params) and not times)
+
+
+def test_a_single_user_leaves_nothing_to_rank() -> None:
+    """What is advised where k is too large must not be refused in turn."""
+    table = from_raw(np.zeros(6, np.int64), np.arange(6), name="mine")
+    with pytest.raises(FedrecError, match="nobody has more than one candidate, so there is nothing to rank"):
+        Run(make_config({"method": "fedmf", "protocol": "honest,min_interactions=3,ks=1,select_metric=ndcg@1"}), table)

@@ -69,6 +69,8 @@ class Prepared:
     def require_candidates(self) -> None:
         """Metrics at k ask for somebody with more than k candidates: otherwise every list is a hit."""
         most = int(max(targets.n_candidates.max() for targets in (self.valid, self.test) if targets is not None))
+        if most < 2:
+            raise FedrecError("nobody has more than one candidate, so there is nothing to rank; give more items")
         if max(self.protocol.ks) >= most:
             k = max(1, most // 4)
             raise FedrecError(
