@@ -11,8 +11,7 @@ from fedrec.methods import methods
 from fedrec.methods.cs_pfedrec import CsPFedRec
 from fedrec.methods.fedmvmf import FedMVMF
 from fedrec.methods.ifedrec import IFedRec
-from fedrec.testing import tiny_world
-from fedrec.testing.boundary import require_attributes_stay
+from fedrec.testing import require_attributes_stay, tiny_world
 
 SAYING_SO = [name for name, cls in methods().items() if cls.attributes == "server" and not cls.centralised]
 SMALL = {"ifedrec": {"dim": 4, "batch": 16, "lr": 0.1, "rate_scale": 0.2, "align": 5.0}}

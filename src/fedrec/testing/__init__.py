@@ -6,12 +6,14 @@
         def reference(self, data, rounds):  # optional: the same by a plain loop over clients
             return {"server.item": ..., "scores": ...}
 
+A method that keeps attributes at the server has one more to pass, `require_attributes_stay(method, tiny_world())`.
 Importing this module needs no test framework: the checks are plain asserts, and a check that does not apply raises
 `unittest.SkipTest`, which pytest reports as skipped.
 """
 
 from __future__ import annotations
 
+from fedrec.testing.boundary import require_attributes_stay
 from fedrec.testing.messages import Watched, dense_uploads, encoded
 from fedrec.testing.suite import MethodTests
 from fedrec.testing.worlds import (
@@ -37,6 +39,7 @@ __all__ = [
     "dense_uploads",
     "encoded",
     "outcome",
+    "require_attributes_stay",
     "run",
     "state_of",
     "tiny_world",

@@ -16,7 +16,6 @@ from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors
 from fedrec.federation.samples import negatives
 from fedrec.federation.simulator import Simulator, _Home
-from fedrec.testing.boundary import require_attributes_stay
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
 from fedrec.testing.worlds import (
     LAYOUTS,
@@ -256,8 +255,3 @@ class MethodTests:
             assert bool((~drawn).any()), "the world is too small for this check"
             assert_close({"item": end[~drawn]}, {"item": start[~drawn]}, 1e-12, "rows that no client drew")
             assert not torch.equal(end[drawn], start[drawn]), "no row moved"
-
-    def test_attributes_stay_at_the_server(self) -> None:
-        if self.method.attributes != "server" or self.method.centralised:
-            raise SkipTest("no attributes that must stay at the server")
-        require_attributes_stay(self.method, self.data())
