@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +80,7 @@ def run_command(
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec.commands.run import config_to_resume, require_place, run_seeds
     from fedrec.experiment.config import make_config, read_config
+    from fedrec.experiment.params import parse_settings
 
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
@@ -101,24 +101,10 @@ def run_command(
     if None not in (data, train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
-    values["params"] = {**values.get("params", {}), **_settings_once(set_ or [])}
+    values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
     if not resume and values.get("delta") is not None and not values.get("privacy") and values.get("epsilon") is None:
         raise FedrecError("--delta alone protects nothing; add --privacy clip=1 --epsilon 8, or leave it out")
     run_seeds(make_config(values), chosen, out, resume, quiet, json_)
-
-
-def _settings_once(settings: list[str]) -> dict[str, str]:
-    from fedrec.experiment.params import parse_settings
-
-    values = parse_settings(settings)
-    names = [setting.partition("=")[0].strip() for setting in settings]
-    if len(values) < len(names):
-        raise FedrecError(f"--set {_repeated(names)} is given twice; keep one")
-    return values
-
-
-def _repeated(values: Iterable[Any]) -> Any:
-    return next(value for value, count in Counter(values).items() if count > 1)
 
 
 def _seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
@@ -131,7 +117,7 @@ def _seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
     except ValueError:
         raise FedrecError(f"--seeds {seeds}: write whole numbers with commas, e.g. 0,1,2") from None
     if len(set(chosen)) < len(chosen):
-        raise FedrecError(f"--seeds {seeds}: seed {_repeated(chosen)} is given twice; keep one")
+        raise FedrecError(f"--seeds {seeds}: seed {max(chosen, key=chosen.count)} is given twice; keep one")
     return chosen
 
 
@@ -247,7 +233,7 @@ def compare_command(
 @app.command("report")
 def report_command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders of run folders.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The file; default report.html in the first folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: report.html or comparison.html in the first.")] = None,
     references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
     figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
@@ -275,7 +261,9 @@ def report_command(
         return
     if set_:
         raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
-    path = write_report(find_runs(runs), out or runs[0] / "report.html", references, users, console.progress)
+    found = find_runs(runs)
+    name = "report.html" if len(found) == 1 or found[0].folder != runs[0] else "comparison.html"  # keeps a run's own
+    path = write_report(found, out or runs[0] / name, references, users, console.progress)
     console.out.print(f"{path} written")
 
 

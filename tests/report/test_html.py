@@ -186,6 +186,10 @@ def test_every_run_leaves_a_report_and_the_command_makes_others(cli: Cli, tmp_pa
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == "b/page.html written\n"
     assert "Run report" in Reader(tmp_path / "b" / "page.html").text
+    assert cli("run", "popularity", *SMALL[:2], "--out", "c", "-q").code == 0
+    before = (tmp_path / "a" / "report.html").read_bytes()
+    assert cli("report", "a", "c").out == "a/comparison.html written\n"
+    assert (tmp_path / "a" / "report.html").read_bytes() == before
 
 
 @pytest.mark.parametrize(("words", "says"), [

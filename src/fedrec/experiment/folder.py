@@ -26,8 +26,8 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
     """Refuse to write over what was given to be read, and over the files of a run."""
     if out is None:
         return
-    place = out.resolve()
-    if any(path is not None and path.resolve() == place for path in read):
+    place = Path(os.path.realpath(out))  # resolve() stumbles over links in a circle
+    if any(path is not None and os.path.realpath(path) == str(place) for path in read):
         raise FedrecError(f"--out {out} would overwrite the file that is read; choose another name")
     if place.name in OWN and (place.parent / OWN[0]).exists():
         raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")

@@ -60,6 +60,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise FedrecError(f"--set {setting}: write key=value")
+        if key.strip() in values:
+            raise FedrecError(f"--set {key.strip()} is given twice; keep one")
         values[key.strip()] = value.strip()
     return values
 
