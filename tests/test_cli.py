@@ -93,8 +93,9 @@ def test_data_import_then_run_by_name(cli: Cli, tmp_path: Path) -> None:
     assert "--data mine" in done.out
     ran = cli("run", "popularity", "--data", "mine", "--quiet")
     assert (ran.code, ran.err) == (0, "")
-    fails(cli("data", "import", "mine[1].csv", "--name", "mine"), "taken")
-    fails(cli("data", "import", "mine[1].csv", "--name", "ml-100k"), "taken")
+    fails(cli("data", "import", "mine[1].csv", "--name", "mine"), "taken; use another, or remove")
+    fails(cli("data", "import", "mine[1].csv", "--name", "ml-100k"), "that of a built-in dataset")
+    assert "imported" in next(line for line in cli("data", "list").out.splitlines() if line.startswith("mine "))
     fails(cli("data", "import", "mine[1].csv", "--name", "../up"), "cannot be a name")
     fails(cli("data", "import", "none.csv", "--name", "other"), "no file")
     fails(

@@ -18,6 +18,7 @@ def data_list() -> None:
     """The named datasets and whether they are here."""
     from fedrec import console
     from fedrec.data import datasets, stored_splits
+    from fedrec.data.imported import imported_names, imported_path
 
     rows = []
     for entry in datasets():
@@ -27,6 +28,7 @@ def data_list() -> None:
         [split.name, str(split.available() or "not here"), f"published split: {split.citation}"]
         for split in stored_splits()
     ]
+    rows += [[name, str(imported_path(name)), "imported"] for name in imported_names()]
     console.table(["name", "where", "what"], rows)
 
 

@@ -16,6 +16,11 @@ def imported_path(name: str) -> Path:
     return cache_folder() / "imported" / f"{name}.csv"
 
 
+def imported_names() -> list[str]:
+    """All that were imported, by name."""
+    return sorted(path.stem for path in imported_path("").parent.glob("*.csv") if path.stem)
+
+
 def import_table(
     file: Path | str, name: str, columns: Mapping[str, str | int] | None = None, taken: tuple[str, ...] = ()
 ) -> tuple[Interactions, Guess, Path]:
@@ -23,10 +28,10 @@ def import_table(
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise FedrecError(f"'{name}' cannot be a name: use letters, digits, - and _")
     path = imported_path(name)
-    if name in taken or path.exists():
-        raise FedrecError(
-            f"the name '{name}' is taken ({path if path.exists() else 'a built-in dataset'}); use another"
-        )
+    if path.exists():
+        raise FedrecError(f"the name '{name}' is taken; use another, or remove {path} to import it anew")
+    if name in taken:
+        raise FedrecError(f"the name '{name}' is that of a built-in dataset; use another")
     data, guess = read_table(file, columns or None)
     write_csv(data, path)
     return data, guess, path
