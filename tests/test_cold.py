@@ -178,6 +178,12 @@ def test_items_that_arrive_after_training(folder: Path, tmp_path: Path, capsys: 
     assert score == pytest.approx(twin.score, rel=1e-5)
     fedrec("cold-add", str(folder), str(new), "--user", "5")
     assert "new-1" in capsys.readouterr().out
+    with pytest.raises(FedrecError, match="no new items to rank"):
+        recommender.add([])
+    recommender.run.simulator.server["attributes"][3] += 1
+    with pytest.raises(FedrecError, match="computed otherwise than they are now"):
+        recommender.add([Arrival("another", ("tag1",))])
+    recommender.run.simulator.server["attributes"][3] -= 1
     with pytest.raises(FedrecError, match="already in this run"):
         recommender.add([Arrival("0", ("tag1",))])
 

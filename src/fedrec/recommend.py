@@ -24,6 +24,8 @@ from fedrec.experiment.run import Run
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import State
 
+CLOSE = 1e-2  # attributes have variance 1; other machines round otherwise
+
 
 @dataclass(frozen=True)
 class Recommendation:
@@ -64,6 +66,13 @@ class Recommender:
         run = self.run
         if run.method.attributes == "none":
             raise FedrecError(f"{run.method.name} knows nothing of attributes; train with ifedrec --protocol ifedrec")
+        if not arrivals:
+            raise FedrecError("there are no new items to rank; give at least one")
+        known = torch.from_numpy(run.prepared.described[0])
+        trained = run.simulator.server["attributes"][: len(known)].to("cpu", known.dtype)
+        if known.shape != trained.shape or not torch.allclose(known, trained, atol=CLOSE):
+            raise FedrecError("the attributes of this run were computed otherwise than they are now, so new items "
+                              "cannot be put beside them; train again")  # fmt: skip
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
             raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items names of their own")
         vectors, unknown = run.prepared.described[1].arriving(arrivals)

@@ -231,6 +231,6 @@ def test_new_items_that_tie_are_counted(tmp_path: Path) -> None:
     rule = protocol("ifedrec,ks=2,select_metric=recall@2")
     new = table.n_items - prepare(table, rule, items=str(same)).n_trained
     assert prepare(table, rule, items=str(same)).alike == (
-        f"{new - 1} of {new} new items have the same attributes as another one and tie with it",
+        f"{new - 1} of {new} new items have the attributes of one before them and tie with it",
     )
     assert prepare(table, rule, items=str(other)).alike == ()

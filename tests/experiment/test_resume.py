@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import save_file
 
@@ -383,3 +384,13 @@ def test_others_may_read_a_run_as_far_as_its_owner_lets_them(tmp_path: Path) -> 
     execute(CONFIGS["local"], tmp_path / "run")
     modes = {path.name: path.stat().st_mode for path in (tmp_path / "run").iterdir() if path.is_file()}
     assert len(set(modes.values())) == 1, modes
+
+
+def test_data_handed_over_without_a_version_is_told_by_its_rows(tmp_path: Path) -> None:
+    table = load(SMALL)
+    given = replace(table, version="")
+    other = replace(given, item=np.roll(given.item, 1))
+    for data, rounds in ((given, 2), (given, 3)):
+        execute(replace(PLAIN, rounds=rounds), tmp_path / "run", resume=True, data=data)
+    with pytest.raises(FedrecError, match=r"was made with .*@rows-"):
+        execute(replace(PLAIN, rounds=4), tmp_path / "run", resume=True, data=other)

@@ -32,6 +32,24 @@ class SendsAttributesLater(IFedRec):
         return more(down, seen=server["attributes"]) if round else down
 
 
+class SendsACopy(IFedRec):
+    """Under another name, as if it had been learned."""
+
+    def init_server(self, world, attributes=None):
+        return super().init_server(world, attributes) | {"content": attributes.clone()}
+
+    def broadcast(self, server, clients, round):
+        return more(super().broadcast(server, clients, round), content=server["content"])
+
+
+class SendsWhatIsAlike(FedMVMF):
+    def init_server(self, world, attributes=None):
+        return super().init_server(world, attributes) | {"alike": attributes @ attributes.T}
+
+    def broadcast(self, server, clients, round):
+        return more(super().broadcast(server, clients, round), alike=server["alike"])
+
+
 class OffersFactorsOfAttributes(FedMVMF):
     def offer(self, server, clients, round, items):
         down = super().offer(server, clients, round, items)
@@ -57,6 +75,8 @@ class UploadsMarkedRows(FedMVMF):
 
 
 LEAKS = {
+    SendsACopy: "the broadcast of ifedrec in round 0: 'content' tells attributes",
+    SendsWhatIsAlike: "the broadcast of fedmvmf in round 0: 'alike' tells attributes",
     OffersAttributes: "the offer of ifedrec in round 0: 'seen' tells attributes",
     SendsAttributesLater: "the broadcast of ifedrec in round 1: 'seen' tells attributes",
     OffersFactorsOfAttributes: "the offer of fedmvmf in round 0: 'item' tells attributes",

@@ -82,6 +82,20 @@ def test_a_default_that_is_written_out_is_no_other_configuration(copies: Path) -
     assert first.label.count("init_std") == 0
 
 
+def test_seeds_of_a_run_are_found_below_a_folder_of_runs(runs: Path) -> None:
+    found = compare(find_runs([runs / "runs"]))
+    assert [(row.method, row.seeds) for row in found.rows] == [("ease", 1), ("fedmf", 2)]
+
+
+def test_a_backbone_among_the_parameters_has_its_own_defaults(copies: Path) -> None:
+    """The network of PFedRec has another rate than its linear scorer: to name that one is no default."""
+    first = find_runs([copies / "fedmf"])[0]
+    configs = [{**first.config, "method": "pfedrec", "backbone": None, "params": {"backbone": "ncf", **more}}
+               for more in ({}, {"lr": method_of(make_config({"method": "pfedrec"})).lr})]  # fmt: skip
+    labels = [replace(first, config=config).label for config in configs]
+    assert labels[0] != labels[1]
+
+
 def test_protocols_are_not_mixed(runs: Path, cli: Cli) -> None:
     with pytest.raises(FedrecError, match="different protocols"):
         compare(find_runs([runs / "runs" / "fedmf", runs / "leaky"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -169,6 +170,7 @@ def _take_csr(indptr: Ints, values: Ints, rows: NDArray[Any]) -> tuple[Ints, Int
 def _overlap(held_out: Ints, excluded: Sequence[Pairs], n_items: int, names: Sequence[str]) -> FedrecError:
     """The error for pairs that are to be ranked and masked at once, with the first two parts that share some."""
     shared = (np.isin(held_out, pair_keys([part], n_items)).sum() for part in excluded)
-    count, other = next((int(count), name) for count, name in zip(shared, names[1:], strict=False) if count)
+    named = zip(shared, chain(names[1:], repeat("training")), strict=False)
+    count, other = next((int(count), name) for count, name in named if count)
     pairs = "1 user-item pair is" if count == 1 else f"{count:,} user-item pairs are"
     return FedrecError(f"{pairs} in both the {other} and the {names[0]} part; keep each pair in one part only")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         mode = temporary.stat().st_mode  # safetensors makes files that only their owner can read
         try:
             save_file(plain, temporary, metadata={"fedrec": text})
-            temporary.chmod(mode)
+            with suppress(OSError):  # some mounts know no modes
+                temporary.chmod(mode)
         except SafetensorError as error:  # its only word for a full disk
             raise FedrecError(f"cannot write {path}: {error}; free some space, then go on with --resume") from error
 

@@ -57,10 +57,10 @@ class Prepared:
     def alike(self) -> tuple[str, ...]:
         """A remark where many new items have the attributes of another one, with which they tie."""
         new = self.described[0][self.n_trained :]
-        tied = len(new) - len(np.unique(new, axis=0)) if len(new) > 1 else 0
-        if tied < TIED * len(new):
+        tied = len(new) - len({row.tobytes() for row in new})
+        if not tied or tied < TIED * len(new):
             return ()
-        return (f"{tied:,} of {len(new):,} new items have the same attributes as another one and tie with it",)
+        return (f"{tied:,} of {len(new):,} new items have the attributes of one before them and tie with it",)
 
     def item_counts(self) -> np.ndarray:
         """Training interactions per item."""

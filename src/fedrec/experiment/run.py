@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,10 +101,13 @@ class Run:
         self._best: dict[str, Tensor] | None = None
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
 
-    @property
+    @cached_property
     def data(self) -> str:
-        """Which data, and which version of it."""
-        return f"{self.prepared.source.name}@{self.prepared.source.version}"
+        """Which data, and which version of it; a checksum where it was handed over without one."""
+        source = self.prepared.source
+        parts = [part for part in (source.user, source.item, source.timestamp) if part is not None]
+        rows = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+        return f"{source.name}@{source.version or 'rows-' + rows.hexdigest()[:12]}"
 
     @property
     def notes(self) -> list[str]:
@@ -348,12 +354,12 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
     RunFolder(out).require_free()
     run = Run(config, data, method)
     folder = RunFolder.create(out, config.to_dict())
-    try:
-        with folder.held():
+    with folder.held():
+        try:
             return run.execute(folder, listener)
-    except FedrecError:
-        folder.discard_unused()
-        raise
+        except FedrecError:
+            folder.discard_unused()
+            raise
 
 
 def run(

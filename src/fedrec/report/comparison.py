@@ -55,13 +55,15 @@ class FinishedRun:
 def _beside_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config without what its method, backbone and preset have by themselves; whole where they are not known."""
     try:
-        plain = build_method(config["method"], backbone=config.get("backbone"), preset=config.get("preset"))
-        given = {key: convert(type(plain), key, value) for key, value in config.get("params", {}).items()}
+        params = config.get("params", {})
+        backbone = config.get("backbone") or params.get("backbone")
+        plain = build_method(config["method"], backbone=backbone, preset=config.get("preset"))
+        given = {key: convert(type(plain), key, value) for key, value in params.items()}
     except FedrecError:
         return dict(config)
-    params = {key: value for key, value in given.items() if getattr(plain, key) != value}
+    apart = {key: value for key, value in given.items() if getattr(plain, key) != value}
     rounds = None if config.get("rounds") == plain.rounds else config.get("rounds")
-    return {**config, "params": params, "rounds": rounds}
+    return {**config, "params": apart, "rounds": rounds}
 
 
 def diverged(summaries: Sequence[Mapping[str, Any]]) -> int:
@@ -146,13 +148,14 @@ def read_run(folder: Path) -> FinishedRun:
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
-    """Run folders among the paths and right below them (as --seeds writes them)."""
+    """Run folders among the paths and below them, those of several seeds (as --seeds writes them) one level deeper."""
     found = []
     for path in paths:
         if (path / "config.toml").exists():
             found.append(read_run(path))
             continue
-        below = sorted(child.parent for child in path.glob("*/config.toml")) if path.is_dir() else []
+        patterns = ("*/config.toml", "*/seed*/config.toml") if path.is_dir() else ()
+        below = sorted(child.parent for pattern in patterns for child in path.glob(pattern))
         if not below:
             raise FedrecError(f"{path} holds no run: give folders that fedrec run has written")
         found += [read_run(folder) for folder in below]

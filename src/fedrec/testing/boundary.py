@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,9 +28,8 @@ def require_attributes_stay(method: Method, data: ClientData) -> None:
                       f"the broadcast {what}")  # fmt: skip
         _require_same(method.offer(first, everyone, round, items), method.offer(second, everyone, round, items),
                       f"the offer {what}")  # fmt: skip
-        answers = [method.answer(server, everyone, round) for server in (first, second)]
-        if answers[0] is not None and answers[1] is not None:
-            _require_same(answers[0], answers[1], f"the answer {what}")
+        one, other = (method.answer(server, everyone, round) or Down() for server in (first, second))
+        _require_same(one, other, f"the answer {what}")
     _require_learned_uploads(method, data)
 
 
@@ -38,10 +39,16 @@ def _attributes(world: World, seed: int) -> Tensor:
 
 
 def _unlearned(method: Method, world: World, seed: int) -> Tensors:
-    """A server that knows attributes and has forgotten all it learned: what still differs with them is not learned."""
-    server = method.init_server(world, _attributes(world, seed))
-    kept = {name: name == "attributes" or not value.is_floating_point() for name, value in server.items()}
-    return {name: value if kept[name] else torch.zeros_like(value) for name, value in server.items()}
+    """A server that knows attributes and has forgotten all it learned: what still differs with them is not learned.
+
+    What is learned starts at random and differs between seeds of the world; the rest is made of attributes alone.
+    """
+    x = _attributes(world, seed)
+    server, other = (method.init_server(replace(world, seed=start), x) for start in (0, 1))
+    learned = {
+        name: value.is_floating_point() and not torch.equal(value, other[name]) for name, value in server.items()
+    }
+    return {name: torch.zeros_like(value) if learned[name] else value for name, value in server.items()}
 
 
 def _require_same(left: Down, right: Down, what: str) -> None:
