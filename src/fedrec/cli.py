@@ -102,8 +102,6 @@ def run_command(
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
-    if not resume and values.get("delta") is not None and not values.get("privacy") and values.get("epsilon") is None:
-        raise FedrecError("--delta alone protects nothing; add --privacy clip=1 --epsilon 8, or leave it out")
     run_seeds(make_config(values), chosen, out, resume, quiet, json_)
 
 

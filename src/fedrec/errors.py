@@ -30,3 +30,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:
 def some(names: Iterable[str]) -> str:
     """The first few, short enough for one line."""
     return ", ".join(f"{name:.40}" for name in list(names)[:3])
+
+
+def reason(error: Exception) -> str:
+    """Why a file could not be read or written, without numbers that only systems know."""
+    return str(getattr(error, "strerror", None) or error)

@@ -16,7 +16,7 @@ from fedrec.data import read_table
 from fedrec.data.atomic import atomic_file
 from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, reason
 from fedrec.evaluation import top_k
 from fedrec.experiment.config import make_config, read_config
 from fedrec.experiment.folder import RunFolder
@@ -187,7 +187,7 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
     try:
         first = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise FedrecError(f"cannot read the history {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FedrecError(f"cannot read the history {path}: {reason(error)}") from None
     lines = [line.strip() for line in first if line.strip()]
     if lines and not any(mark in lines[0] for mark in ",\t;|"):
         return {"new": lines[1:] if lines[0].lower() in ("item", "item_id", "movieid", "iid") else lines}

@@ -151,7 +151,7 @@ def from_prepared(prepared: Prepared, rounds: int = 100, quick: bool = False) ->
     world = World(items=prepared.n_trained, clients=prepared.partition.n_clients)
     sampled = targets.candidates
     return Case(
-        title=f"{source.name}@{source.version} under {protocol.label}",
+        title=f"{source.label} under {protocol.label}",
         split=prepared.split,
         targets=targets,
         full=targets if sampled is None else _all_items(prepared),

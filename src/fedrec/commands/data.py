@@ -59,7 +59,7 @@ def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None
     from fedrec.data import load
 
     data = load(spec, progress=console.download)
-    console.out.print(f"{data.name}@{data.version}: {data.n_users:,} users, {data.n_items:,} items, {len(data):,} rows")
+    console.out.print(f"{data.label}: {data.n_users:,} users, {data.n_items:,} items, {len(data):,} rows")
 
 
 @data_app.command("import")

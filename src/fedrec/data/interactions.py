@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,9 +127,21 @@ class Interactions:
     def __len__(self) -> int:
         return int(self.user.shape[0])
 
+    @property
+    def label(self) -> str:
+        """Which data, and which version of it."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    def identity(self) -> str:
+        """The label, with a checksum of the rows where there is no version to tell them by."""
+        if self.version:
+            return self.label
+        parts = [part for part in (self.user, self.item, self.timestamp) if part is not None]
+        rows = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+        return f"{self.name}@rows-{rows.hexdigest()[:12]}"
+
     def __repr__(self) -> str:
-        label = f"{self.name}@{self.version}" if self.version else self.name
-        return f"<Interactions {label} users={self.n_users} items={self.n_items} interactions={len(self)}>"
+        return f"<Interactions {self.label} users={self.n_users} items={self.n_items} interactions={len(self)}>"
 
     def matrix(self) -> sp.csr_matrix:
         """[n_users, n_items] float32, 1 for every pair that occurs (however often)."""

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedrec.data.interactions import Interactions, ItemInfo
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, reason, some
 
 WORDS = ("tags", "title", "year")
 LARGEST = 1e30  # number, so that its square is one too
@@ -44,7 +44,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
     except csv.Error as error:
         raise FedrecError(f"cannot read the items {path}: {error}; look for a quote that is not closed") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise FedrecError(f"cannot read the items {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise FedrecError(f"cannot read the items {path}: {reason(error)}") from None
     names = rows[0][1] if rows else []
     _check_header(path, names, len(rows) - 1)
     found = [_line(place, names, row) for place, row in rows[1:]]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.errors import FedrecError, unknown
+from fedrec.errors import FedrecError, reason, unknown
 
 
 def _names(text: str) -> frozenset[str]:
@@ -51,8 +51,7 @@ def read_text(path: Path) -> bytes:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FedrecError(f"cannot read {path}: {reason}; check the file") from error
+        raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
     raw = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\0" in raw:
         raise FedrecError(f"{path} is not a text file; give a CSV, TSV or Parquet file")

@@ -14,7 +14,7 @@ import numpy as np
 from fedrec.data.atomic import atomic_file
 from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.sniff import Shape, bad_line, find_roles, read_text, sniff
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, reason
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,7 +91,7 @@ def write_csv(data: Interactions, path: Path | str) -> None:
     except (FileExistsError, NotADirectoryError) as error:
         raise FedrecError(f"cannot write {path}: {Path(path).parent} is not a folder; choose another place") from error
     except OSError as error:
-        raise FedrecError(f"cannot write {path}: {error.strerror or error}") from error
+        raise FedrecError(f"cannot write {path}: {reason(error)}") from error
 
 
 def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:

@@ -18,9 +18,6 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.prepare import Prepared
 
-OWN = ("config.toml", "metrics.jsonl", "summary.json", "per_user.csv", "items.csv", "users.csv",
-       "checkpoint.safetensors", "last.safetensors")  # fmt: skip
-
 
 def require_harmless(out: Path | None, *read: Path | None) -> None:
     """Refuse to write over what was given to be read, and over the files of a run."""
@@ -29,7 +26,8 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
     place = Path(os.path.realpath(out))  # resolve() stumbles over links in a circle
     if any(path is not None and os.path.realpath(path) == str(place) for path in read):
         raise FedrecError(f"--out {out} would overwrite the file that is read; choose another name")
-    if place.name in OWN and (place.parent / OWN[0]).exists():
+    near = RunFolder(place.parent)
+    if near.config.exists() and place in near.files():
         raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")
 
 
@@ -47,6 +45,11 @@ class RunFolder:
         self.per_user = path / "per_user.csv"
         self.best = path / "checkpoint.safetensors"
         self.last = path / "last.safetensors"
+        self.items = path / "items.csv"
+        self.users = path / "users.csv"
+
+    def files(self) -> list[Path]:
+        return [file for name, file in vars(self).items() if name != "path"]
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -138,9 +141,9 @@ class RunFolder:
         info = prepared.source.info
         titles = None if info is None else info.titles
         items = [prepared.source.item_ids] if titles is None else [prepared.source.item_ids, titles]
-        _write_columns(self.path / "items.csv", ["item", "title"][: len(items)], items)
+        _write_columns(self.items, ["item", "title"][: len(items)], items)
         users = prepared.partition.users
-        _write_columns(self.path / "users.csv", ["user", "client"],
+        _write_columns(self.users, ["user", "client"],
                        [prepared.source.user_ids[users], prepared.partition.client_of()[users]])  # fmt: skip
 
     def write_per_user(self, prepared: Prepared, evaluation: Evaluation) -> None:

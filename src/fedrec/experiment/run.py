@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec import data as rooms
 from fedrec.data import Interactions
-from fedrec.errors import DivergedError, FedrecError, unknown
+from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, protocol
 from fedrec.experiment import checkpoint
+from fedrec.experiment.checks import notes_of, require_cold, require_protected, require_selectable, stages_of
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
@@ -27,13 +26,9 @@ from fedrec.experiment.summary import summary_of
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
-from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
-from fedrec.methods import methods
-from fedrec.privacy.accountant import with_budget
 
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
-FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
 
 
 class Listener:
@@ -72,7 +67,7 @@ class Run:
         self.memory = parse_memory(config.memory)
         self.method: Method = method or method_of(config)
         self.protocol: Protocol = protocol(config.protocol)
-        _require_selectable(self.protocol)
+        require_selectable(self.protocol)
         self.rules = Rules(
             self.method.rounds,
             config.eval_every,
@@ -81,11 +76,11 @@ class Run:
             self.method.may_stop,
             self.method.settled,
         )
-        self.stages = self._stages()
+        self.stages = stages_of(config, self.method)
         device = device_named(config.device)
         self.prepared = self._prepare(data)
         self.prepared.require_candidates()
-        self._require_cold()
+        require_cold(self)
         self.world = World(
             items=self.prepared.n_trained,
             clients=self.prepared.partition.n_clients,
@@ -96,67 +91,24 @@ class Run:
         self.simulator = Simulator(
             self.method, self.prepared.clients(self.world), self.stages, self.memory, self._attributes()
         )
-        self._require_protected()
+        require_protected(self)
         self.progress = Progress()
         self._best: dict[str, Tensor] | None = None
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
 
     @cached_property
     def data(self) -> str:
-        """Which data, and which version of it; a checksum where it was handed over without one."""
-        source = self.prepared.source
-        parts = [part for part in (source.user, source.item, source.timestamp) if part is not None]
-        rows = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
-        return f"{source.name}@{source.version or 'rows-' + rows.hexdigest()[:12]}"
+        return self.prepared.source.identity()
 
     @property
     def notes(self) -> list[str]:
         """What every report of this run should say."""
-        ignored = [name for name in FEDERATED if getattr(self.config, name) != getattr(RunConfig, name)]
-        central = self.method.centralised and ignored
-        here = [f"{self.method.name} has all data in one place; ignored: {', '.join(ignored)}"] if central else []
-        tied = self.prepared.alike if self.method.attributes != "none" and self.prepared.warm is not None else ()
-        blind = self.method.uses_order() and self.prepared.source.time == "none"
-        order = [f"the data has no times: {self.method.name} takes the order of its lines for that of events"]
-        return [*self.prepared.notes, *tied, *here, *(order if blind else []), *self.method.remarks(self.world)]
-
-    def _require_protected(self) -> None:
-        """Noise on an upload by name, and a budget, must fit what clients send; one of them says what that is."""
-        if not self.stages or self.method.blind_sum:
-            return
-        names, clear = self.simulator.preview()
-        for stage in self.stages:
-            if isinstance(stage, Noise) and names and stage.only not in ("", *names):
-                raise unknown("upload", stage.only, names)
-        if self.config.epsilon is not None and clear:
-            equal = "add --set shares=equal" if hasattr(self.method, "shares") else "use fedmf, which sends none"
-            raise FedrecError(f"--epsilon: {self.method.name} sends sample counts without noise, so no epsilon holds; "
-                              f"{equal}")  # fmt: skip
-
-    def _require_cold(self) -> None:
-        """Items that nobody met in training have only their attributes to be ranked by."""
-        if self.prepared.warm is not None and self.method.attributes == "none":
-            able = ", ".join(name for name, method in methods().items() if method.attributes != "none")
-            raise FedrecError(f"{self.method.name} cannot rank items that training never met; use one of {able}")
+        return notes_of(self)
 
     def _attributes(self) -> Tensor | None:
         if self.method.attributes == "none":
             return None
         return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
-
-    def _stages(self) -> tuple[Stage, ...]:
-        stages, blind = parse_stages(self.config.privacy), self.method.blind_sum
-        if self.method.centralised and (stages or self.config.epsilon is not None):
-            raise FedrecError(
-                f"{self.method.name} has all data in one place and uploads nothing that could be protected; leave "
-                "--privacy and --epsilon out"
-            )
-        if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
-            raise FedrecError(f"sum-gaussian protects a blind sum, which {self.method.name} has not; use gaussian")
-        if self.config.epsilon is None:
-            return stages
-        budget = self.config.epsilon, self.config.delta
-        return with_budget(stages, self.method.rounds, *budget, blind, self.method.clips_apart)
 
     def _prepare(self, data: Interactions | None) -> Prepared:
         config, central = self.config, self.method.centralised
@@ -382,21 +334,10 @@ def run(
     values |= {name: value for name, value in params.items() if name in fields}
     own = {name: value for name, value in params.items() if name not in fields}
     table = data if isinstance(data, Interactions) else None
-    name = f"{data.name}@{data.version}" if isinstance(data, Interactions) else data
+    name = data.label if isinstance(data, Interactions) else data
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
     made = None if isinstance(method, str) else handed_over(method, values)
     return execute(make_config(values), None if out is None else Path(out), resume, data=table, method=made)
-
-
-def _require_selectable(protocol: Protocol) -> None:
-    """What selection needs must be measured; better to say so now than after the first round."""
-    for name in protocol.select_metric.split("+"):
-        if int(name.split("@")[1]) not in protocol.ks:
-            ks = "+".join(map(str, protocol.ks))
-            raise FedrecError(
-                f"the round is selected by {name}, but ks = {ks}; add select_metric=ndcg@{max(protocol.ks)} to "
-                "--protocol, or that k to ks"
-            )
 
 
 def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:

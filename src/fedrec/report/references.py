@@ -17,15 +17,8 @@ from fedrec.report.comparison import FinishedRun, read_run
 from fedrec.report.origin import at_hand
 
 REFERENCES = ("popularity", "local")
-PLACE = (
-    "data",
-    "protocol",
-    "silos",
-    "train",
-    "valid",
-    "test",
-    "attributes",
-)  # what a reference must share with the runs
+PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes")
+"""What a reference must share with the runs."""
 
 
 def silent(label: str) -> Listener:
