@@ -85,13 +85,13 @@ def run_command(
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
     chosen = _seed_list(seeds, seed)
+    of_run = resume and config is None  # what is not said again stays as it was
     if out is not None:
         require_place(out, chosen, resume)
-        if resume and config is None:
-            config = config_to_resume(out, chosen)  # what is not said again stays as it was
+        config = config_to_resume(out, chosen) if of_run else config
     if resume and method is None and config is None:
         raise FedrecError(f"{out} holds no run to resume; start one with fedrec run METHOD --out {out}")
-    values: dict[str, Any] = read_config(config) if config else {}
+    values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
         "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,

@@ -18,7 +18,7 @@ from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
 from fedrec.errors import FedrecError, reason
 from fedrec.evaluation import top_k
-from fedrec.experiment.config import make_config, read_config
+from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import Run
 from fedrec.federation.clients import ClientData
@@ -48,7 +48,7 @@ class Recommender:
     def __init__(self, folder: Path | str, cold: bool = False) -> None:
         files = RunFolder.open(Path(folder))
         files.require_finished()
-        self.run = Run(make_config(read_config(files.config)))
+        self.run = Run(make_config(files.settings()))
         self.round = self.run.load_best(files)
         source = self.run.prepared.source
         self.user_ids, self.item_ids = source.user_ids, source.item_ids
@@ -87,7 +87,7 @@ class Recommender:
 
     def _scores(self) -> Iterator[tuple[np.ndarray, Tensor]]:
         items = torch.from_numpy(self.offered).to(self.run.world.device)
-        return self.run.simulator.scores(self.round, items)
+        return self.run.simulator.scores(self.round, items, self.run.known_at_test)
 
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
         index = self._find(self.user_ids, user, "user")

@@ -14,7 +14,7 @@ from fedrec import evaluation
 from fedrec.audit import Case, audit, from_protocol, ranking_checks, training_checks
 from fedrec.audit.draws import SampledDraws, add_compiled, add_torch
 from fedrec.audit.page import write_audit
-from fedrec.data import Interactions, synthetic
+from fedrec.data import Interactions, Split, synthetic
 from fedrec.evaluation import chance
 
 LEAKED = "honest,neg_pool=leaked,candidates=split198,ties=first"
@@ -103,6 +103,13 @@ def test_local_is_one_user_per_client_also_where_the_protocol_has_silos(world: I
         ("honest", ranking_checks.masks, "pass"),
         ("honest,mask_val_at_test=false", ranking_checks.masks, "fail"),
         ("honest,candidates=sampled99", ranking_checks.masks, "n/a"),
+        ("honest", ranking_checks.validation_masks, "pass"),
+        ("honest,mask_test_at_validation=true", ranking_checks.validation_masks, "fail"),
+        ("honest,candidates=sampled99", ranking_checks.validation_masks, "fail"),
+        ("fedcia,partition=4", ranking_checks.validation_masks, "pass"),
+        ("honest,split=cold-items", ranking_checks.validation_masks, "n/a"),
+        ("honest", ranking_checks.histories, "pass"),
+        ("honest,history_at_test=train", ranking_checks.histories, "pass"),
         ("honest", ranking_checks.sampled_candidates, "pass"),
         ("honest,candidates=sampled99", ranking_checks.sampled_candidates, "warn"),
         ("honest,candidates=split198", ranking_checks.repeated_candidates, "pass"),
@@ -113,6 +120,19 @@ def test_local_is_one_user_per_client_also_where_the_protocol_has_silos(world: I
 def test_each_check_hears_its_field(world: Interactions, spec: str, check: object, status: str) -> None:
     assert callable(check)
     assert check(case(world, spec)).status == status
+
+
+def test_a_history_that_holds_what_is_tested_fails(world: Interactions, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = case(world, "honest")
+    assert ranking_checks.histories(there).figure["more at test"] == len(there.split.valid)
+
+    def everything(split: Split) -> tuple[np.ndarray, np.ndarray]:
+        parts = (split.train, split.valid, split.test)
+        return np.concatenate([part.user for part in parts]), np.concatenate([part.item for part in parts])
+
+    monkeypatch.setattr("fedrec.data.before_test", everything)
+    found = ranking_checks.histories(there)
+    assert (found.status, found.figure["tested at test"]) == ("fail", len(there.split.test))
 
 
 def test_an_evaluation_that_swallows_nan_fails(world: Interactions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,12 @@ class TestMasks:
 
     def test_candidates(self) -> None:
         valid, test = candidate_targets(self.train, self.valid, self.test, 6, protocol())
+        assert candidates_of(valid) == {2, 3, 4, 5}
+        assert candidates_of(test) == {3, 4, 5}
+
+    def test_test_item_masked_at_validation(self) -> None:
+        asked = protocol("honest,mask_test_at_validation=true")
+        valid, test = candidate_targets(self.train, self.valid, self.test, 6, asked)
         assert candidates_of(valid) == {2, 4, 5}
         assert candidates_of(test) == {3, 4, 5}
 

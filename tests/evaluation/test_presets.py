@@ -54,6 +54,15 @@ def test_users_that_stay(name: str) -> None:
     assert tuple(PRESETS[name].min_interactions_for(data) for data in ("ml-1m", "ml-100k")) == FEWEST[name]
 
 
+def test_what_validation_masks_and_what_a_history_holds_at_test() -> None:
+    found = {name: (preset.mask_test_at_validation, preset.history_at_test) for name, preset in PRESETS.items()}
+    assert found == {
+        "honest": (False, "all"), "honest-time": (False, "all"), "fedrkg-honest": (False, "all"),
+        "fedca": (True, "train"), "fedrap": (True, "train"), "pfedrec": (True, "train"), "cgfedrec": (True, "train"),
+        "fedrkg": (True, "train"), "fedcia": (False, "train"), "ifedrec": (False, "train"),
+    }  # fmt: skip
+
+
 def test_fedcia() -> None:
     preset = PRESETS["fedcia"]
     assert values(preset, ("split", "test_share", "valid_share")) == ("ratio", 0.2, 0.1)
@@ -76,7 +85,7 @@ def test_ifedrec() -> None:
 def test_what_is_honest() -> None:
     honest = {name for name, preset in PRESETS.items() if not preset.leaks}
     assert honest == {"honest", "honest-time", "fedrkg-honest"}
-    assert len(PRESETS["fedca"].leaks) == 5  # pool, selection, candidates, ties, time
+    assert len(PRESETS["fedca"].leaks) == 6  # pool, selection, candidates, ties, mask at validation, time
     assert not any("negatives" in leak for name in ("fedcia", "ifedrec") for leak in PRESETS[name].leaks)
 
 

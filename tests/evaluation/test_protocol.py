@@ -25,6 +25,8 @@ OTHER = {
     "neg_pool": "leaked",
     "candidates": "split198",
     "mask_val_at_test": "false",
+    "mask_test_at_validation": "true",
+    "history_at_test": "train",
     "ties": "item_id",
     "select_metric": "recall@20+recall@50",
     "select_on": "test",
@@ -81,8 +83,31 @@ def test_label_is_sorted_and_names_only_differences() -> None:
     ],
 )
 def test_leaks_are_confessed(override: str, word: str) -> None:
-    (sentence,) = protocol(f"honest,{override}").leaks
+    sentence, *implied = protocol(f"honest,{override}").leaks
     assert word in sentence
+    assert len(implied) == ("candidates" in override)  # sampled candidates lie outside the test items
+
+
+def test_test_items_kept_from_validation_are_confessed() -> None:
+    (sentence,) = protocol("honest,mask_test_at_validation=true").leaks
+    assert "enters the choice of the round" in sentence
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "value"),
+    [
+        ("honest,candidates=sampled99", "mask_test_at_validation", True),
+        ("honest,candidates=split198", "mask_test_at_validation", True),
+        ("honest,split=cold-items", "history_at_test", "train"),
+    ],
+)
+def test_what_follows_from_another_field_is_set_with_it(spec: str, field: str, value: object) -> None:
+    found = protocol(spec)
+    assert getattr(found, field) == value != getattr(protocol(), field)
+    assert found.label == spec
+    assert protocol(found.label) == found
+    with pytest.raises(FedrecError, match=f"needs {field}={text(value)}"):
+        protocol(f"{spec},{field}={text(getattr(protocol(), field))}")
 
 
 @pytest.mark.parametrize(

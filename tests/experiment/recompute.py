@@ -29,7 +29,7 @@ def histories(path: Path) -> dict[str, set[str]]:
     return found
 
 
-def scorer(method: str, tensors: dict[str, np.ndarray], users: list[str], items: list[str], train: dict[str, set[str]]):
+def scorer(method: str, tensors: dict[str, np.ndarray], users: list[str], items: list[str], known: list[dict]):
     """user id -> score of every item in the order of items.csv."""
     if method == "fedmf":
         table, vectors = tensors["server.item"].astype(float), tensors["user.all.user"].astype(float)
@@ -40,7 +40,7 @@ def scorer(method: str, tensors: dict[str, np.ndarray], users: list[str], items:
     if method == "ease":
         weight = tensors["client.all.weight"][0].astype(float)
         place = {item: k for k, item in enumerate(items)}
-        return lambda user: sum(weight[place[item]] for item in train[user]).tolist()
+        return lambda user: sum(weight[place[item]] for part in known for item in part[user]).tolist()
     raise SystemExit(f"no scorer for {method}")
 
 
@@ -71,10 +71,10 @@ def main() -> None:
     method, run, split = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     train, valid, test = (histories(split / f"{part}.csv") for part in ("train", "valid", "test"))
     items, users = column(run / "items.csv", "item"), column(run / "users.csv", "user")
-    scores_of = scorer(method, load_file(run / "checkpoint.safetensors"), users, items, train)
+    about = method, load_file(run / "checkpoint.safetensors"), users, items
     found = {
-        "valid": judge(valid, [train, test], items, scores_of),
-        "test": judge(test, [train, valid], items, scores_of),
+        "valid": judge(valid, [train], items, scorer(*about, [train])),
+        "test": judge(test, [train, valid], items, scorer(*about, [train, valid])),
     }
     assert not any(name.split(".")[0] in ("fedrec", "torch") for name in sys.modules)
     print(json.dumps(found))

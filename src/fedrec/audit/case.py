@@ -23,6 +23,7 @@ from fedrec.federation.contract import World
 QUICK_ROUNDS = 20
 CELLS = 8_000_000  # scores held at once
 ABSENT = {
+    "validation": "there is no validation part",
     "negatives": "all items are ranked, none are sampled",
     "scores": "scores are audited from files: --train, --test and --scores",
     "times": "the data has no times",
@@ -60,6 +61,8 @@ class Case:
     """Items ranked per evaluated user, the held-out ones included."""
     k: int = 10
     ties: str = "expected"
+    validation: Targets | None = None
+    """What validation ranks, where that is known."""
     protocol: Protocol | None = None
     prepared: Prepared | None = None
     draws: Draws | None = None
@@ -158,6 +161,7 @@ def from_prepared(prepared: Prepared, rounds: int = 100, quick: bool = False) ->
         candidates=targets.n_candidates,
         k=min(protocol.ks, key=lambda k: abs(k - 10)),
         ties=protocol.ties,
+        validation=prepared.valid,
         protocol=protocol,
         prepared=prepared,
         draws=SampledDraws(prepared.clients(world), min(rounds, QUICK_ROUNDS) if quick else rounds),

@@ -21,6 +21,7 @@ from fedrec.evaluation.targets import Ints, pair_keys
 
 ABSENT = {
     "protocol": "a split from files has no protocol",
+    "validation": "what validation ranks is not known from files",
     "prepared": "how training draws its negatives is not known from files",
     "draws": "no --train-negatives were given",
     "negatives": "no --negatives were given",

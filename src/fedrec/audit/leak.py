@@ -32,6 +32,8 @@ CHECKS: tuple[Check, ...] = (
     Check("constant scorer", ranking_checks.constant_scorer, ("protocol",)),
     Check("NaN scores", ranking_checks.nan_scores, ("protocol",)),
     Check("masks", ranking_checks.masks, ("protocol",)),
+    Check("test items at validation", ranking_checks.validation_masks, ("validation", "protocol")),
+    Check("histories that scores are computed from", ranking_checks.histories, ("prepared",)),
     Check("repeated evaluation negatives", ranking_checks.repeated_candidates, ("negatives",)),
     Check("positives among evaluation negatives", ranking_checks.known_candidates, ("negatives",)),
     Check("test item among its negatives", ranking_checks.own_item_candidates, ("negatives",)),

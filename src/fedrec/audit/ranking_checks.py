@@ -9,7 +9,9 @@ from fedrec.audit.case import Case
 from fedrec.audit.finding import Finding, share_text
 from fedrec.audit.scored import spread
 from fedrec.errors import FedrecError
-from fedrec.evaluation.targets import pair_keys
+from fedrec.evaluation.targets import Ints, pair_keys
+from fedrec.federation.clients import ClientData, Histories
+from fedrec.federation.contract import World
 
 MOST_SPREAD = 0.01
 """How much of a metric may hang on the tie rule; published differences between methods are often about a point."""
@@ -108,6 +110,47 @@ def masks(case: Case) -> Finding:
     count = int(np.setdiff1d(known, masked, assume_unique=True).size)
     words = f"{count:,} training or validation items of evaluated users are ranked against the test items"
     return Finding("masks", "fail" if count else "pass", words + ".", {"not masked": count})
+
+
+def validation_masks(case: Case) -> Finding:
+    """A test item that is no candidate at validation tells the choice of the round which items will be tested."""
+    name, targets = "test items at validation", case.validation
+    assert targets is not None
+    test = case.keys("test")
+    test = np.setdiff1d(test[np.isin(test // case.n_items, targets.users)], case.keys("train", "valid"))
+    if case.new_items or not test.size:
+        return Finding(name, "n/a", "What is tested could not be a candidate at validation in any case.")
+    rows = np.repeat(targets.users, np.diff(targets.mask_indptr))
+    hidden = np.isin(test, pair_keys([(rows, targets.mask_items)], case.n_items))
+    count = int(hidden.sum())
+    words = f"{count:,} of {test.size:,} test items are kept from the candidates of their own user's validation"
+    end = ": which items are tested enters the choice of the round." if count else "."
+    return Finding(name, "fail" if count else "pass", words + end, {"kept out": count})
+
+
+def histories(case: Case) -> Finding:
+    """Validation is answered from what was trained on; test from nothing that is tested."""
+    assert case.prepared is not None
+    name, prepared = "histories that scores are computed from", case.prepared
+    data = prepared.clients(World(items=prepared.n_trained, clients=prepared.partition.n_clients))
+    known = prepared.known_at_test(data)
+    trained, at_test = (_keys(data, history, case.n_items) for history in (data.trained, known or data.trained))
+    early = int(np.setdiff1d(np.intersect1d(trained, case.keys("valid", "test")), case.keys("train")).size)
+    tested = int(np.intersect1d(at_test, case.keys("test")).size)
+    more = int(np.setdiff1d(at_test, trained).size)
+    words = (
+        f"At validation users are scored from their training items and {early:,} held-out ones, at test from {more:,} "
+        f"more, {tested:,} of which are tested"
+    )
+    fine = early == tested == 0
+    end = "." if fine else ": what is to be found is in the question."
+    figure = {"held-out at validation": early, "more at test": more, "tested at test": tested}
+    return Finding(name, "pass" if fine else "fail", words + end, figure)
+
+
+def _keys(data: ClientData, history: Histories, n_items: int) -> Ints:
+    user = np.repeat(data.users, np.diff(history.ptr))
+    return pair_keys([(user, history.items)], n_items)
 
 
 def sampled_candidates(case: Case) -> Finding:

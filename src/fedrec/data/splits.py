@@ -122,6 +122,23 @@ def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Sp
     return replace(split, notes=(*split.notes, f"{new} users of the test part have no training rows")) if new else split
 
 
+def before_test(split: Split) -> tuple[Array, Array]:
+    """Users and items of the training and validation rows, each user's from the earliest to the latest.
+
+    Where the parts follow one another in time, validation comes last; where they were cut at random or given, times
+    decide, as far as there are any.
+    """
+    parts = (split.train, split.valid)
+    user, item = (np.concatenate([getattr(part, column) for part in parts]) for column in ("user", "item"))
+    mixed = split.kind == "given" or split.kind.startswith("ratio")
+    if not mixed or any(part.timestamp is None for part in parts):
+        return user, item
+    both = replace(split.train, user=user, item=item, rating=None,
+                   timestamp=np.concatenate([part.timestamp for part in parts]))  # fmt: skip
+    order = _in_time(both)
+    return user[order], item[order]
+
+
 def write(split: Split, folder: Path | str) -> None:
     """Write train.csv, valid.csv and test.csv in original ids; each appears only when it is complete."""
     for name in ("train", "valid", "test"):

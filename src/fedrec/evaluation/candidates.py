@@ -26,14 +26,18 @@ def candidate_targets(
 ) -> tuple[Targets, Targets]:
     """Validation and test targets of a split under a protocol.
 
-    Each held-out part masks the other, except validation items at test where the protocol leaves them in.
+    At validation only training items are masked, unless the protocol hides the test items too; at test the validation
+    items as well, unless the protocol leaves them in.
     `dropped` are training items kept from the clients in a sparsity study: unknown to them, known to the judge.
     `seed` belongs to the data set, not to the run, and matters for sampled candidates only.
     """
     known = [train] if dropped is None else [train, dropped]
     cold = protocol.split == "cold-items"
     draws = _draw(protocol.candidates, (*known, valid, test), n_items, seed)
-    masks = ([*known, test], [*known, valid] if protocol.mask_val_at_test else known)
+    masks = (
+        [*known, test] if protocol.mask_test_at_validation else known,
+        [*known, valid] if protocol.mask_val_at_test else known,
+    )
     others = ("validation", "test")
     first, second = (
         Targets.build(

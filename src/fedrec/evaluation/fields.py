@@ -96,6 +96,8 @@ KINDS: dict[str, Kind] = {
     "neg_pool": _choice("honest", "leaked"),
     "candidates": _choice("full", "sampled99", "split198"),
     "mask_val_at_test": _BOOL,
+    "mask_test_at_validation": _BOOL,
+    "history_at_test": _choice("all", "train"),
     "ties": _choice(*TIES),
     "select_metric": _matching(rf"{_METRIC_AT_K}(\+{_METRIC_AT_K})*", "metric@k such as ndcg@10; several joined by +"),
     "select_on": _choice("validation", "test"),

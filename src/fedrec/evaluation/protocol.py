@@ -43,6 +43,10 @@ class Protocol:
     """`honest`: all items outside the user's training items; `leaked`: outside all of the user's items."""
     candidates: str = "full"
     mask_val_at_test: bool = True
+    mask_test_at_validation: bool = False
+    """Keep test items out of the candidates at validation, as some published code does."""
+    history_at_test: str = "all"
+    """What users' histories hold when test items are ranked: `train`, or `all`: the validation items as well."""
     ties: str = "expected"
     select_metric: str = "ndcg@10"
     """Metric that picks the round; several are added up: `recall@20+recall@50`."""
@@ -57,6 +61,9 @@ class Protocol:
     def __post_init__(self) -> None:
         for key, value in dataclasses.asdict(self).items():
             fields.check(key, value)
+        for key, value, other, implied, why in IMPLIED:
+            if getattr(self, key) == value and getattr(self, other) != implied:
+                raise FedrecError(f"{why}, so {key}={value} needs {other}={fields.text(implied)}")
 
     def min_interactions_for(self, dataset: str) -> int:
         """The minimum for a data set; a stored split such as `ml-1m:x` follows its data set."""
@@ -84,6 +91,7 @@ class Protocol:
         changed = {key for key in FIELDS if getattr(self, key) != getattr(preset, key)}
         if "min_interactions" in changed and not self.min_interactions_at:
             changed.discard("min_interactions_at")
+        changed -= {other for key, value, other, *_ in IMPLIED if key in changed and getattr(self, key) == value}
         return ",".join([self.name, *(f"{key}={fields.text(getattr(self, key))}" for key in sorted(changed))])
 
     @property
@@ -91,6 +99,15 @@ class Protocol:
         """One sentence for each choice that keeps the figures from being read as recommendation accuracy."""
         return tuple(sentence for key, value, sentence in LEAKS if getattr(self, key) == value)
 
+
+# (field, value, other field, what it must be, why): overriding the first by text sets the other as well.
+IMPLIED: tuple[tuple[str, Any, str, Any, str], ...] = (
+    *(
+        ("candidates", rule, "mask_test_at_validation", True, "sampled candidates lie outside all items of the user")
+        for rule in ("sampled99", "split198")
+    ),
+    ("split", "cold-items", "history_at_test", "train", "no model has met the cold items of the validation part"),
+)
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Protocol) if field.name != "name")
 
@@ -107,6 +124,11 @@ LEAKS: tuple[tuple[str, Any, str], ...] = (
     ("ties", "first", "among equal scores the held-out item is placed last, so a constant scorer gets 0"),
     ("ties", "item_id", "among equal scores the lower item id wins, so the numbering of items counts"),
     ("mask_val_at_test", False, "validation items compete with the test items"),
+    (
+        "mask_test_at_validation",
+        True,
+        "test items are no candidates at validation, so which items are tested enters the choice of the round",
+    ),
     ("time", "item_order", "items are ordered by first appearance in the file, which is not time"),
     ("time", "line_order", "interactions are ordered by line of the file, which need not be time"),
     ("time_missing", "item_order", "without time stamps, items are ordered by first appearance in the file"),
@@ -131,6 +153,8 @@ PRESETS: dict[str, Protocol] = {
             split_ties="first",
             neg_pool="leaked",
             candidates="sampled99",
+            mask_test_at_validation=True,
+            history_at_test="train",
             ties="first",
             select_metric="hr@10",
             select_on="test",
@@ -144,6 +168,8 @@ PRESETS: dict[str, Protocol] = {
             split_ties="first",
             neg_pool="leaked",
             candidates="sampled99",
+            mask_test_at_validation=True,
+            history_at_test="train",
             ties="first",
             select_metric="hr@10",
             select_on="test",
@@ -158,6 +184,8 @@ PRESETS: dict[str, Protocol] = {
             split_ties="first",
             neg_pool="leaked",
             candidates="split198",
+            mask_test_at_validation=True,
+            history_at_test="train",
             ties="first",
             select_metric="hr@10",
             select_last=True,
@@ -172,6 +200,8 @@ PRESETS: dict[str, Protocol] = {
             split_ties="first",
             neg_pool="leaked",
             candidates="split198",
+            mask_test_at_validation=True,
+            history_at_test="train",
             ties="first",
             select_metric="hr@5",
             patience=10,
@@ -183,6 +213,8 @@ PRESETS: dict[str, Protocol] = {
             time_missing="item_order",
             split_ties="first",
             neg_pool="leaked",
+            mask_test_at_validation=True,
+            history_at_test="train",
             patience=100,
             ks=(5, 10),
             metrics=("recall", "ndcg"),
@@ -197,6 +229,7 @@ PRESETS: dict[str, Protocol] = {
             valid_share=0.1,
             partition="100:contiguous",
             negatives=1,
+            history_at_test="train",
             ties="item_id",
             select_metric="f1_of_means@10",
             patience=10,
@@ -211,6 +244,7 @@ PRESETS: dict[str, Protocol] = {
             test_share=0.14,
             valid_share=0.0698,  # 6 of the 86 percent that the test part leaves
             negatives=5,
+            history_at_test="train",
             ties="item_id",
             select_metric="recall@20+recall@50+recall@100",
             select_last=True,
@@ -236,4 +270,7 @@ def protocol(spec: str = "honest") -> Protocol:
         changes[key] = fields.parse(key, value)
     if "min_interactions" in changes:
         changes.setdefault("min_interactions_at", ())
+    for key, value, other, implied, _ in IMPLIED:
+        if changes.get(key) == value:
+            changes.setdefault(other, implied)
     return dataclasses.replace(PRESETS[name], **changes)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
-from fedrec.experiment.config import require_same
+from fedrec.experiment.config import as_meant, require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
 from fedrec.version import __version__
@@ -117,7 +117,8 @@ def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], dat
     try:
         up, down = (tensors.pop(f"ledger.{way}").numpy().copy() for way in ("up", "down"))
         rounds = {int(number): entry for number, entry in about["ledger"].items()}
-        progress, made_with = Progress(**about["progress"]), about["config"]
+        progress, made_with = Progress(**about["progress"]), dict(about["config"])
+        made_with["protocol"] = as_meant(made_with["protocol"], about.get("format", 1))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, error) from None
     require_same(made_with, config, path)

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from fedrec.errors import FedrecError, unknown
+from fedrec.evaluation import protocol
 
+FORMAT = 2
+"""Of what a run folder holds. Format 1, which had no number, knew two fields of the protocol less."""
+FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train"
+"""What every run of format 1 did."""
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
 
 
@@ -81,20 +86,36 @@ def parse_memory(text: str) -> int:
     return int(size)
 
 
-def read_config(path: Path | str) -> dict[str, Any]:
-    """The values of a TOML file, checked for unknown keys. Flags given beside it win."""
+def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
+    """The values of a TOML file, checked for unknown keys. Flags given beside it win.
+
+    `of_run`: it is that of a run folder, and an old one says by its format what its protocol meant.
+    """
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise FedrecError(f"cannot read the config file {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FedrecError(f"{path} is not valid TOML: {error}") from None
+    written = values.pop("format", 1)
     known = {f.name for f in dataclasses.fields(RunConfig)}
     for name in values:
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
     _check_types(values)
+    if of_run:
+        values["protocol"] = as_meant(values.get("protocol", RunConfig.protocol), written)
     return values
+
+
+def as_meant(spec: str, written: Any) -> str:
+    """The protocol that a run of an earlier format had, in today's words."""
+    if written not in (1, FORMAT):
+        raise FedrecError(f"format {written} of a run folder is newer than this fedrec; upgrade fedrec to read it")
+    if written == FORMAT:
+        return spec
+    meant = protocol(f"{spec},{FIRST_FORMAT}")
+    return spec if protocol(spec) == meant else meant.label
 
 
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) -> None:

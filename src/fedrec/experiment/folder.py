@@ -16,6 +16,7 @@ import numpy as np
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
+from fedrec.experiment.config import FORMAT, read_config
 from fedrec.experiment.prepare import Prepared
 
 
@@ -94,6 +95,10 @@ class RunFolder:
         finally:
             os.close(place)
 
+    def settings(self) -> dict[str, Any]:
+        """The values of config.toml, as they were meant when the run was made."""
+        return read_config(self.config, of_run=True)
+
     def require_finished(self) -> None:
         if not self.summary.exists():
             raise FedrecError(
@@ -115,7 +120,7 @@ class RunFolder:
         import tomli_w
 
         with atomic_file(self.config) as temporary:
-            temporary.write_text(tomli_w.dumps(dict(config)), encoding="utf-8")
+            temporary.write_text(tomli_w.dumps({"format": FORMAT, **config}), encoding="utf-8")
 
     def sweep(self) -> None:
         """Remove what a kill in the midst of writing left behind: our half-written files, and those of safetensors."""

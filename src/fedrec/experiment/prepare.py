@@ -14,7 +14,7 @@ from fedrec.data import Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
-from fedrec.federation.clients import ClientData, Forbidden
+from fedrec.federation.clients import ClientData, Forbidden, Histories
 from fedrec.federation.contract import World
 
 TIED = 0.1
@@ -95,6 +95,12 @@ class Prepared:
             negatives=self.protocol.negatives,
             forbidden=forbidden,
         )
+
+    def known_at_test(self, clients: ClientData) -> Histories | None:
+        """What users have met before the test items, to answer from; None where that is what was trained on."""
+        if self.protocol.history_at_test == "train" or not len(self.split.valid):
+            return None
+        return clients.histories(*rooms.before_test(self.split))
 
 
 def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,19 +14,21 @@ from torch import Tensor
 from fedrec import data as rooms
 from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
-from fedrec.evaluation import Evaluation, Evaluator, Protocol, Targets, protocol
+from fedrec.evaluation import Evaluation, Evaluator, Protocol, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import notes_of, require_cold, require_protected, require_selectable, stages_of
-from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config, require_same
+from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.experiment.summary import summary_of
+from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 
+Part = Literal["valid", "test"]
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
 
@@ -205,20 +207,22 @@ class Run:
         checkpoint.save(folder.best, tensors, {"round": round} | self._about())
 
     def _about(self) -> dict[str, Any]:
-        return {"config": self.config.to_dict(), "data": self.data}
+        return {"format": FORMAT, "config": self.config.to_dict(), "data": self.data}
 
     # -- evaluation --
 
-    def _targets(self) -> Targets | None:
-        return self.prepared.test if self.protocol.select_on == "test" else self.prepared.valid
+    @cached_property
+    def known_at_test(self) -> Histories | None:
+        """What users' lists are computed from when test items are ranked; None: what was trained on."""
+        return self.prepared.known_at_test(self.simulator.data)
 
     def _select(self, round: int) -> Score | None:
-        targets = self._targets()
-        if targets is None:
+        part: Part = "test" if self.protocol.select_on == "test" else "valid"
+        if part == "valid" and self.prepared.valid is None:
             return None
         started = time.perf_counter()
         needed = {name.split("@")[0] for name in self.protocol.select_metric.split("+")} | {"recall", "ndcg"}
-        means = self.evaluate(targets, round, tuple(sorted(needed))).mean()
+        means = self.evaluate(part, round, tuple(sorted(needed))).mean()
         return Score(self.protocol.selection_value(means), means, time.perf_counter() - started)
 
     def _look_before(self, round: int) -> None:
@@ -232,8 +236,12 @@ class Run:
         inside = dict(self.method.insight(self.simulator, round)) if self.rules.due(round) else {}
         return found | ({"inside": inside} if inside else {})
 
-    def evaluate(self, targets: Targets, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
-        """Rank every user's held-out items with the simulator's present state."""
+    def evaluate(self, part: Part, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
+        """Rank every user's held-out items of a part with the simulator's present state."""
+        targets = self.prepared.test if part == "test" else self.prepared.valid
+        if targets is None:
+            raise FedrecError("there is no validation part to evaluate; give one with --valid")
+        known = self.known_at_test if part == "test" else None
         counts, ranked = self.prepared.item_counts(), None
         if self.prepared.warm is not None and targets.catalogue is not None:
             ranked = torch.from_numpy(targets.catalogue).to(self.world.device)
@@ -246,7 +254,7 @@ class Run:
             item_counts=counts,
         )
         try:
-            for users, scores in self.simulator.scores(round, ranked):
+            for users, scores in self.simulator.scores(round, ranked, known):
                 evaluator.update(users, scores)
         except DivergedError as error:
             raise DivergedError(error.what, self.method.remedy()) from None
@@ -279,8 +287,8 @@ class Run:
 
     def _finish(self, folder: RunFolder | None, chosen: int) -> Result:
         started = time.perf_counter()
-        test = self.evaluate(self.prepared.test, chosen)
-        valid = self.evaluate(self.prepared.valid, chosen).mean() if self.prepared.valid is not None else {}
+        test = self.evaluate("test", chosen)
+        valid = self.evaluate("valid", chosen).mean() if self.prepared.valid is not None else {}
         self.progress.seconds_evaluate += time.perf_counter() - started
         summary = summary_of(self, chosen, test, valid)
         if folder is not None:
@@ -297,7 +305,7 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
         return Run(config, data, method).execute(None, listener)
     if resume and RunFolder(out).config.exists():
         folder = RunFolder.open(out)
-        require_same(read_config(folder.config), config.to_dict(), folder.path)
+        require_same(folder.settings(), config.to_dict(), folder.path)
         with folder.held():
             run = Run(config, data, method)
             run.resume(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedrec.evaluation import Evaluation, chance
+from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.federation.loop import Progress
 from fedrec.privacy.accountant import guarantee
@@ -18,6 +19,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
     method, progress, source = run.method, run.progress, run.prepared.source
     ended = ending(progress)
     summary: dict[str, Any] = {
+        "format": FORMAT,
         "method": method.name,
         "backbone": getattr(method, "backbone", None),
         "preset": run.config.preset,

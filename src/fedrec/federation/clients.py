@@ -1,5 +1,8 @@
 """The training data of the clients, and nothing else: held-out items are not in here.
 
+What a user's recommendations are computed from may be longer than what was trained on: at test the validation items
+are known too. Such histories are handed to scoring alone, beside the training data and never inside it.
+
 Users are numbered by place: those of one client lie together, clients in order, so a run of clients is a slice.
 """
 
@@ -45,6 +48,23 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class Histories:
+    """Users' items in time order: those of the user at place k are `items[ptr[k]:ptr[k + 1]]`."""
+
+    ptr: np.ndarray
+    items: np.ndarray
+
+    def take(self, places: np.ndarray) -> Histories:
+        """Of some users, in the order given."""
+        where = concatenated_ranges(self.ptr[places], self.ptr[places + 1])
+        return Histories(pointers(np.diff(self.ptr)[places]), self.items[where])
+
+    def by_item(self) -> np.ndarray:
+        """The items ascending within each user, for models that know no order: sums then round alike in any order."""
+        return self.items[np.lexsort((self.items, np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))))]
+
+
+@dataclass(frozen=True)
 class ClientData:
     """All clients' training items. `users[k]` is the data set's index of the user at place k."""
 
@@ -70,16 +90,14 @@ class ClientData:
     ) -> ClientData:
         """From training pairs in time order. `users` and `client_ptr` are the partition."""
         user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
-        place = np.full(int(max(users.max(), user.max(initial=0))) + 1, -1, dtype=np.int64)
-        place[users] = np.arange(len(users))
-        where = place[user]
+        where = _places(users, user)
         by_time = np.argsort(where, kind="stable")
         by_item = np.lexsort((item, where))
         user_ptr = np.zeros(len(users) + 1, dtype=np.int64)
         np.cumsum(np.bincount(where, minlength=len(users)), out=user_ptr[1:])
         out_user, out_item = where, item
         if forbidden is not None:
-            out_user = np.concatenate([where, place[forbidden.user]])
+            out_user = np.concatenate([where, _places(users, forbidden.user)])
             out_item = np.concatenate([item, forbidden.item])
         pool = Pool.outside(out_user, out_item, len(users))
         full = np.flatnonzero(np.diff(pool.indptr) >= world.items)
@@ -98,6 +116,17 @@ class ClientData:
             negatives,
             pool,
         )
+
+    def histories(self, user: np.ndarray, item: np.ndarray) -> Histories:
+        """What these clients' users have met by pairs in time order, to answer from; nothing is trained on it."""
+        where = _places(self.users, user)
+        return Histories(pointers(np.bincount(where, minlength=len(self.users))),
+                         _int64(item[np.argsort(where, kind="stable")]))  # fmt: skip
+
+    @property
+    def trained(self) -> Histories:
+        """What was trained on, as a history."""
+        return Histories(self.user_ptr, self.history)
 
     @cached_property
     def positives(self) -> np.ndarray:
@@ -122,6 +151,8 @@ class Chunk:
     cohort: str = "all"
     foldable: bool = False
     observed: dict[str, tuple[float, float]] = field(default_factory=dict)
+    known: Histories | None = None
+    """Everybody's histories to answer from, where they are longer than what was trained on."""
 
     def observe(self, name: str, total: float, count: float) -> None:
         """A figure for the progress display of a simulation. It is not sent and no server code can read it."""
@@ -170,6 +201,11 @@ class Chunk:
         return self.data.history[self.where]
 
     @cached_property
+    def context(self) -> Histories:
+        """These users' histories to answer from; all that `score` may use beside what was trained on."""
+        return (self.known or self.data.trained).take(self.places)
+
+    @cached_property
     def owner(self) -> Tensor:
         """The client (position in the chunk) of every user."""
         return self.tensor(np.repeat(np.arange(len(self.clients)), np.diff(self.client_ptr)))
@@ -190,6 +226,13 @@ class Chunk:
 def _int64(array: np.ndarray) -> np.ndarray:
     """One type and layout for all indices: a kernel is compiled for each that it meets."""
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _places(users: np.ndarray, user: np.ndarray) -> np.ndarray:
+    """Where in `users` each of some of them stands."""
+    place = np.full(int(users.max()) + 1, -1, dtype=np.int64)
+    place[users] = np.arange(len(users))
+    return place[user]
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:

@@ -338,7 +338,10 @@ class Method:
         return f"lower the learning rate ({named})" if named else "lower what is large among its parameters"
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        """Logits of `items` for every user of the chunk: [users, items]."""
+        """Logits of `items` for every user of the chunk: [users, items].
+
+        A model that reads a user's items to answer reads `chunk.context`, which may hold more than was trained on.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not score")
 
     def client_bytes(self, world: World) -> int:

@@ -23,12 +23,11 @@ FLOATS = 32 << 20  # of a band's activations
 LANES = 4  # draws of 16 bits in one hash
 
 
-def windows(chunk: Chunk, length: int, targets: bool) -> tuple[Tensor, Tensor]:
-    """Where in `chunk.history` each user's window ends, and how many items it has.
+def windows(ptr: Tensor, length: int, targets: bool) -> tuple[Tensor, Tensor]:
+    """Where in flat histories, user k's at `ptr[k]:ptr[k + 1]`, each user's window ends, and how many items it has.
 
     The last `length` items; with `targets`, of those that have a successor, whose place is the end.
     """
-    ptr = chunk.tensor(chunk.user_ptr)
     size, last = ptr.diff(), 1 if targets else 0
     return ptr[1:] - last, (size - last).clamp(0, length)
 
@@ -57,9 +56,9 @@ def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors) -> Tensor:
 
     `tensors` are the item table `item` and the dense weights: common, or with a leading client axis.
     """
-    end, size = windows(chunk, model.length, targets=False)
+    end, size = windows(chunk.tensor(chunk.context.ptr), model.length, targets=False)
     order = torch.argsort(size, descending=True, stable=True)
-    history, table, own = chunk.tensor(chunk.history), tensors["item"], tensors["item"].dim() == 3
+    history, table, own = chunk.tensor(chunk.context.items), tensors["item"], tensors["item"].dim() == 3
     vectors = table.new_zeros(len(size), model.dim)
     for band in bands(size[order], model):
         users = order[band]
@@ -121,7 +120,7 @@ class SequenceSamples:
 
     def __init__(self, chunk: Chunk, round: int, loss: Loss, batch_size: int, length: int, slots: int | None) -> None:
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
-        end, size = windows(chunk, length, targets=True)
+        end, size = windows(chunk.tensor(chunk.user_ptr), length, targets=True)
         sequences = torch.bincount(chunk.owner[size > 0], minlength=len(chunk.clients))
         self.order = torch.argsort(sequences, descending=True, stable=True)
         owner_of_user = torch.argsort(self.order)[chunk.owner]

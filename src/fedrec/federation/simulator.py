@@ -6,7 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrec.errors import DivergedError
 from fedrec.federation.basket import Basket
-from fedrec.federation.clients import Chunk, ClientData, concatenated_ranges
+from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges
 from fedrec.federation.contract import Cohort, Method, State, Tensors, Ups
 from fedrec.federation.stages import Stage
 from fedrec.federation.wire import Wire
@@ -155,9 +155,11 @@ class Simulator:
 
     # -- inference --
 
-    def scores(self, round: int, items: Tensor | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def scores(self, round: int, items: Tensor | None = None,
+               known: Histories | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
         """User indices of the data set and their logits, chunk by chunk; all clients, trained or not.
 
+        `known` are the histories to answer from, where they are longer than what was trained on.
         Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
         """
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
@@ -165,8 +167,9 @@ class Simulator:
         everyone = np.arange(self.world.clients)
         for home, chunk, where in self._chunks(everyone, np.diff(self.data.client_ptr) * per_user):
             down = self.method.offer(self.server, chunk.clients, round, wanted)
+            asked = replace(chunk, known=known)
             with torch.no_grad():
-                yield chunk.users, self.method.score(self._take(home, where), down, chunk, wanted)
+                yield chunk.users, self.method.score(self._take(home, where), down, asked, wanted)
 
     # -- chunks --
 

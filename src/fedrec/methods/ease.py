@@ -38,5 +38,5 @@ class Ease(Method):
         return State(per_client={"weight": weight.to(chunk.world.dtype).unsqueeze(0)}), {}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        at, ends = chunk.tensor(chunk.items), chunk.tensor(chunk.user_ptr)
+        at, ends = chunk.tensor(chunk.context.by_item()), chunk.tensor(chunk.context.ptr)
         return embedding_bag(at, state.per_client["weight"][0], ends, mode="sum", include_last_offset=True)[:, items]

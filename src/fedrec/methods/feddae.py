@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
+from fedrec.federation.clients import Chunk, Histories
 from fedrec.federation.contract import Down, Folded, Mean, Method, Reduction, State, Tensors, Ups, World, replicate
 from fedrec.federation.ranges import MOST
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
@@ -237,10 +237,22 @@ class FedDAE(Method):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """With the means, without dropout."""
-        view, weights = Inputs(chunk), self._own(state, chunk) | down.shared
+        view, weights = Inputs(chunk), self._in_context(self._own(state, chunk), chunk) | down.shared
         gate = self._gate(weights, view, None)
         own, shared = (self._encode(weights, part, view, None)[0] for part in (OWN, SHARED))
         return self._decode(weights, gate[:, :1] * own + gate[:, 1:] * shared)[:, items]
+
+    def _in_context(self, own: Tensors, chunk: Chunk) -> Tensors:
+        """First layers in the rows of the histories to answer from: those of items never trained on are initial."""
+        if chunk.known is None:
+            return own
+        met, trained = (_keys(chunk, some) for some in (chunk.context, chunk.data.trained.take(chunk.places)))
+        at, item = chunk.tensor(np.searchsorted(met, trained)), chunk.tensor(met % chunk.world.items)
+        first = {}
+        for name, value in (self.initial(chunk.world, OWN) | self.initial(chunk.world, GATE)).items():
+            if name.endswith(ROWS):
+                first[name] = value[item].index_copy(0, at, own[name])
+        return own | first
 
     # -- memory --
 
@@ -267,9 +279,9 @@ class Inputs:
     def __init__(self, chunk: Chunk) -> None:
         self.world, self.count = chunk.world, len(chunk.clients)
         self.client = chunk.tensor(chunk.clients)
-        length = chunk.tensor(chunk.positives)
+        length = chunk.tensor(chunk.context.ptr).diff()  # each client has one user
         self.owner = torch.repeat_interleave(torch.arange(self.count, device=length.device), length)
-        self.item = chunk.tensor(chunk.items)
+        self.item = chunk.tensor(chunk.context.by_item())
         self.value = length.to(chunk.world.dtype).rsqrt()[self.owner]  # x / |x|
 
     def summed(self, rows: Tensor) -> Tensor:
@@ -292,6 +304,12 @@ class Inputs:
     def noise(self, part: str, when: tuple[int, int], width: int) -> Tensor:
         key = fold_tensor(stream(self.world.seed, Purpose.NOISE, *when, SITES[part]), self.client)
         return normal(key[:, None], torch.arange(width, device=key.device)[None], self.world.dtype)
+
+
+def _keys(chunk: Chunk, history: Histories) -> np.ndarray:
+    """Every (client, item) of some histories as one number, ascending."""
+    owner = np.repeat(np.arange(len(chunk.clients)), np.diff(history.ptr))
+    return np.asarray(owner * chunk.world.items + history.by_item())
 
 
 def _layer(weights: Tensors, part: str, layer: int, hidden: Tensor) -> Tensor:

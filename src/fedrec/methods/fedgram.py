@@ -153,10 +153,11 @@ class FedGram(Method):
 
     def _times(self, chunk: Chunk, table: Tensor) -> Tensor:
         """Rows of what every user's items count today, times a table of items: only a history's rows are touched."""
-        at, ends, fade = chunk.tensor(chunk.history if self.order else chunk.items), chunk.tensor(chunk.user_ptr), None
+        history, fade = chunk.context, None
+        at, ends = chunk.tensor(history.items if self.order else history.by_item()), chunk.tensor(history.ptr)
         if self.order:
-            count = np.diff(chunk.user_ptr)
-            age = np.repeat(chunk.user_ptr[1:], count) - 1 - np.arange(len(chunk.history))
+            count = np.diff(history.ptr)
+            age = np.repeat(history.ptr[1:], count) - 1 - np.arange(len(history.items))
             by_age = gram.fading(self.half_life, self.floor, int(count.max(initial=0)) + 1)
             fade = chunk.tensor(by_age[age]).to(table.dtype)
         return embedding_bag(at, table, ends, mode="sum", include_last_offset=True, per_sample_weights=fade)

@@ -122,7 +122,7 @@ class PFedRec(Aggregating):
                 {name: value[users] for name, value in state.per_user.items()},
             )
             own = {name: mine.per_client[name] for name in self.model.dense_shapes()}
-            part = chunk.data.chunk(chunk.clients[some.cpu().numpy()], chunk.cohort)
+            part = replace(chunk, clients=chunk.clients[some.cpu().numpy()])
             own["item"] = self._own_tables(mine, down, part, last)
             parts.append(self.own_scores(mine.per_user["user"], own, part, items))
             order.append(users)

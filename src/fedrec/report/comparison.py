@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.experiment.config import make_config
+from fedrec.evaluation import protocol
+from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method, convert
 from fedrec.report.intact import check_summary
@@ -141,7 +141,9 @@ def read_run(folder: Path) -> FinishedRun:
     try:
         summary = json.loads(files.summary.read_text(encoding="utf-8"))
         check_summary(summary)
-        config = make_config(tomllib.loads(files.config.read_text(encoding="utf-8"))).to_dict()
+        meant = as_meant(summary["protocol"], summary.get("format", 1))
+        summary |= {"protocol": meant, "leaks": list(protocol(meant).leaks)}
+        config = make_config(files.settings()).to_dict()
     except (ValueError, OSError, RecursionError, FedrecError) as error:
         raise FedrecError(f"{folder} is damaged ({error}); remove it and run again") from None
     return FinishedRun(folder, summary, config)

@@ -95,7 +95,8 @@ def _lists(recommender: Recommender, users: Sequence[int]) -> dict[int, list[Rec
 def _offers(recommender: Recommender, wanted: set[int], k: int) -> list[Recommendation]:
     """One pass over the scores, ended as soon as everybody was found."""
     left, offers = set(wanted), []
-    for users, scores in recommender.run.simulator.scores(recommender.round):
+    run = recommender.run
+    for users, scores in run.simulator.scores(recommender.round, known=run.known_at_test):
         here = [place for place, user in enumerate(users.tolist()) if user in left]
         if here:
             offers += recommender._lists(users[here], scores[here], k)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedrec import evaluation
 from fedrec.errors import FedrecError
-from fedrec.experiment.config import RunConfig, read_config, require_same
+from fedrec.experiment.config import RunConfig, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import method_of
@@ -74,8 +74,8 @@ def require_runnable(planned: Sequence[Cell]) -> None:
         evaluation.protocol(config.protocol)
         device_named(config.device)
         cell.work()
-        if (cell.folder / "config.toml").is_file():
-            there, wanted = read_config(cell.folder / "config.toml"), config.to_dict()
+        if RunFolder(cell.folder).config.is_file():
+            there, wanted = RunFolder(cell.folder).settings(), config.to_dict()
             if cell.summary() is not None:  # what is finished may come from another machine
                 there |= {name: wanted[name] for name in MACHINE}
             require_same(there, wanted, cell.folder)

@@ -22,8 +22,10 @@ from fedrec.testing.worlds import (
     PARTICIPATION,
     SINGLE,
     WHOLE,
+    all_scores,
     assert_close,
     inhabited,
+    one_more,
     outcome,
     run,
     state_of,
@@ -91,6 +93,20 @@ class MethodTests:
             scores = run(self.method, data, self.rounds)["scores"]
             assert scores.shape == (len(data.users), data.world.items)
             assert bool(scores.isfinite().all()), "scores must be finite, also of a client without items"
+
+    def test_a_longer_history_is_its_own_users_alone(self) -> None:
+        """Scoring from a history that has grown since training: no state changes, and nobody else's scores do."""
+        for data in self.worlds():
+            simulator = Simulator(self.method, data)
+            for round in range(self.rounds):
+                simulator.round(round)
+            before = outcome(simulator, self.rounds)
+            grown = [1, 3, len(data.users) - 1]
+            known, _ = one_more(data, grown)
+            longer = all_scores(simulator, self.rounds, known)
+            assert_close(outcome(simulator, self.rounds), before, 0, "after a look at longer histories")
+            others = torch.from_numpy(np.delete(data.users, grown))
+            assert_close({"scores": longer[others]}, {"scores": before["scores"][others]}, self.tolerance, "others")
 
     def test_reference_gives_the_same(self) -> None:
         checked = False

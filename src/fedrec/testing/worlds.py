@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import ClientData, Forbidden, concatenated_ranges
+from fedrec.federation.clients import ClientData, Forbidden, Histories, concatenated_ranges
 from fedrec.federation.contract import Method, State, Tensors, World
 from fedrec.federation.simulator import Simulator, _Home
 
@@ -49,6 +49,19 @@ def tiny_world(
                             forbidden=forbidden)  # fmt: skip
 
 
+def one_more(data: ClientData, places: Sequence[int]) -> tuple[Histories, np.ndarray]:
+    """The histories of all users, those at some places with an item more that is new to them; and these items."""
+    rng, user, item, added = np.random.default_rng(5), [], [], []
+    for place, index in enumerate(data.users):
+        mine = data.history[data.user_ptr[place] : data.user_ptr[place + 1]]
+        if place in places:
+            added.append(int(rng.choice(np.setdiff1d(np.arange(data.world.items), mine))))
+            mine = np.append(mine, added[-1])
+        user.append(np.full(len(mine), index))
+        item.append(mine)
+    return data.histories(np.concatenate(user), np.concatenate(item)), np.array(added)
+
+
 LAYOUTS: Mapping[str, Sequence[int] | None] = {"devices": None, "silos": (5, 4, 3), "central": (12,)}
 PARTICIPATION = {"devices": 0.5, "silos": 1.0, "central": 1.0}
 
@@ -64,9 +77,9 @@ def outcome(simulator: Simulator, round: int) -> Tensors:
     return {name: value.detach().clone() for name, value in found.items()}
 
 
-def all_scores(simulator: Simulator, round: int) -> Tensor:
-    """[users, items], users by their index in the data set."""
-    parts = list(simulator.scores(round))
+def all_scores(simulator: Simulator, round: int, known: Histories | None = None) -> Tensor:
+    """[users, items], users by their index in the data set; `known`: the histories to answer from."""
+    parts = list(simulator.scores(round, known=known))
     users = np.concatenate([users for users, _ in parts])
     return torch.cat([scores for _, scores in parts])[torch.from_numpy(np.argsort(users))]
 

@@ -1,0 +1,98 @@
+"""Runs made before the protocol knew what validation masks and what a history holds at test."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+import fedrec
+from conftest import Cli
+from fedrec.errors import FedrecError
+from fedrec.experiment import checkpoint
+from fedrec.experiment.config import as_meant, read_config
+from fedrec.report.comparison import compare, find_runs, read_run
+
+from . import SMALL
+
+MEANT = "honest,history_at_test=train,mask_test_at_validation=true"
+
+
+def made_old(folder: Path) -> None:
+    """Take the marks of today's format out of a run folder."""
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert config.pop("format") == 2
+    (folder / "config.toml").write_text(tomli_w.dumps(config))
+    if (folder / "summary.json").exists():
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary.pop("format") == 2
+        (folder / "summary.json").write_text(json.dumps(summary))
+    for name in ("checkpoint.safetensors", "last.safetensors"):
+        if (folder / name).exists():
+            tensors, about = checkpoint.load(folder / name)
+            assert about.pop("format") == 2
+            checkpoint.save(folder / name, tensors, about)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    fedrec.run("fedmf", SMALL, protocol=MEANT, rounds=2, dim=4, out=tmp_path / "old")
+    made_old(tmp_path / "old")
+    for name in ("config.toml", "summary.json"):
+        text = (tmp_path / "old" / name).read_text()
+        assert text.count(MEANT) == 1
+        (tmp_path / "old" / name).write_text(text.replace(MEANT, "honest"))
+    for name in ("checkpoint.safetensors", "last.safetensors"):
+        tensors, about = checkpoint.load(tmp_path / "old" / name)
+        about["config"]["protocol"] = "honest"
+        checkpoint.save(tmp_path / "old" / name, tensors, about)
+    return tmp_path / "old"
+
+
+def test_an_old_run_says_what_it_did(old: Path) -> None:
+    run = read_run(old)
+    assert run.protocol == run.config["protocol"] == MEANT
+    assert any("enters the choice of the round" in leak for leak in run.summary["leaks"])
+
+
+def test_old_and_new_are_never_compared(old: Path) -> None:
+    new = fedrec.run("fedmf", SMALL, rounds=2, dim=4, out=old.parent / "new")
+    assert new.folder is not None
+    with pytest.raises(FedrecError, match="different protocols"):
+        compare(find_runs([old, new.folder]))
+
+
+def test_an_old_run_is_resumed_as_it_was(cli: Cli, old: Path) -> None:
+    assert cli("run", "--resume", "--out", str(old), "--rounds", "4", "--quiet").code == 0
+    assert read_run(old).protocol == MEANT
+    fedrec.run("fedmf", SMALL, protocol=MEANT, rounds=4, dim=4, out=old.parent / "whole")
+    assert read_run(old).summary["test"] == read_run(old.parent / "whole").summary["test"]
+
+
+def test_an_old_run_recommends_from_what_it_was_judged_by(old: Path) -> None:
+    from fedrec.recommend import Recommender
+
+    assert Recommender(old).run.known_at_test is None
+
+
+@pytest.mark.parametrize("name", ["fedca", "cgfedrec", "fedrkg", "pfedrec", "fedrap", "fedca, negatives=3"])
+def test_published_protocols_did_what_they_do(name: str) -> None:
+    assert as_meant(name, 1) == name
+
+
+def test_fedcia_masked_more_than_its_code() -> None:
+    assert as_meant("fedcia", 1) == "fedcia,mask_test_at_validation=true"
+
+
+def test_a_newer_format_is_refused(old: Path) -> None:
+    with pytest.raises(FedrecError, match="upgrade fedrec"):
+        as_meant("honest", 3)
+
+
+def test_a_config_of_a_run_can_be_run_again(cli: Cli, tmp_path: Path) -> None:
+    fedrec.run("popularity", SMALL, out=tmp_path / "run")
+    assert read_config(tmp_path / "run" / "config.toml")["protocol"] == "honest"
+    assert cli("run", "--config", str(tmp_path / "run" / "config.toml"), "--out", "again", "--quiet").code == 0
