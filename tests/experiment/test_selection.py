@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrec.data import leave_one_out, load, write
-from fedrec.evaluation import Evaluation, Targets
+from fedrec.evaluation import Evaluation
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.run import Part, Run, execute
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog
 
@@ -97,9 +97,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     seen: list[tuple[str, int]] = []
     original = Run.evaluate
 
-    def watched(self: Run, targets: Targets, round: int, *more: Any, **others: Any) -> Evaluation:
-        seen.append(("test" if targets is self.prepared.test else "valid", round))
-        return original(self, targets, round, *more, **others)
+    def watched(self: Run, part: Part, round: int, *more: Any, **others: Any) -> Evaluation:
+        seen.append((part, round))
+        return original(self, part, round, *more, **others)
 
     monkeypatch.setattr(Run, "evaluate", watched)
     return seen

@@ -67,8 +67,8 @@ class Prepared:
         return np.bincount(self.split.train.item, minlength=self.n_items)
 
     def require_candidates(self) -> None:
-        """Metrics at k ask for somebody with more than k candidates: otherwise every list is a hit."""
-        most = int(max(targets.n_candidates.max() for targets in (self.valid, self.test) if targets is not None))
+        """Metrics at k ask for somebody with more than k candidates at test: otherwise every list is a hit."""
+        most = int(self.test.n_candidates.max())
         if most < 2:
             raise FedrecError("nobody has more than one candidate, so there is nothing to rank; give more items")
         if max(self.protocol.ks) >= most:
