@@ -174,9 +174,18 @@ class Recommender:
     def _find(self, ids: np.ndarray, wanted: Any, kind: str) -> int:
         found = np.flatnonzero(ids.astype(str) == str(wanted).strip())
         if not len(found):
-            examples = ", ".join(str(name) for name in ids[:3])
-            raise FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
+            raise self._missing(ids, wanted, kind)
         return int(found[0])
+
+    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> FedrecError:
+        """Why an id is not known: a filter left it out, or it never was in the data."""
+        for record in self.run.prepared.filtered:
+            if record.holds(kind, str(wanted).strip()):
+                instead = "give their items with --history FILE" if kind == "user" else "leave it out"
+                return FedrecError(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
+                                   f"train with {record.remedy}, or {instead}")  # fmt: skip
+        examples = ", ".join(str(name) for name in ids[:3])
+        return FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
 
 
 def read_history(path: Path | str) -> dict[str, list[str]]:

@@ -106,4 +106,6 @@ def data_split(
     prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
     write(prepared.split, out)
     sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
+    for record in prepared.filtered:
+        console.out.print(console.left_out(record))
     console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))

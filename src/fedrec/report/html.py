@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedrec.data import Filtered
 from fedrec.experiment.run import Listener
 from fedrec.report import figures
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
@@ -85,7 +86,8 @@ def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) ->
     data = first.summary["dataset"]
     size = f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions"
     seeds = sorted({run.summary["seed"] for view in asked for run in view.row.runs})
-    facts = [("data", comparison.data), ("size", size), ("protocol", comparison.protocol),
+    left_out = [("left out", str(Filtered.from_dict(record))) for record in first.summary.get("filtered", [])]
+    facts = [("data", comparison.data), ("size", size), *left_out, ("protocol", comparison.protocol),
              ("clients", _clients(asked)),
              ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)))]  # fmt: skip
     return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
