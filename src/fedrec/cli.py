@@ -241,7 +241,9 @@ def compare_command(
 @app.command("report")
 def report_command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders of run folders.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Default: report.html or comparison.html in the first.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Default: report.html in the folder, comparison.html in the first of several.")
+    ] = None,
     references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
     figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
@@ -273,7 +275,7 @@ def report_command(
     if set_:
         raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
     found = find_runs(runs)
-    name = "report.html" if len(found) == 1 or found[0].folder != runs[0] else "comparison.html"  # keeps a run's own
+    name = "report.html" if len(runs) == 1 else "comparison.html"  # keeps what the first has of its own
     path = write_report(found, out or runs[0] / name, references, users, console.progress)
     console.out.print(f"{path} written")
 

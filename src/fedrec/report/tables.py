@@ -18,7 +18,7 @@ from fedrec.report.groups import Grouped
 from fedrec.report.significance import Pair, Significance
 
 MARK = "†"
-"""On rows that cannot be told apart from the best."""
+"""On rows that are not significantly different from the best."""
 
 
 def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | None = None) -> list[list[str]]:
@@ -56,8 +56,8 @@ def verdict(tests: Significance) -> str:
     """What the tests allow to be said about the best row."""
     how = f"on {tests.metric} (paired bootstrap over {tests.users:,} users, Holm-corrected p >= {1 - LEVEL:.2f})"
     if tests.like_the_best():
-        return f"{MARK} cannot be told apart from the best, {tests.best}, {how}"
-    return f"Every other row differs from the best, {tests.best}, {how.replace('>=', '<')}"
+        return f"{MARK} not significantly different from the best, {tests.best}, {how}"
+    return f"Every other row is significantly different from the best, {tests.best}, {how.replace('>=', '<')}"
 
 
 def pair_cells(tests: Significance) -> list[list[str]]:
