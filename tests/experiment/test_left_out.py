@@ -84,6 +84,14 @@ def test_data_split_says_it(cli: Cli, table: Path) -> None:
     assert all(f"left out: {line}\n" in outcome.out for line in LINES)
 
 
+def test_an_audit_says_it(cli: Cli, table: Path, tmp_path: Path) -> None:
+    outcome = cli("audit", "leak", "--data", "mine.csv", "--quick", "--rounds", 2, "--out", "page.html")
+    page = re.sub(r"\s+", " ", (tmp_path / "page.html").read_text())
+    for line in LINES:
+        assert f"left out: {line}\n" in outcome.out
+        assert f"<dt>left out</dt><dd>{line}</dd>" in page
+
+
 def test_counts_of_the_file_stay_those_of_the_file(cli: Cli, table: Path) -> None:
     shown = cli("data", "show", "mine.csv").out
     assert re.search(r"users +24\n", shown)

@@ -51,5 +51,7 @@ def _show(report: Report, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
         return
+    for record in report.case.filtered:
+        console.out.print(console.left_out(record))
     for line in lines(report):
         console.out.print(line, style=STYLES.get(line.split(" ", 1)[0]))
