@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import importlib.resources
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import fedrec
+from fedrec.doctor import EXTRAS
 
 WORLD = "synthetic@users=40+items=80+interactions=700+seed=1"
 LEAN = """
 import sys
 
-BLOCKED = {"numba", "polars", "typer", "rich", "safetensors", "tomli_w", "flwr", "optuna", "dp_accounting"}
+BLOCKED = {"numba", "polars", "typer", "rich", "safetensors", "tomli_w", "dp_accounting"}
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -113,6 +116,35 @@ def test_run_from_python(tmp_path: Path) -> None:
     assert result.evaluation.per_user["ndcg@10"].mean() == pytest.approx(result.test["ndcg@10"])
     with pytest.raises(fedrec.FedrecError, match="already holds a run"):
         fedrec.run("fedmf", table, rounds=2, out=tmp_path / "run")
+
+
+def test_a_result_has_the_figures_of_every_user(tmp_path: Path) -> None:
+    """The columns of per_user.csv, also where nothing is written."""
+    kept = fedrec.run("fedmf", WORLD, rounds=2, dim=4, out=tmp_path / "run").per_user
+    with (tmp_path / "run" / "per_user.csv").open(newline="") as file:
+        names, *rows = csv.reader(file)
+    assert list(kept) == names
+    assert [[str(value) for value in row] for row in zip(*(kept[name].tolist() for name in names), strict=True)] == rows
+    result = fedrec.run("fedmf", WORLD, rounds=2, dim=4)
+    assert result.folder is None
+    assert result.per_user["user"].tolist() == kept["user"].tolist()
+    assert result.per_user["ndcg@10"].mean() == pytest.approx(result.test["ndcg@10"])
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_no_extra_is_offered_for_what_does_not_exist() -> None:
+    """Neither deployment nor tuning nor tracking: not in the metadata, not in `fedrec doctor`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(project["optional-dependencies"]) == {"privacy", "figures", "docs", "test", "dev"}
+    assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
+    assert "simulat" in project["description"]
+    assert not re.search("deploy|every published", project["description"])
+
+
+def test_the_readme_says_that_clients_are_simulated() -> None:
+    assert "simulat" in (ROOT / "README.md").read_text(encoding="utf-8").split("## Try it")[0]
 
 
 def test_runs_with_equal_seeds_are_equal_and_others_are_not() -> None:

@@ -127,13 +127,18 @@ def recommend_command(
     history: Annotated[Path | None, typer.Option(help="A new user: CSV of items, or of user,item.")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Rank the items that training never met.")] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write them to a .csv, .tsv, .json, .jsonl or .parquet file.")
+    ] = None,
 ) -> None:
     """Recommendations from a finished run."""
     from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_history
+    from fedrec.written import require_format
 
     require_harmless(out, history)
+    if out is not None:
+        require_format(out)
     if (user is not None) + everybody + (history is not None) != 1:
         raise FedrecError("say for whom: --user ID, --all or --history FILE (one of them)")
     if everybody and out is None:
@@ -157,14 +162,19 @@ def cold_add_command(
     items: Annotated[Path, typer.Argument(help="CSV of new items, as for run --attributes.")],
     user: Annotated[str | None, typer.Option(help="One user, by original id; default: all, which needs --out.")] = None,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="Write user,item,rank,score as CSV.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write them to a .csv, .tsv, .json, .jsonl or .parquet file.")
+    ] = None,
 ) -> None:
     """Rank items that arrived after training, from their attributes alone."""
     from fedrec import console
     from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_arrivals
+    from fedrec.written import require_format
 
     require_harmless(out, items)
+    if out is not None:
+        require_format(out)
     if user is None and out is None:
         raise FedrecError("say for whom: --user ID, or everybody with --out recs.csv")
     arrivals = read_arrivals(items)
@@ -177,7 +187,7 @@ def cold_add_command(
 
 def _show(found: Iterator[Recommendation], out: Path | None) -> None:
     from fedrec import console
-    from fedrec.recommend import write_recommendations
+    from fedrec.written import write_recommendations
 
     if out is not None:
         console.out.print(f"{out}: {write_recommendations(out, found):,} recommendations")
@@ -204,9 +214,10 @@ def compare_command(
     from fedrec.report.comparison import choose_metrics, compare, find_runs
     from fedrec.report.groups import grouped
     from fedrec.report.references import with_references
-    from fedrec.report.tables import render, titled_tables
+    from fedrec.report.tables import format_of, render, titled_tables
 
     require_harmless(out)
+    kind = format_of(out, format_)
     found = find_runs(runs)
     compare(found)  # refuses to mix before any work is done
     comparison = compare(with_references(found, console.progress) if references else found)
@@ -218,7 +229,6 @@ def compare_command(
         for title, (header, *lines) in titled_tables(comparison, chosen, tests, parts, bool(significance)):
             console.table(header, lines, title=title)
         return
-    kind = format_ or (out.suffix.lstrip(".") if out else "markdown")
     text = render(comparison, chosen, kind, tests, parts, bool(significance))
     if out is None:
         print(text, end="")
@@ -231,7 +241,9 @@ def compare_command(
 @app.command("report")
 def report_command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders of run folders.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Default: report.html or comparison.html in the first.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Default: report.html in the folder, comparison.html in the first of several.")
+    ] = None,
     references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
     figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
@@ -239,18 +251,21 @@ def report_command(
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec import console
+    from fedrec.endings import PAGE, ending_of
     from fedrec.experiment.folder import require_harmless
     from fedrec.experiment.params import parse_settings
     from fedrec.report.comparison import find_runs
     from fedrec.report.html import write_report
     from fedrec.report.pictures import PICTURES, picture_class
-    from fedrec.report.pictures.write import write_figure
+    from fedrec.report.pictures.write import ENDINGS, write_figure
 
     if figure == "list":
         print("\n".join(f"{name:<12} {kind.summary} (--set {kind.settings()})" for name, kind in PICTURES.items()))
         return
     require_harmless(out)
     kind = picture_class(figure) if figure else None
+    if out is not None:
+        ending_of(out, ENDINGS if kind else PAGE)
     if not runs:
         raise FedrecError("give the folder of a run, e.g. fedrec report runs/fedmf-ml-100k")
     if kind is not None:
@@ -260,7 +275,7 @@ def report_command(
     if set_:
         raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
     found = find_runs(runs)
-    name = "report.html" if len(found) == 1 or found[0].folder != runs[0] else "comparison.html"  # keeps a run's own
+    name = "report.html" if len(runs) == 1 else "comparison.html"  # keeps what the first has of its own
     path = write_report(found, out or runs[0] / name, references, users, console.progress)
     console.out.print(f"{path} written")
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedrec.data import Filtered
 from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
@@ -101,8 +102,12 @@ class Plain(Listener):
 
 
 def _show_notes(run: Run) -> None:
-    for note in run.notes:
+    for note in (*run.notes, *map(left_out, run.prepared.filtered)):
         err.print(f"note: {note}", style="dim")
+
+
+def left_out(record: Filtered) -> str:
+    return f"left out: {record}"
 
 
 def download(done: int, total: int | None) -> None:
@@ -156,6 +161,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
         f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} chosen"
     )
+    for record in summary["filtered"]:
+        out.print(left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):
         out.print(f"warning: {summary['diverged']}", style="yellow")
     names = [name for name in summary["test"] if not name.startswith("hr@")]

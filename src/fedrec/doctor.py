@@ -13,7 +13,7 @@ from fedrec.data import cache_folder, datasets
 from fedrec.version import __version__
 
 NEEDED = ("torch", "numpy", "scipy", "numba", "polars", "safetensors", "typer", "rich")
-EXTRAS = {"flwr": "flower", "optuna": "tune", "tensorboard": "tracking"}
+EXTRAS = {"scikit-learn": "figures"}
 
 
 def report() -> bool:

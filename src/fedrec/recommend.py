@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedrec.data import read_table
-from fedrec.data.atomic import atomic_file
 from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
 from fedrec.errors import FedrecError, reason
@@ -176,9 +174,18 @@ class Recommender:
     def _find(self, ids: np.ndarray, wanted: Any, kind: str) -> int:
         found = np.flatnonzero(ids.astype(str) == str(wanted).strip())
         if not len(found):
-            examples = ", ".join(str(name) for name in ids[:3])
-            raise FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
+            raise self._missing(ids, wanted, kind)
         return int(found[0])
+
+    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> FedrecError:
+        """Why an id is not known: a filter left it out, or it never was in the data."""
+        for record in self.run.prepared.filtered:
+            if record.holds(kind, str(wanted).strip()):
+                instead = "give their items with --history FILE" if kind == "user" else "leave it out"
+                return FedrecError(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
+                                   f"train with {record.remedy}, or {instead}")  # fmt: skip
+        examples = ", ".join(str(name) for name in ids[:3])
+        return FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
 
 
 def read_history(path: Path | str) -> dict[str, list[str]]:
@@ -204,15 +211,3 @@ def read_arrivals(path: Path | str) -> list[Arrival]:
     """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`, or numbers."""
     return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title, line.numbers)
             for line in read_items(path)]  # fmt: skip
-
-
-def write_recommendations(path: Path, recommendations: Iterator[Recommendation]) -> int:
-    """recs.csv: user,item,rank,score in original ids. Returns the number of lines."""
-    count = 0
-    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["user", "item", "rank", "score"])
-        for rec in recommendations:
-            writer.writerow([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"])
-            count += 1
-    return count

@@ -96,15 +96,16 @@ def test_a_file_in_the_place_of_a_folder(cli: Cli, tmp_path: Path, out: str) -> 
 def test_only_files_are_replaced(cli: Cli, tmp_path: Path) -> None:
     """A device or a pipe (as /dev/null, which root may replace) stays what it is; a link stays a link."""
     assert cli(*FEDMF, "--out", "run").code == 0
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "folder.csv").mkdir()
     (tmp_path / "file.csv").write_text("old")
     (tmp_path / "link.csv").symlink_to("file.csv")
-    for out in ("pipe", "folder", ".", "..", ""):
+    for out in ("pipe.csv", "folder.csv", ".", "..", ""):
         outcome = cli("recommend", "run", "--all", "--out", out)
         assert not tidy(outcome)
-        assert "is not a file; give the name of one" in outcome.err
-    assert (tmp_path / "pipe").is_fifo()
+        said = "is not a file; give the name of one" if out.endswith(".csv") else "use .csv"
+        assert said in outcome.err
+    assert (tmp_path / "pipe.csv").is_fifo()
     assert tidy(cli("recommend", "run", "--all", "--out", "link.csv"))
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "file.csv").read_text().startswith("user,item,rank,score\n")

@@ -104,7 +104,7 @@ def test_protocols_are_not_mixed(runs: Path, cli: Cli) -> None:
     assert "cannot share a table" in found.err
 
 
-def test_a_row_that_cannot_be_told_apart_is_marked(copies: Path) -> None:
+def test_a_row_that_is_not_significantly_different_is_marked(copies: Path) -> None:
     shutil.copytree(copies / "fedmf" / "seed0", copies / "twin")
     for folder in ("twin", "fedmf/seed0", "fedmf/seed1"):
         change(copies / folder, "ndcg@10", "(number % 3) / 3")
@@ -117,10 +117,10 @@ def test_a_row_that_cannot_be_told_apart_is_marked(copies: Path) -> None:
     assert tests.metric == "ndcg@10"
     assert [row[0].endswith(MARK) for row in cells(found, METRICS, tests)[1:]] == [False, True, False, False]
     assert MARK in caption(found, tests)
-    assert "cannot be told apart from the best" in caption(found, tests)
+    assert "not significantly different from the best" in caption(found, tests)
     twin, ease = tests.pairs
-    assert (twin.difference.mean, twin.difference.p, twin.told_apart) == (0, 1, False)
-    assert ease.told_apart
+    assert (twin.difference.mean, twin.difference.p, twin.significant) == (0, 1, False)
+    assert ease.significant
     assert ease.p_holm == pytest.approx(2 * ease.difference.p)
 
 
@@ -130,7 +130,7 @@ def test_a_clear_winner_leaves_no_marks(copies: Path) -> None:
     tests = significance(found)
     assert tests is not None
     assert MARK not in render(found, METRICS, "markdown", tests)
-    assert "Every other row differs from the best, ease" in caption(found, tests)
+    assert "Every other row is significantly different from the best, ease" in caption(found, tests)
 
 
 def test_a_user_is_averaged_over_seeds_first(copies: Path) -> None:

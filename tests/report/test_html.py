@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -15,6 +16,8 @@ from conftest import Cli
 from fedrec.report import references
 from fedrec.report.comparison import find_runs, read_run
 from fedrec.report.html import write_own_report, write_report
+
+from .test_comparison import change
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -114,11 +117,77 @@ def test_tables_have_headers(comparison_page: Path) -> None:
 
 def test_a_comparison_shows_every_configuration_and_how_to_repeat_it(comparison_page: Path) -> None:
     text = Reader(comparison_page).text
-    assert "Highest of 2" in text
+    assert "Between" in text
     command = re.search(r"fedrec run fedmf [^\n]*?--seeds 0,1", text)
     assert command is not None
     assert "dim=4" in shlex.split(command[0])
     assert "Validation, mean" in text
+
+
+# -- significance --
+
+
+def level(folder: Path, *names: str) -> None:
+    """Give every user of these runs the same figure, so that nothing can be significant."""
+    for name in names:
+        change(folder / name, "ndcg@10", "(number % 3) / 3")
+
+
+def bold(path: Path) -> list[str]:
+    return re.findall(r'<th scope="row">([^<]*)</th>[^\n]*class="best"', path.read_text(encoding="utf-8"))
+
+
+def test_no_winner_is_named_where_nothing_is_significant(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    level(tmp_path / "runs", "fedmf/seed0", "fedmf/seed1", "ease")
+    path = write_report(find_runs([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html")
+    text = Reader(path).text
+    assert "None is significantly best on ndcg@10: ease is not significantly different from fedmf" in text
+    assert not re.search("Highest|significantly better than", text)
+    assert bold(path) == []
+    assert "ease †" in text
+
+
+def test_a_significant_winner_is_bold_where_it_was_tested_and_only_there(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    level(tmp_path / "runs", "fedmf/seed0", "fedmf/seed1")
+    change(tmp_path / "runs" / "ease", "ndcg@10", "1.0")
+    path = write_report(find_runs([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html")
+    assert "ease is significantly better than all others on ndcg@10." in Reader(path).text
+    assert bold(path) == ["ndcg@10"]
+    assert '<td class="best">1.0000</td>' in path.read_text(encoding="utf-8")
+    assert "†" not in path.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_groups_and_tests_of_compare(cli: Cli, runs: Path, tmp_path: Path) -> None:
+    """With the same rows: --references trains those that compare adds by itself."""
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    folders = (tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease")
+    assert cli("report", *folders, "--references", "--out", "page.html").code == 0
+    reader = Reader(tmp_path / "page.html")
+    table = cli("compare", *folders, "--significance", "--format", "markdown").out
+    marked = {line.split(" ")[1] for line in table.splitlines() if line.startswith("|") and "† |" in line}
+    test = reader.text[reader.text.index("Test, mean") : reader.text.index("Validation, mean")]
+    assert {name for name in ("fedmf", "ease", "popularity", "local") if f"{name} †" in test} == marked
+    told = json.loads(cli("compare", *folders, "--format", "json").out)["significance"]
+    for pair in told["pairs"]:
+        assert f"{pair['difference']:+.4f}" in reader.text
+    assert f"paired bootstrap over {told['users']} users" in reader.text
+
+
+def test_a_single_run_is_tested_against_its_references(page: Path) -> None:
+    assert re.search("On ndcg@10 it is (not )?significantly (different|better|worse)", Reader(page).text)
+
+
+def test_without_users_nothing_is_tested_and_nobody_wins(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "ease" / "per_user.csv").unlink()
+    path = write_report(find_runs([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html")
+    text = Reader(path).text
+    assert "Significance was not tested" in text
+    assert "has no ndcg@10 in its per_user.csv" in text
+    assert not re.search("None is significantly|significantly better|Highest", text)
+    assert bold(path) == []
 
 
 def test_a_leaking_protocol_is_called_out_in_words(runs: Path) -> None:
@@ -190,6 +259,35 @@ def test_every_run_leaves_a_report_and_the_command_makes_others(cli: Cli, tmp_pa
     before = (tmp_path / "a" / "report.html").read_bytes()
     assert cli("report", "a", "c").out == "a/comparison.html written\n"
     assert (tmp_path / "a" / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize(("folders", "written"), [
+    (("fedmf/seed0",), "fedmf/seed0/report.html"),
+    (("fedmf",), "fedmf/report.html"),
+    (("fedmf/seed0", "ease"), "fedmf/seed0/comparison.html"),
+    (("fedmf/seed0", "fedmf/seed1"), "fedmf/seed0/comparison.html"),
+    (("fedmf", "other"), "fedmf/comparison.html"),
+    (("fedmf", "other", "ease"), "fedmf/comparison.html"),
+    (("ease", "fedmf", "other"), "ease/comparison.html"),
+    ((".",), "report.html"),
+])  # fmt: skip
+def test_a_report_on_several_folders_keeps_that_of_the_first(
+    cli: Cli, runs: Path, tmp_path: Path, folders: tuple[str, ...], written: str
+) -> None:
+    """Runs, folders of seeds and a folder of both, alone and together."""
+    shutil.copytree(runs / "runs", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(runs / "runs" / "fedmf", tmp_path / "other")
+    for seed in (0, 1):
+        config = tmp_path / "other" / f"seed{seed}" / "config.toml"
+        config.write_text(config.read_text(encoding="utf-8").replace("dim = 4", "dim = 5"), encoding="utf-8")
+    kept = [tmp_path / name / "report.html" for name in ("fedmf", "fedmf/seed0", "ease")]
+    for path in kept:
+        path.write_text("mine", encoding="utf-8")
+    outcome = cli("report", *folders)
+    assert outcome.out == f"{written} written\n", outcome.err
+    assert [path for path in kept if path.read_text(encoding="utf-8") != "mine"] == [
+        path for path in kept if path == tmp_path / written
+    ]
 
 
 @pytest.mark.parametrize(("words", "says"), [

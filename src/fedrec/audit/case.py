@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrec.audit.draws import Draws, Exposure, SampledDraws, exposure
-from fedrec.data import Interactions, Split
+from fedrec.data import Filtered, Interactions, Split
 from fedrec.evaluation import Evaluator, Pairs, Protocol, Targets, candidate_targets
 from fedrec.evaluation.targets import Ints, pair_keys
 from fedrec.experiment.prepare import Prepared, prepare
@@ -79,6 +79,11 @@ class Case:
     @property
     def metric(self) -> str:
         return f"{'hr' if self.targets.single else 'recall'}@{self.k}"
+
+    @property
+    def filtered(self) -> tuple[Filtered, ...]:
+        """What the protocol's filters left out; a split that was given is taken as it is."""
+        return () if self.prepared is None else self.prepared.filtered
 
     @property
     def new_items(self) -> bool:

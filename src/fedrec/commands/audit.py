@@ -12,6 +12,7 @@ from fedrec.audit.files import from_files
 from fedrec.audit.leak import Report, audit
 from fedrec.audit.page import WORDS, lines, write_audit
 from fedrec.data import load, load_split, stored_splits
+from fedrec.endings import PAGE, ending_of
 from fedrec.errors import FedrecError
 from fedrec.experiment.prepare import prepare_split
 
@@ -25,6 +26,8 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
         raise FedrecError("say what to audit: --data D --protocol P, or --train t.csv --test s.csv (one of the two)")
     if files and not {"train", "test"} <= set(files):
         raise FedrecError("a split needs both parts: --train t.csv --test s.csv")
+    if out is not None:
+        ending_of(out, PAGE)
     with console.err.status("reading") as status:
         case = from_files(**files) if data is None else _named(data, protocol, rounds, quick)
         report = audit(case, status.update)
@@ -48,5 +51,7 @@ def _show(report: Report, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
         return
+    for record in report.case.filtered:
+        console.out.print(console.left_out(record))
     for line in lines(report):
         console.out.print(line, style=STYLES.get(line.split(" ", 1)[0]))

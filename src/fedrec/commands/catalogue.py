@@ -37,7 +37,9 @@ def methods_command(
         console.out.print()
         _show_parameters(kind, f"with --backbone {' | '.join(kind.backbones)} of silos")
     if cls.blind_sum:
-        console.out.print("blind sum: a single upload would reveal everything; deploy with secure aggregation only")
+        console.out.print(
+            "blind sum: a single upload would reveal everything; outside a simulation it needs secure aggregation"
+        )
 
 
 def _show_parameters(cls: type[Method], title: str) -> None:

@@ -40,9 +40,12 @@ def data_show(
     """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds pictures."""
     from fedrec import console
     from fedrec.data import load
+    from fedrec.endings import PAGE, ending_of
     from fedrec.report.data_page import facts, write_data_page
     from fedrec.report.origin import in_words, place
 
+    if out is not None:
+        ending_of(out, PAGE)
     fresh = place(spec) is None
     data = load(spec, progress=console.download)
     rows = facts(data, in_words(spec, downloaded=fresh))
@@ -103,4 +106,6 @@ def data_split(
     prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
     write(prepared.split, out)
     sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
+    for record in prepared.filtered:
+        console.out.print(console.left_out(record))
     console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))

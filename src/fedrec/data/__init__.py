@@ -2,6 +2,7 @@
 
 from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, with_ties
 from fedrec.data.fetch import cache_folder
+from fedrec.data.filtered import Filtered
 from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.items import with_items
@@ -14,6 +15,7 @@ from fedrec.data.table import Guess, read_table, write_csv
 __all__ = [
     "Description",
     "Entry",
+    "Filtered",
     "Guess",
     "Interactions",
     "ItemInfo",

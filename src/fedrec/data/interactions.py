@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from fedrec.data.filtered import Filtered
 from fedrec.errors import FedrecError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -89,6 +90,8 @@ class Interactions:
     """[n_items] the row of the whole, unfiltered file in which the item first appears (published splits go by it)."""
     notes: tuple[str, ...] = ()
     """What a reader of results should know about where the rows come from (for instance guessed columns)."""
+    filtered: tuple[Filtered, ...] = ()
+    """What filters have left out so far, in their order."""
 
     def __post_init__(self) -> None:
         n = self.user.shape[0]
@@ -173,12 +176,29 @@ class Interactions:
             timestamp=None if self.timestamp is None else self.timestamp[rows],
         )
 
+    def _without(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
+        """Without the rows of a mask, and with a record of what went with them."""
+        kept = self.select(~rows)
+        users = _occurring(self.user, self.n_users) & ~_occurring(kept.user, self.n_users)
+        items = _occurring(self.item, self.n_items) & ~_occurring(kept.item, self.n_items)
+        return kept._recorded(rule, self.user_ids[users], self.item_ids[items], len(self) - len(kept), remedy)
+
+    def _recorded(self, rule: str, user_ids: Array, item_ids: Array, rows: int, remedy: str) -> Interactions:
+        if not (rows or user_ids.size or item_ids.size):
+            return self
+        record = Filtered(rule, user_ids.size, item_ids.size, rows, remedy, user_ids, item_ids)
+        return replace(self, filtered=(*self.filtered, record))
+
     def compact(self) -> Interactions:
         """Drop users and items without interactions and number the others anew, in the same order."""
         users, user = np.unique(self.user, return_inverse=True)
         items, item = np.unique(self.item, return_inverse=True)
+        never = (
+            _unaccounted(np.delete(self.user_ids, users), [one.user_ids for one in self.filtered]),
+            _unaccounted(np.delete(self.item_ids, items), [one.item_ids for one in self.filtered]),
+        )
         return replace(
-            self,
+            self._recorded("no interaction in the data", *never, 0, "data that has some"),
             user=user.astype(np.int64),
             item=item.astype(np.int64),
             user_ids=self.user_ids[users],
@@ -210,16 +230,19 @@ class Interactions:
                     f"'{self.name}' has no ratings, so min_rating={min_rating} cannot be applied; leave it out"
                 )
             return self
-        return self.select(self.rating > 0 if min_rating is None else self.rating >= min_rating)
+        remedy = "a lower min_rating in --protocol"
+        if min_rating is None:
+            return self._without(self.rating <= 0, "ratings of 0 or less", remedy)
+        return self._without(self.rating < min_rating, f"ratings below {min_rating:g}", remedy)
 
     def deduplicated(self) -> Interactions:
         """One row per (user, item): the latest by time; among equally late ones, or without times, the last line."""
         keys = self.pair_keys()
         row = np.arange(len(self))
         order = np.lexsort((row, keys) if self.timestamp is None else (row, self.timestamp, keys))
-        last = np.ones(len(self), dtype=bool)
-        last[:-1] = keys[order][1:] != keys[order][:-1]
-        return self if last.all() else self.select(np.sort(order[last]))
+        repeated = np.zeros(len(self), dtype=bool)
+        repeated[order[:-1]] = keys[order][1:] == keys[order][:-1]
+        return self._without(repeated, "repeats of a user-item pair") if repeated.any() else self
 
     def with_min_interactions(self, k: int) -> Interactions:
         """Only users with at least ``k`` distinct items, compacted.
@@ -234,7 +257,10 @@ class Interactions:
                 f"no user of '{self.name}' has at least {k} interactions; lower the minimum, for instance with "
                 "--protocol honest,min_interactions=3"
             )
-        return self.select(counts[self.user] >= k).compact()
+        few = counts[self.user] < k
+        return self._without(
+            few, f"users with fewer than {k} items", "a lower min_interactions in --protocol"
+        ).compact()
 
     def describe(self) -> Description:
         """Sizes as they stand now, after whatever filters were applied; density counts distinct pairs."""
@@ -287,6 +313,15 @@ def first_rows(item: Array, n_items: int) -> Array:
     first = np.full(n_items, item.size, dtype=np.int64)
     first[item[::-1]] = np.arange(item.size - 1, -1, -1)  # later assignments win, so the earliest row stays
     return first
+
+
+def _occurring(index: Array, size: int) -> Array:
+    return np.asarray(np.bincount(index, minlength=size) > 0)
+
+
+def _unaccounted(ids: Array, known: list[Array]) -> Array:
+    """Those that no record has."""
+    return ids[~np.isin(ids, np.concatenate(known))] if ids.size and known else ids
 
 
 def _check_range(field: str, index: Array, size: int) -> None:

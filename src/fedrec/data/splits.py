@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedrec.data.filtered import Filtered
 from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.seeds import generator
 from fedrec.data.table import read_table, write_csv
@@ -33,6 +34,8 @@ class Split:
     test: Interactions
     kind: str
     notes: tuple[str, ...] = ()
+    filtered: tuple[Filtered, ...] = ()
+    """What was left out of the parts after the cut."""
 
 
 def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random") -> Split:
@@ -261,10 +264,14 @@ def overlaps(train: Interactions, valid: Interactions, test: Interactions) -> li
 def disjoint(split: Split) -> Split:
     """Without the held-out pairs that stand in an earlier part too: such an item is masked, so it cannot be ranked."""
     train, valid = split.train.distinct_pairs(), split.valid.distinct_pairs()
+    twice = np.isin(split.valid.pair_keys(), train)
+    again = np.isin(split.test.pair_keys(), np.concatenate([train, valid]))
+    record = Filtered("held-out pairs that are in an earlier part too", 0, 0, int(twice.sum() + again.sum()))
     return replace(
         split,
-        valid=split.valid.select(~np.isin(split.valid.pair_keys(), train)),
-        test=split.test.select(~np.isin(split.test.pair_keys(), np.concatenate([train, valid]))),
+        valid=split.valid.select(~twice),
+        test=split.test.select(~again),
+        filtered=(*split.filtered, record) if record.rows else split.filtered,
     )
 
 

@@ -150,7 +150,7 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
         notes=(str(guess),),
     )
     repeated = len(data) - data.distinct_pairs().size
-    note = f"{path}: {repeated:,} of {len(data):,} rows repeat a user-item pair and are left out, each pair counts once"
+    note = f"{path}: {repeated:,} of {len(data):,} rows repeat a user-item pair"
     return replace(data, notes=(*data.notes, note)) if repeated else data
 
 

@@ -32,6 +32,15 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
         raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")
 
 
+def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """Every metric of every evaluated user, in original ids; where each has one held-out item, where that stands."""
+    columns = {"user": prepared.source.user_ids[evaluation.users], **evaluation.per_user}
+    if len(evaluation.positions[0]) == len(evaluation.users):
+        above, equal = evaluation.positions
+        columns |= {"item": prepared.source.item_ids[prepared.test.items], "above": above, "equal": equal}
+    return columns
+
+
 class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
 
@@ -151,13 +160,8 @@ class RunFolder:
         _write_columns(self.users, ["user", "client"],
                        [prepared.source.user_ids[users], prepared.partition.client_of()[users]])  # fmt: skip
 
-    def write_per_user(self, prepared: Prepared, evaluation: Evaluation) -> None:
-        names = ["user", *evaluation.per_user]
-        columns = [prepared.source.user_ids[evaluation.users], *evaluation.per_user.values()]
-        if len(evaluation.positions[0]) == len(evaluation.users):
-            names += ["item", "above", "equal"]
-            columns += [prepared.source.item_ids[prepared.test.items], *evaluation.positions]
-        _write_columns(self.per_user, names, columns)
+    def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None:
+        _write_columns(self.per_user, list(columns), list(columns.values()))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with atomic_file(self.summary) as temporary:

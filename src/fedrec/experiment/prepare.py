@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from fedrec import data as rooms
-from fedrec.data import Interactions, Partition, Split
+from fedrec.data import Filtered, Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
@@ -61,6 +61,11 @@ class Prepared:
         if not tied or tied < TIED * len(new):
             return ()
         return (f"{tied:,} of {len(new):,} new items have the attributes of one before them and tie with it",)
+
+    @property
+    def filtered(self) -> tuple[Filtered, ...]:
+        """What was left out between the data and the run."""
+        return (*self.source.filtered, *self.split.filtered)
 
     def item_counts(self) -> np.ndarray:
         """Training interactions per item."""
@@ -175,7 +180,9 @@ def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]
     if fraction == 1:
         return split, None
     kept = kept_rows(_pairs(split.train), fraction, split.train.tie_seed)
-    return replace(split, train=split.train.select(kept)), split.train.select(~kept)
+    rest = split.train.select(~kept)
+    record = Filtered(f"training rows kept from clients by train_fraction={fraction:g}", 0, 0, len(rest))
+    return replace(split, train=split.train.select(kept), filtered=(*split.filtered, record)), rest
 
 
 def _split(data: Interactions, protocol: Protocol) -> Split:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from fedrec.evaluation import Evaluation, Evaluator, Protocol, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import notes_of, require_cold, require_protected, require_selectable, stages_of
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
-from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.folder import RunFolder, per_user_columns
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
@@ -45,10 +46,12 @@ class Listener:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run: `summary` is what summary.json holds, `test` its means, `per_user` one value per user."""
+    """A finished run: `summary` is what summary.json holds, `test` its means."""
 
     summary: dict[str, Any]
     evaluation: Evaluation = field(repr=False)
+    per_user: dict[str, np.ndarray] = field(repr=False)
+    """The columns of per_user.csv: `user`, every test metric, and more where users have one held-out item each."""
     folder: Path | None = None
 
     @property
@@ -291,11 +294,12 @@ class Run:
         valid = self.evaluate("valid", chosen).mean() if self.prepared.valid is not None else {}
         self.progress.seconds_evaluate += time.perf_counter() - started
         summary = summary_of(self, chosen, test, valid)
+        per_user = per_user_columns(self.prepared, test)
         if folder is not None:
-            folder.write_per_user(self.prepared, test)
+            folder.write_per_user(per_user)
             folder.write_ids(self.prepared)
             folder.write_summary(summary)
-        return Result(summary, test, None if folder is None else folder.path)
+        return Result(summary, test, per_user, None if folder is None else folder.path)
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,

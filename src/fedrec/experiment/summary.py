@@ -30,6 +30,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
             "items": source.n_items,
             "interactions": len(source),
         },
+        "filtered": [one.to_dict() for one in run.prepared.filtered],
         "protocol": run.protocol.label,
         "leaks": list(run.protocol.leaks),
         "notes": [*run.notes, ended] if ended else run.notes,

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
+from fedrec.data import Filtered
+from fedrec.errors import FedrecError
 from fedrec.experiment.run import Listener
 from fedrec.report import figures
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
+from fedrec.report.headline import headline, listed
 from fedrec.report.page import write_page
 from fedrec.report.price import price_table
 from fedrec.report.records import FIRST, per_user
 from fedrec.report.references import cheap_references, silent, with_references
 from fedrec.report.samples import sample_users
-from fedrec.report.views import View, command, cutoff, headline, selection, settings, views
+from fedrec.report.significance import Significance, significance
+from fedrec.report.tables import MARK, pair_caption, pair_cells, verdict
+from fedrec.report.views import View, command, cutoff, selection, settings, views
 
-HIGHER_IS_BETTER = ("recall", "ndcg", "mrr", "precision", "f1", "map", "hr")
 LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report reads the data again
 
 
@@ -50,18 +53,21 @@ def _content(comparison: Comparison, users: bool) -> dict[str, Any]:
     evaluated = len(table["user"]) if "user" in table else first.summary["dataset"]["users"]
     best = max(asked, key=lambda view: view.row.mean(f"recall@{k}") or 0.0)
     metric, on = selection(comparison.protocol, k)
+    tests, not_tested = _tests(comparison, shown)
     samples, no_samples = sample_users(best.row.runs[0]) if users else ([], "")
     return {
         "title": f"{_names(asked)} on {first.summary['dataset']['name']}",
         "facts": _facts(comparison, asked, first),
-        "lead": headline(shown, comparison.chance, k, single, evaluated),
+        "lead": headline(shown, comparison.chance, k, single, evaluated, tests),
         "leaks": comparison.leaks,
         "key_figures": [(f"{name}@{k}", figures.key_figure(shown, comparison.chance, f"{name}@{k}"))
                         for name in ("recall", "ndcg") if f"{name}@{k}" in names],
         "curves": figures.curves(shown, metric, on),
         "per_round_note": _round_note(asked, on, metric),
         "users_charts": figures.user_charts(shown, comparison.chance, k),
-        "tables": _tables(comparison, shown, names),
+        "tables": _tables(comparison, shown, names, tests),
+        "significance": None if tests is None else _significance(tests, marked=len(asked) > 1),
+        "not_tested": not_tested,
         "price": price_table(shown),
         "samples": samples,
         "no_samples": no_samples,
@@ -77,15 +83,38 @@ def _content(comparison: Comparison, users: bool) -> dict[str, Any]:
 def _names(asked: Sequence[View]) -> str:
     names = list(dict.fromkeys(view.row.method for view in asked))
     if len(names) <= 3:
-        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+        return listed(names)
     return f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def _tests(comparison: Comparison, shown: Sequence[View]) -> tuple[Significance | None, str]:
+    """The tests of `fedrec compare`, with the names of this page, or why there are none."""
+    try:
+        found = significance(comparison)
+    except FedrecError as error:
+        return None, str(error).rpartition("; ")[0]  # without what to tell `fedrec compare`
+    if found is None:
+        return None, "the runs have no ndcg@k" if len(shown) > 1 else ""
+    return found.renamed({view.row.label: view.name for view in shown}), ""
+
+
+def _significance(tests: Significance, marked: bool) -> dict[str, Any]:
+    """`marked`: a table above has the marks that the verdict explains."""
+    header, *rows = pair_cells(tests)
+    return {
+        "verdict": f"{verdict(tests)}." if marked else "",
+        "caption": pair_caption(tests),
+        "heads": header,
+        "rows": rows,
+    }
 
 
 def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) -> list[tuple[str, str]]:
     data = first.summary["dataset"]
     size = f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions"
     seeds = sorted({run.summary["seed"] for view in asked for run in view.row.runs})
-    facts = [("data", comparison.data), ("size", size), ("protocol", comparison.protocol),
+    left_out = [("left out", str(Filtered.from_dict(record))) for record in first.summary.get("filtered", [])]
+    facts = [("data", comparison.data), ("size", size), *left_out, ("protocol", comparison.protocol),
              ("clients", _clients(asked)),
              ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)))]  # fmt: skip
     return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
@@ -112,7 +141,9 @@ def _and(values: Sequence[int]) -> str:
     return ", ".join(str(value) for value in (values if len(set(values)) > 1 else values[:1]))
 
 
-def _tables(comparison: Comparison, shown: Sequence[View], names: Sequence[str]) -> list[dict[str, Any]]:
+def _tables(
+    comparison: Comparison, shown: Sequence[View], names: Sequence[str], tests: Significance | None
+) -> list[dict[str, Any]]:
     """Test beside validation for one configuration; a table each for several."""
     asked = [view for view in shown if not view.reference]
     chance = [f"{comparison.chance[name]:.4f}" if name in comparison.chance else "–" for name in names]
@@ -121,15 +152,13 @@ def _tables(comparison: Comparison, shown: Sequence[View], names: Sequence[str])
         columns = [_column(asked[0].row, "test", names), _column(asked[0].row, "valid", names),
                    *(_column(view.row, "test", names) for view in shown if view.reference), chance]  # fmt: skip
         return [_table("All metrics", heads, columns, names)]
-    heads = [view.name for view in shown]
-    tables = []
-    for part, caption in (("test", "Test"), ("valid", "Validation")):
-        columns = [_column(view.row, part, names) for view in shown]
-        if any(cell != "–" for column in columns for cell in column):
-            extra = part == "test"
-            made = _table(caption, [*heads, "chance"] if extra else heads, [*columns, chance] if extra else columns,
-                          names)  # fmt: skip
-            tables.append(made | {"best": [_best(shown, part, name) for name in names]})
+    alike = frozenset() if tests is None else tests.like_the_best()
+    heads = [f"{view.name} {MARK}" if view.name in alike else view.name for view in shown]
+    made = _table("Test", [*heads, "chance"], [*(_column(view.row, "test", names) for view in shown), chance], names)
+    tables = [made | {"best": [_best(shown, name, tests) for name in names]}]
+    columns = [_column(view.row, "valid", names) for view in shown]
+    if any(cell != "–" for column in columns for cell in column):
+        tables.append(_table("Validation", [view.name for view in shown], columns, names))
     return tables
 
 
@@ -142,12 +171,11 @@ def _column(row: Row, part: str, names: Sequence[str]) -> list[str]:
     return [figures.value_text(figures.values_of(row, part, name)) for name in names]
 
 
-def _best(shown: Sequence[View], part: str, name: str) -> int | None:
-    """The column to set in bold, where more is better."""
-    if name.split("@")[0].split("_")[0] not in HIGHER_IS_BETTER:
+def _best(shown: Sequence[View], name: str, tests: Significance | None) -> int | None:
+    """The column to set in bold: the one that is significantly best, in the metric that was tested."""
+    if tests is None or name != tests.metric or tests.like_the_best():
         return None
-    means = [mean(values) if (values := figures.values_of(view.row, part, name)) else -1.0 for view in shown]
-    return means.index(max(means))
+    return [view.name for view in shown].index(tests.best)
 
 
 def _configuration(view: View) -> dict[str, Any]:

@@ -30,12 +30,18 @@ SUMMARY: dict[str, Any] = {
     "peak_memory_mb": _NUMBER,
     "versions": {},
 }
+FILTERED = {"rule": _WORD, "users": _COUNT, "items": _COUNT, "rows": _COUNT}
 PRIVACY = {"stages": _WORDS, "epsilon": _NUMBER + _OR_NONE, "delta": _NUMBER + _OR_NONE, "meaning": _WORD}
 
 
 def check_summary(summary: Any) -> None:
     """Raise ValueError, with the place, where a summary is not one."""
     _check("summary", summary, SUMMARY)
+    filtered = summary.get("filtered", [])  # absent from runs of earlier versions
+    if not isinstance(filtered, list):
+        raise ValueError("summary.filtered is not a list")
+    for record in filtered:
+        _check("filtered", record, FILTERED)
     if "privacy" in summary:
         _check("privacy", summary["privacy"], PRIVACY)
 

@@ -1,9 +1,9 @@
-"""Which rows of a comparison can be told apart: tests on the users of the run folders."""
+"""Which rows of a comparison differ significantly: tests on the users of the run folders."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Pair:
     p_wilcoxon: float
 
     @property
-    def told_apart(self) -> bool:
+    def significant(self) -> bool:
         return self.p_holm < 1 - LEVEL
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,8 +51,21 @@ class Significance:
     pairs: tuple[Pair, ...]
 
     def like_the_best(self) -> frozenset[str]:
-        """Rows that cannot be told apart from the best."""
-        return frozenset(pair.row for pair in self.pairs if pair.against == self.best and not pair.told_apart)
+        """Rows that are not significantly different from the best."""
+        return frozenset(pair.row for pair in self.pairs if pair.against == self.best and not pair.significant)
+
+    def sign(self, one: str, two: str) -> int | None:
+        """1 where `one` is significantly better than `two`, -1 worse, 0 neither; None where they were not compared."""
+        for pair in self.pairs:
+            if {pair.row, pair.against} == {one, two}:
+                higher = (pair.difference.mean > 0) == (pair.row == one)
+                return (1 if higher else -1) if pair.significant else 0
+        return None
+
+    def renamed(self, names: Mapping[str, str]) -> Significance:
+        """The same with other names for the rows."""
+        pairs = (replace(pair, row=names[pair.row], against=names[pair.against]) for pair in self.pairs)
+        return replace(self, best=names[self.best], pairs=tuple(pairs))
 
     def to_dict(self) -> dict[str, Any]:
         about = {"metric": self.metric, "best": self.best, "users": self.users, "resamples": RESAMPLES, "level": LEVEL}

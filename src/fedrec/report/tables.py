@@ -7,16 +7,18 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from fedrec.errors import unknown
+from fedrec.endings import ending_of
+from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.significance import LEVEL
 from fedrec.report.comparison import Comparison, Row, counted, diverged
 from fedrec.report.groups import Grouped
 from fedrec.report.significance import Pair, Significance
 
 MARK = "†"
-"""On rows that cannot be told apart from the best."""
+"""On rows that are not significantly different from the best."""
 
 
 def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | None = None) -> list[list[str]]:
@@ -54,8 +56,8 @@ def verdict(tests: Significance) -> str:
     """What the tests allow to be said about the best row."""
     how = f"on {tests.metric} (paired bootstrap over {tests.users:,} users, Holm-corrected p >= {1 - LEVEL:.2f})"
     if tests.like_the_best():
-        return f"{MARK} cannot be told apart from the best, {tests.best}, {how}"
-    return f"Every other row differs from the best, {tests.best}, {how.replace('>=', '<')}"
+        return f"{MARK} not significantly different from the best, {tests.best}, {how}"
+    return f"Every other row is significantly different from the best, {tests.best}, {how.replace('>=', '<')}"
 
 
 def pair_cells(tests: Significance) -> list[list[str]]:
@@ -170,6 +172,22 @@ def titled_tables(
     return [*found, (pair_caption(tests), pair_cells(tests))] if details and tests is not None else found
 
 
+ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+
+
+def format_of(out: Path | None, named: str | None) -> str:
+    """The format that was named, or that the ending of `out` says; an error where the two disagree."""
+    if named is None:
+        return "markdown" if out is None else ENDINGS[ending_of(out, ENDINGS)]
+    kind = {"md": "markdown", "tex": "latex"}.get(named, named)
+    if kind not in ENDINGS.values():
+        raise unknown("format", named, ENDINGS.values())
+    said = None if out is None else ENDINGS.get(out.suffix.lower())
+    if said not in (None, kind):
+        raise FedrecError(f"--out {out} is the name of a {said} file, but --format says {kind}; give one of the two")
+    return kind
+
+
 FORMATS: dict[str, Callable[[str, list[list[str]]], str]] = {"markdown": as_markdown, "latex": as_latex}
 
 
@@ -181,11 +199,9 @@ def render(
     groups: Grouped | None = None,
     details: bool = False,
 ) -> str:
-    chosen = {"md": "markdown", "tex": "latex"}.get(kind, kind)
+    chosen = format_of(None, kind)
     if chosen == "json":
         return as_json(comparison, metrics, tests, groups)
     if chosen == "csv":
         return as_csv(comparison, metrics) if groups is None else _csv(group_cells(groups))
-    if chosen not in FORMATS:
-        raise unknown("format", kind, (*FORMATS, "csv", "json"))
     return "\n".join(FORMATS[chosen](*table) for table in titled_tables(comparison, metrics, tests, groups, details))

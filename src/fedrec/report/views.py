@@ -1,10 +1,10 @@
-"""The rows of a comparison as a report shows them: short names, colours, the sentences of the headline."""
+"""The rows of a comparison as a report shows them: short names and colours."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -40,43 +40,17 @@ def views(comparison: Comparison) -> list[View]:
         name = row.method if alone else row.label if len(row.label) <= _LONGEST else f"{row.method} #{index + 1}"
         found.append(View(row, name, style_of(index), False))
     rest = [row for row in rows if row not in asked]
-    return [*found, *(View(row, row.method, _REFERENCE_STYLES[row.method], True) for row in rest)]
+    beside = Counter(row.method for row in rest)
+    for row in rest:
+        name = row.method if beside[row.method] == 1 else row.label
+        found.append(View(row, name, _REFERENCE_STYLES[row.method], True))
+    return found
 
 
 def cutoff(names: Sequence[str]) -> int:
     """The list length that the headline speaks of: 10, or the shortest there is."""
     found = sorted({int(name.split("@")[1]) for name in names if "@" in name})
     return 10 if 10 in found or not found else found[0]
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %" if value >= 0.001 else f"{100 * value:.2f} %"
-
-
-def headline(shown: Sequence[View], chance: Mapping[str, float], k: int, single: bool, users: int) -> str:
-    """What came out, in words a reader needs no table for."""
-    metric = f"recall@{k}"
-    asked = [view for view in shown if not view.reference and view.row.mean(metric) is not None]
-    if not asked:
-        return ""
-    best = max(asked, key=lambda view: view.row.mean(metric) or 0.0)
-    value = best.row.mean(metric) or 0.0
-    what = (
-        f"of {users:,} users find their held-out item among the first {k}"
-        if single
-        else f"of a user's held-out items, on average over {users:,} users, are among the first {k}"
-    )
-    lead = f"With {best.name}, " if len(asked) == 1 else f"Highest of {len(asked)}: with {best.name}, "
-    text = f"{lead}{percent(value)} {what} recommended."
-    others = [(view.name, view.row.mean(metric)) for view in shown if view.reference]
-    parts = [f"{name} reaches {percent(mean)}" for name, mean in others if mean is not None]
-    if metric in chance:
-        parts.append(f"chance gives {percent(chance[metric])}")
-    if parts:
-        joined = ", ".join(parts)
-        text += f" {joined[0].upper()}{joined[1:]}."
-    beaten = [name for name, mean in others if mean is not None and mean >= value]
-    return text + (f" It does not do better than {' and '.join(beaten)}." if beaten else "")
 
 
 def selection(label: str, k: int) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from fedrec.data.atomic import atomic_file
-from fedrec.errors import FedrecError
+from fedrec.endings import ending_of
 from fedrec.report.charts import WIDTH
 from fedrec.report.comparison import FinishedRun, diverged
 from fedrec.report.page import environment, write_page
@@ -22,11 +22,10 @@ ENDINGS = (".html", ".svg")
 
 def write_figure(kind: type[Picture], settings: Mapping[str, str], runs: Sequence[FinishedRun], path: Path) -> Path:
     """Draw and write; what the settings or the file's ending get wrong is said before any work is done."""
-    if path.suffix not in ENDINGS:
-        raise FedrecError(f"{path}: a figure is written as .html or .svg; choose such an --out")
+    ending = ending_of(path, ENDINGS)
     drawing = kind.build(settings).draw(runs)
     leaks = list(dict.fromkeys(leak for run in runs for leak in run.summary["leaks"]))
-    if path.suffix == ".svg":
+    if ending == ".svg":
         with atomic_file(path) as temporary:
             temporary.write_text(as_svg(drawing, _warnings(leaks, runs)), encoding="utf-8")
         return path
