@@ -16,6 +16,7 @@ from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
 from fedrec.federation.simulator import RoundLog
+from fedrec.privacy.words import beside
 
 out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)  # names of files may hold [brackets]
 err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -180,6 +181,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         epsilon, delta = privacy["epsilon"], privacy["delta"]
         value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
         out.print(f"privacy: {value} ({privacy['meaning']})")
+        if more := beside(privacy):
+            out.print(f"  {more}")
 
 
 def human(count: float) -> str:

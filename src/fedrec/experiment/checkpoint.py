@@ -20,6 +20,8 @@ from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
 from fedrec.version import __version__
 
+PER_CLIENT = ("up", "down", "uploads")  # what a ledger counts for every client
+
 
 def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
     """Everything that changes, by name: `server.item`, `client.all.item`, `user.all.user`, ..."""
@@ -103,11 +105,9 @@ def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
 def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any]) -> None:
     """The whole of a run between two rounds."""
     ledger = simulator.wire.ledger
-    tensors = tensors_of(simulator) | {
-        "ledger.up": torch.from_numpy(ledger.up),
-        "ledger.down": torch.from_numpy(ledger.down),
-    }
-    save(path, tensors, {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, **about})
+    tensors = tensors_of(simulator) | {f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT}
+    rounds = {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "unprotected": ledger.unprotected}
+    save(path, tensors, rounds | dict(about))
 
 
 def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], data: str) -> Progress:
@@ -115,7 +115,8 @@ def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], dat
     tensors, about = load(path)
     ledger = simulator.wire.ledger
     try:
-        up, down = (tensors.pop(f"ledger.{way}").numpy().copy() for way in ("up", "down"))
+        counts = {name: tensors.pop(f"ledger.{name}").numpy().copy() for name in PER_CLIENT}
+        unprotected = dict(about["unprotected"])
         rounds = {int(number): entry for number, entry in about["ledger"].items()}
         progress, made_with = Progress(**about["progress"]), about["config"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -123,5 +124,7 @@ def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], dat
     require_same(made_with, config, path)
     require_data(about, data, path)
     restore(simulator, tensors)
-    ledger.up, ledger.down, ledger.rounds = up, down, rounds
+    ledger.rounds, ledger.unprotected = rounds, unprotected
+    for name, count in counts.items():
+        setattr(ledger, name, count)
     return progress
