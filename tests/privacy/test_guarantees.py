@@ -273,3 +273,17 @@ def test_a_count_survives_an_interruption(tmp_path: Path) -> None:
     whole = execute(config).summary["privacy"]
     execute(replace(config, rounds=2), tmp_path / "run")
     assert execute(config, tmp_path / "run", resume=True).summary["privacy"] == whole
+
+
+# -- sums that must be blind --
+
+
+def test_popularity_sends_the_history_and_so_needs_secure_sums(cli: Cli, tmp_path: Path) -> None:
+    data = tiny_world()
+    method, chunk = methods()["popularity"](), data.chunk(np.array([1]))
+    _, payload = method.local(State(), Down(method.init_server(data.world)), chunk, 0)
+    assert np.array_equal(np.flatnonzero(_dense(payload["count"].value)[0, :, 0]), chunk.items)
+    assert methods()["popularity"].blind_sum
+    outcome = cli("run", "popularity", "--data", SMALL, *BUDGET, "--quiet", "--out", "run")
+    assert "epsilon 4, delta 1e-05 (of the sum: holds where secure aggregation" in outcome.out
+    assert "blind sum" in cli("methods", "popularity").out
