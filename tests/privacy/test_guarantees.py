@@ -21,7 +21,7 @@ from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Cohort, Down, Each, Mean, Method, Plan, Reduction, State, Sum, Tensors, World
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
-from fedrec.methods import FedMF, methods
+from fedrec.methods import FedMF, FedRKG, methods
 from fedrec.privacy.accountant import NOT_COVERED, delta_of, epsilon_of
 from fedrec.testing import tiny_world
 
@@ -287,3 +287,89 @@ def test_popularity_sends_the_history_and_so_needs_secure_sums(cli: Cli, tmp_pat
     outcome = cli("run", "popularity", "--data", SMALL, *BUDGET, "--quiet", "--out", "run")
     assert "epsilon 4, delta 1e-05 (of the sum: holds where secure aggregation" in outcome.out
     assert "blind sum" in cli("methods", "popularity").out
+
+
+# -- FedRKG's own noise --
+
+OFTEN: dict[str, Any] = {"dim": 4, "interval": 1, "lr": 1.0, "batch": 16, "rounds": 2, "dp": "gradient", "noise": 1e-9}
+
+
+def moved_apart(method: FedRKG) -> float:
+    """How far apart the second uploads of a client with two data sets of equal size are; noise is next to none."""
+    sent = []
+    for seed in (0, 1):
+        data = tiny_world(per_user=(3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8))
+        if seed:  # client 1 has other items
+            items = data.items.copy()
+            mine = slice(data.user_ptr[1], data.user_ptr[2])
+            items[mine] = (items[mine] + 17) % data.world.items
+            items[mine].sort()
+            data = replace(data, items=items, history=items.copy())
+        simulator = Simulator(method, data)
+        simulator.round(0)
+        simulator.homes[0].state.per_client["item"][np.arange(12) != 1] = 0.5  # the others' share is not its own
+        sent.append(_first_upload(simulator))
+    return float((sent[0] - sent[1]).norm())
+
+
+def _first_upload(simulator: Simulator) -> torch.Tensor:
+    chunk = simulator.data.chunk(np.array([1]))
+    down = simulator.method.broadcast(simulator.server, chunk.clients, 1)
+    _, payload = simulator.method.local(simulator._take(simulator.homes[0], np.array([1])), down, chunk, 1)
+    return _dense(payload["item"].value).clone()
+
+
+def test_a_gate_carries_what_no_noise_covers() -> None:
+    """Clipped steps move a table hardly at all; a gate that learns from the items moves it far beyond their bound."""
+    small = OFTEN | {"clip": 1e-6, "lr_gate": 50.0, "init_std": 1.0, "beta": 0.5}
+    bound = FedRKG(**small).update_sensitivity(2 * 5)
+    assert moved_apart(FedRKG(**small, gate=False)) <= bound
+    assert moved_apart(FedRKG(**small, gate_epochs=0)) <= bound
+    assert moved_apart(FedRKG(**small)) > 1000 * bound
+
+
+def test_no_epsilon_is_claimed_for_what_a_gate_carries() -> None:
+    gated = fedrec.run("fedrkg", SMALL, rounds=2, dim=4, interval=1, dp="gradient", noise=1.0).summary
+    assert not any("epsilon =" in note for note in gated["notes"])
+    assert any("no epsilon" in note and "gate=false" in note for note in gated["notes"])
+    plain = fedrec.run("fedrkg", SMALL, rounds=2, dim=4, interval=1, dp="gradient", noise=1.0, gate=False).summary
+    assert any("epsilon =" in note and NOT_COVERED in note for note in plain["notes"])
+    assert any("the last round counts" in note for note in plain["notes"])
+
+
+def test_steps_are_those_of_the_client_with_the_most_batches() -> None:
+    """75 samples in batches of 16 are five steps a round, not one."""
+    method = FedRKG(**OFTEN | {"gate": False, "clip": 0.1, "noise": 1.0, "rounds": 10, "epochs": 2})
+    data = tiny_world()
+    assert method.batches(data) == 5
+    promise = method.promise(data)
+    assert "100 steps" in promise
+    assert f"epsilon = {epsilon_of(1.0 / 0.2, 100, 1e-5):.4g}" in promise
+    assert "as many batches" in promise
+
+
+def test_clipped_steps_stay_within_what_is_said_of_them() -> None:
+    """With five batches a table moves up to five times as far as one step can; two data sets at most twice that."""
+    method = FedRKG(**OFTEN | {"gate": False, "clip": 1e-3, "rounds": 1})
+    data = tiny_world()
+    simulator = Simulator(method, data)
+    start = simulator.homes[0].state.per_client["item"].clone()
+    simulator.round(0)
+    moved = (simulator.homes[0].state.per_client["item"] - start).flatten(1).norm(dim=1).max()
+    one, most = method.update_sensitivity(), method.update_sensitivity(method.batches(data))
+    assert one < 2 * float(moved) <= most
+
+
+def test_steps_that_end_early_fit_no_count() -> None:
+    with pytest.raises(FedrecError, match="early_exit"):
+        FedRKG(dp="gradient", early_exit=0.1)
+
+
+def test_own_noise_and_that_of_the_wire_are_independent() -> None:
+    """FedRKG's noised uploads pass the wire under the name that their own noise was drawn for."""
+    data = tiny_world(items=4000)
+    method = FedRKG(dim=4, interval=1, gate=False, dp="output", clip=1e-9, noise=1.0)
+    simulator = Simulator(method, data, parse_stages("gaussian=1"))
+    simulator.round(0)
+    noise = simulator.server["item"] - method.init_items(data.world)
+    assert float(noise.std()) == pytest.approx((2 / 12) ** 0.5, rel=0.03)
