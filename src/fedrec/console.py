@@ -96,9 +96,8 @@ class Plain(Listener):
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         if time.monotonic() - self.spoken > 10:
             self.spoken = time.monotonic()
-            print(
-                f"{self.label}: round {log.round + 1} of {self.rounds}, best {progress.best_value:.4f}", file=sys.stderr
-            )
+            best = f", best {progress.best_value:.4f}" if progress.best_round >= 0 else ""
+            print(f"{self.label}: round {log.round + 1} of {self.rounds}{best}", file=sys.stderr)
 
 
 def _show_notes(run: Run) -> None:

@@ -14,12 +14,14 @@ import torch
 
 import fedrec
 from conftest import Cli
+from fedrec.console import Plain
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import Run, execute
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Cohort, Down, Each, Mean, Method, Plan, Reduction, State, Sum, Tensors, World
-from fedrec.federation.simulator import Simulator
+from fedrec.federation.loop import Progress
+from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedMF, FedRKG, methods
 from fedrec.privacy.accountant import NOT_COVERED, delta_of, epsilon_of
@@ -191,6 +193,14 @@ def test_where_an_epsilon_is_printed_validation_decides_nothing(config: RunConfi
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all("valid" in line for line in logged), "looking on is still possible"
     assert found["valid"]["ndcg@10"] == pytest.approx(logged[-1]["valid"]["ndcg@10"])
+
+
+def test_no_best_round_is_spoken_of_where_none_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    line = Plain("fedmf")
+    for progress, says in ((Progress(), "round 3 of 0\n"), (Progress(best_round=1, best_value=0.5), "best 0.5000\n")):
+        line.spoken = -1e9
+        line.round(RoundLog(2, 1, 0.0, 0, 0), None, progress)
+        assert capsys.readouterr().err.endswith(says)
 
 
 def test_noise_that_claims_nothing_leaves_the_choice() -> None:
