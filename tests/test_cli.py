@@ -222,6 +222,7 @@ def test_a_budget_is_kept_and_reported(cli: Cli) -> None:
     assert privacy["delta"] == 1e-5
     told = cli(*RUN, "--privacy", "clip=1", "--epsilon", 4, "--delta", 1e-5, "--quiet")
     assert "privacy: epsilon 4, delta 1e-05 (local: all uploads of one client" in told.out
+    assert "not covered: metrics, losses and clients' own state" in told.out
     none = cli(*RUN, "--privacy", "gaussian=0.1", "--quiet")
     assert "privacy: no finite epsilon (uploads are not clipped" in none.out
     little = cli(*RUN, "--privacy", "clip=1,gaussian=0.0001", "--quiet")

@@ -17,6 +17,7 @@ from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
 from fedrec.federation.simulator import RoundLog
+from fedrec.privacy.words import beside
 
 out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)  # names of files may hold [brackets]
 err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -96,9 +97,8 @@ class Plain(Listener):
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         if time.monotonic() - self.spoken > 10:
             self.spoken = time.monotonic()
-            print(
-                f"{self.label}: round {log.round + 1} of {self.rounds}, best {progress.best_value:.4f}", file=sys.stderr
-            )
+            best = f", best {progress.best_value:.4f}" if progress.best_round >= 0 else ""
+            print(f"{self.label}: round {log.round + 1} of {self.rounds}{best}", file=sys.stderr)
 
 
 def _show_notes(run: Run) -> None:
@@ -187,6 +187,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         epsilon, delta = privacy["epsilon"], privacy["delta"]
         value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
         out.print(f"privacy: {value} ({privacy['meaning']})")
+        if more := beside(privacy):
+            out.print(f"  {more}")
 
 
 def human(count: float) -> str:

@@ -25,7 +25,10 @@ BUDGET = ("--privacy", "clip=1", "--epsilon", 4, "--delta", 1e-5)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("fedavg", *BUDGET), "fedavg sends sample counts without noise, so no epsilon holds; add --set shares=equal"),
+        (
+            ("fedavg", *BUDGET),
+            "fedavg sends the weights of 'item' without noise (round 1), so no epsilon holds; add --set shares=equal",
+        ),
         (("fedmf", "--privacy", "clip=1,gaussian:items=0.1"), "unknown upload 'items'; did you mean 'item'?"),
         (("fedca", "--privacy", "laplace:pictures=0.1"), "did you mean 'picture'?"),
         (("fedrkg", "--set", "interval=3", "--privacy", "laplace:items=1"), "did you mean 'item'?"),
@@ -44,7 +47,7 @@ def test_noise_that_cannot_be_is_refused_before_training(
 def test_looking_at_uploads_changes_nothing() -> None:
     config = RunConfig(method="fedavg", data=SMALL, rounds=2, params={"dim": "4", "shares": "equal"})
     run, other = Run(config), Run(config)
-    assert run.simulator.preview() == (["item"], 0)
+    assert run.simulator.preview() == (["item"], ["'item'"])
     assert run.simulator.wire.ledger.rounds == {}
     assert run.execute().summary["test"] == other.execute().summary["test"]
 

@@ -65,11 +65,12 @@ def test_old_and_new_are_never_compared(old: Path) -> None:
         compare(find_runs([old, new.folder]))
 
 
-def test_an_old_run_is_resumed_as_it_was(cli: Cli, old: Path) -> None:
-    assert cli("run", "--resume", "--out", str(old), "--rounds", "4", "--quiet").code == 0
-    assert read_run(old).protocol == MEANT
-    fedrec.run("fedmf", SMALL, protocol=MEANT, rounds=4, dim=4, out=old.parent / "whole")
-    assert read_run(old).summary["test"] == read_run(old.parent / "whole").summary["test"]
+def test_an_old_run_is_not_resumed_and_loses_nothing(cli: Cli, old: Path) -> None:
+    before = {path.name: path.read_bytes() for path in old.iterdir()}
+    found = cli("run", "--resume", "--out", str(old), "--rounds", "4", "--quiet")
+    assert found.code == 2
+    assert "start over in another --out folder" in found.err
+    assert {path.name: path.read_bytes() for path in old.iterdir()} == before
 
 
 def test_an_old_run_recommends_from_what_it_was_judged_by(old: Path) -> None:

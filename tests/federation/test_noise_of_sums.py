@@ -77,10 +77,29 @@ def test_where_more_than_a_plain_sum_is_seen_every_client_draws(
 ) -> None:
     basket, door = Basket(), Wire(World(items=4, clients=1), stages)
     door.send_up({"x": reduction}, Down(), np.array([0]), "all", 0, basket)
-    assert basket.late == ()
+    assert not basket.owed
 
 
 def test_few_draws_are_every_clients_own() -> None:
     basket, door = Basket(), Wire(World(items=4, clients=1), [Laplace(1.0)])
     door.send_up({"x": Sum(torch.zeros(1, 4))}, Down(), np.array([0]), "all", 0, basket)
-    assert basket.late == ()
+    assert not basket.owed
+
+
+@pytest.mark.parametrize("order", [("late", "own"), ("own", "late")])
+def test_a_cohort_that_draws_its_own_noise_takes_nothing_from_one_whose_noise_waits(
+    at_once: None, order: tuple[str, str]
+) -> None:
+    """Three clients send a plain sum; a fourth, of another shape, sends something beside it: 2 = sqrt(3 + 1)."""
+    found = []
+    for round in range(10):
+        basket, door = Basket(), Wire(World(items=SHAPE[0], clients=4, dtype=torch.float64), [Gaussian(1.0)])
+        zeros = torch.zeros(3, *SHAPE, dtype=torch.float64)
+        sent: dict[str, tuple[dict[str, Reduction], np.ndarray]] = {
+            "late": ({"x": Sum(zeros)}, np.arange(3)),
+            "own": ({"x": Sum(zeros[:1]), "y": Each(zeros[:1, 0])}, np.array([3])),
+        }
+        for cohort in order:
+            door.send_up(sent[cohort][0], Down(), sent[cohort][1], cohort, round, basket)
+        found.append(door.collect(basket, round)["x"])
+    assert float(torch.stack(found).std()) == pytest.approx(2.0, rel=0.02)

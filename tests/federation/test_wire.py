@@ -230,6 +230,30 @@ class TestNoise:
         assert_close(left, right, 1e-9, "one client a chunk")
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("text", "spread"), [
+    ("gaussian=1,gaussian=1", 2**0.5), ("gaussian:x=1,gaussian=1", 2**0.5), ("gaussian=1,laplace=1", 3**0.5),
+    ("gaussian=1,gaussian=1,gaussian=1", 3**0.5),
+])  # fmt: skip
+def test_two_noise_stages_on_one_upload_are_independent(text, spread, late, monkeypatch):
+    """Drawn from one stream they would add up: 2 in place of sqrt(2)."""
+    if late:
+        monkeypatch.setattr("fedrec.federation.wire.DRAWS", 0)
+    wire, basket = Wire(world(items=4000), parse_stages(text)), Basket()
+    wire.send_up({"x": Sum(torch.zeros(3, 4000, 2).double())}, Down(), np.arange(3), "all", 0, basket)
+    assert float(wire.collect(basket, 0)["x"].std()) == pytest.approx(spread * 3**0.5, rel=0.03)
+
+
+def test_one_noise_on_an_upload_draws_what_it_always_drew():
+    """Whatever stands before it, and whatever noise other uploads get."""
+    zeros = torch.zeros(3, 8, dtype=torch.float64)
+    alone = Gaussian(1.0).apply({"x": zeros}, Place(world(), np.arange(3), 0, {}))["x"]
+    assert float(alone[1, 2]) == pytest.approx(0.7834182544062004, abs=1e-12)
+    for text in ("gaussian=1", "clip=5,gaussian=1", "laplace:y=2,gaussian:x=1", "gaussian=1,quantise=32"):
+        found = staged(list(parse_stages(text)), {"x": Sum(zeros), "y": Sum(zeros)}, Down())["x"]
+        assert torch.allclose(found, alone, atol=1e-8), text
+
+
 class TestQuantise:
     @settings(deadline=None, max_examples=60)
     @given(st.integers(1, 16), st.integers(0, 1000), st.floats(1e-3, 1e3))
@@ -364,18 +388,65 @@ class TestReductions:
             assert torch.equal(dense[k][others], rows.base[others])
 
 
-def test_what_leaves_in_the_clear_is_recorded():
-    """Noise on the tables does not cover whole numbers, nor the weights of a mean."""
-    counts = torch.tensor([[3], [4], [5]])
-    weight = torch.ones(3, dtype=torch.float64)
-    for payload, clear in (
-        ({"x": Mean(generated(3, 4))}, 0),
-        ({"x": Mean(generated(3, 4), weight)}, 3 * 8),
-        ({"x": Each(generated(3, 4)), "samples": Each(counts)}, 3 * 8),
-    ):
-        wire = Wire(world(), [Gaussian(1.0)])
-        wire.send_up(payload, Down(), np.arange(3), "all", 0, Basket())
-        assert wire.ledger.rounds[0]["clear"] == clear
+WEIGHTS = torch.ones(3, dtype=torch.float64)
+COUNTS = torch.tensor([[3], [4], [5]])
+WHOLE_ROWS = Rows(torch.zeros(6, 1, dtype=torch.int64), torch.arange(3), torch.arange(3), COUNTS, 3)
+
+
+@pytest.mark.parametrize(
+    ("stages", "payload", "open_to_all"),
+    [
+        ("gaussian=1", {"x": Mean(generated(3, 4))}, {}),
+        ("gaussian=1", {"x": Mean(generated(3, 4), WEIGHTS)}, {"the weights of 'x'": 3 * 8}),
+        ("gaussian=1", {"x": Each(generated(3, 4)), "n": Each(COUNTS)}, {"'n'": 3 * 8}),
+        ("gaussian=1", {"x": Each(generated(3, 4), torch.tensor([1, 4, 2]))}, {"the lengths of 'x'": 3 * 8}),
+        ("gaussian=1", {"n": Each(COUNTS, torch.ones(3).int())}, {"'n'": 3 * 8, "the lengths of 'n'": 3 * 8}),
+        ("gaussian=1", {"n": Sum(WHOLE_ROWS)}, {"'n'": 3 * 6 * 8}),
+        ("gaussian=1", {"n": Mean(COUNTS > 3, WEIGHTS)}, {"'n'": 3, "the weights of 'n'": 3 * 8}),
+        ("gaussian=1", {"x": Each(generated(3, 4) + 0j)}, {"'x'": 3 * 4 * 16}),
+        ("laplace:x=1", {"x": Each(generated(3, 4)), "y": Sum(sparse())}, {"'y'": 3 * 12 * 8}),
+        ("laplace:x=1,laplace:y=1", {"x": Each(generated(3, 4)), "y": Sum(sparse())}, {}),
+        ("clip=1,quantise=8", {"x": Each(generated(3, 4))}, {"'x'": 3 * (4 + 8)}),
+        ("clip=1,sum-gaussian=1", {"x": Sum(generated(3, 4)), "y": Sum(sparse())}, {}),
+        ("clip=1,sum-gaussian=1", {"x": Sum(generated(3, 4)), "n": Sum(COUNTS)}, {"'n'": 3 * 8}),
+        ("clip=1,sum-gaussian=1", {"x": Each(generated(3, 4))}, {"'x'": 3 * 4 * 8}),
+    ],
+)
+def test_what_no_noise_reaches_counts_as_unprotected(
+    stages: str, payload: dict[str, Reduction], open_to_all: dict[str, int]
+) -> None:
+    """Every kind of upload and every part of it: weights, lengths, whole numbers, what a name leaves out."""
+    wire = Wire(world(), parse_stages(stages))
+    wire.send_up(payload, Down(), np.arange(3), "all", 0, Basket())
+    assert wire.ledger.unprotected == open_to_all
+    wire.send_up(payload, Down(), np.arange(3), "all", 1, Basket())
+    assert wire.ledger.unprotected == {part: 2 * size for part, size in open_to_all.items()}, "of all rounds"
+
+
+def test_the_size_of_a_message_tells_as_much_as_a_length() -> None:
+    wire, basket = Wire(world(), [Gaussian(1.0)]), Basket()
+    for client in range(3):
+        wire.send_up({"x": Each(generated(1, 1 + client))}, Down(), np.array([client]), "all", 0, basket)
+    assert wire.ledger.unprotected == {"the size of 'x'": 2 * 8}
+    for cohort in ("wide", "narrow"):  # what a cohort sends is known to all
+        wire.send_up({"x": Each(generated(1, 2 + len(cohort)))}, Down(), np.array([0]), cohort, 1, basket)
+    assert wire.ledger.unprotected == {"the size of 'x'": 2 * 8}
+
+
+def test_whole_numbers_in_rows_pass_as_they_are() -> None:
+    down = Down()
+    for stages in ([Clip(0.1)], [Gaussian(1.0)], [Quantise(2)]):
+        assert torch.equal(staged(stages, {"n": Sum(WHOLE_ROWS)}, down)["n"], WHOLE_ROWS.dense())
+
+
+def test_the_ledger_counts_how_often_each_client_uploaded() -> None:
+    simulator = Simulator(FedMF(**MF), tiny_world(participation=0.25), memory=SINGLE)
+    sent = np.zeros(12, int)
+    for number in range(5):
+        sent[simulator.method.plan(simulator.world, simulator.server, number).uploads()] += 1
+        simulator.round(number)
+    assert np.array_equal(simulator.wire.ledger.uploads, sent)
+    assert 1 <= sent.max() < 5
 
 
 def test_uploads_of_different_lengths_are_filled_up():
@@ -422,6 +493,12 @@ class TestNoiseOnTheSum:
     def test_means_and_single_uploads_are_refused(self):
         with pytest.raises(FedrecError, match="plain sums"):
             run(FedMF(**MF), tiny_world(), 1, stages=[SumGaussian(1.0)])
+
+    def test_two_on_one_sum_are_independent(self):
+        data = tiny_world(items=4000)
+        both = [SumGaussian(3.0), SumGaussian(4.0)]
+        plain, noised = (run(Popularity(), data, 1, stages=s)["server.popularity"] for s in ([], both))
+        assert float((noised - plain).std()) == pytest.approx(5.0, rel=0.05)
 
     def test_has_a_name(self):
         assert parse_stages("clip=2,sum-gaussian=0.5") == (Clip(2.0), SumGaussian(0.5))

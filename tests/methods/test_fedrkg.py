@@ -224,8 +224,7 @@ def test_accounting_by_hand():
     assert method.epsilon_zcdp(1000, "add") == pytest.approx(20.174, abs=0.001)
     assert method.epsilon(1000, "add") < method.epsilon_zcdp(1000, "add"), "exact composition is tighter"
     assert method.epsilon(1000) > method.epsilon(1000, "add")
-    assert "epsilon = " in method.remarks(tiny_world().world)[0]
-    assert "10 uploads" in FedRKG(dp="output").remarks(tiny_world().world)[0]
+    assert "10 uploads" in FedRKG(dp="output").promise(tiny_world())
 
 
 def numbers(method: LocalTraining, data: ClientData) -> dict[str, float]:

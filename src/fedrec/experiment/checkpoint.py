@@ -15,10 +15,12 @@ from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
-from fedrec.experiment.config import as_meant, require_same
+from fedrec.experiment.config import FORMAT, require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
 from fedrec.version import __version__
+
+PER_CLIENT = ("up", "down", "uploads")  # what a ledger counts for every client
 
 
 def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
@@ -103,26 +105,29 @@ def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
 def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any]) -> None:
     """The whole of a run between two rounds."""
     ledger = simulator.wire.ledger
-    tensors = tensors_of(simulator) | {
-        "ledger.up": torch.from_numpy(ledger.up),
-        "ledger.down": torch.from_numpy(ledger.down),
-    }
-    save(path, tensors, {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, **about})
+    tensors = tensors_of(simulator) | {f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT}
+    rounds = {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "unprotected": ledger.unprotected}
+    save(path, tensors, rounds | dict(about))
 
 
 def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], data: str) -> Progress:
     """Put the simulator where the checkpoint stands; it must come from a run with this config on this data."""
     tensors, about = load(path)
+    if about.get("format", 1) != FORMAT:
+        raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted other "
+                          "things; it cannot go on from there: start over in another --out folder")  # fmt: skip
     ledger = simulator.wire.ledger
     try:
-        up, down = (tensors.pop(f"ledger.{way}").numpy().copy() for way in ("up", "down"))
+        counts = {name: tensors.pop(f"ledger.{name}").numpy().copy() for name in PER_CLIENT}
+        unprotected = dict(about["unprotected"])
         rounds = {int(number): entry for number, entry in about["ledger"].items()}
-        progress, made_with = Progress(**about["progress"]), dict(about["config"])
-        made_with["protocol"] = as_meant(made_with["protocol"], about.get("format", 1))
+        progress, made_with = Progress(**about["progress"]), about["config"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, error) from None
     require_same(made_with, config, path)
     require_data(about, data, path)
     restore(simulator, tensors)
-    ledger.up, ledger.down, ledger.rounds = up, down, rounds
+    ledger.rounds, ledger.unprotected = rounds, unprotected
+    for name, count in counts.items():
+        setattr(ledger, name, count)
     return progress

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import Protocol
 from fedrec.experiment.config import RunConfig
 from fedrec.federation.contract import Method
+from fedrec.federation.loop import Rules
 from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
-from fedrec.privacy.accountant import with_budget
+from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
 
+DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
+LAST = "an epsilon is printed, so the last round counts: no round is chosen and no run ends by validation or loss"
 FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
 
 
@@ -28,7 +32,8 @@ def notes_of(run: Run) -> list[str]:
         found.append(f"{method.name} has all data in one place; ignored: {', '.join(ignored)}")
     if method.uses_order() and prepared.source.time == "none":
         found.append(f"the data has no times: {method.name} takes the order of its lines for that of events")
-    return [*found, *method.remarks(run.world)]
+    found += [*method.remarks(run.world), *filter(None, [method.promise(run.simulator.data)])]
+    return [*found, LAST] if run.claims else found
 
 
 def require_selectable(protocol: Protocol) -> None:
@@ -66,15 +71,36 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
     return stages
 
 
-def require_protected(run: Run) -> None:
-    """Noise on an upload by name, and a budget, must fit what clients send; one of them says what that is."""
-    if not run.stages or run.method.blind_sum:
-        return
-    names, clear = run.simulator.preview()
+def claims_epsilon(run: Run) -> bool:
+    """Whether an epsilon will be printed. Noise on an upload by name must be one of those that clients send."""
+    names, unprotected = run.simulator.preview() if run.stages else ([], [])
     for stage in run.stages:
         if isinstance(stage, Noise) and names and stage.only not in ("", *names):
             raise unknown("upload", stage.only, names)
-    if run.config.epsilon is not None and clear:
-        equal = "add --set shares=equal" if hasattr(run.method, "shares") else "use fedmf, which sends none"
-        raise FedrecError(f"--epsilon: {run.method.name} sends sample counts without noise, so no epsilon holds; "
-                          f"{equal}")  # fmt: skip
+    by_stages = promised(run, run.method.rounds, unprotected).epsilon is not None
+    return by_stages or bool(run.method.promise(run.simulator.data))
+
+
+def promised(run: Run, uploads: int, unprotected: Iterable[str]) -> Guarantee:
+    """What the stages give a client that uploads so often."""
+    return guarantee(run.stages, uploads, run.config.delta or DELTA, unprotected, run.method.clips_apart)
+
+
+def rules_of(run: Run) -> Rules:
+    """When a run stops and which round counts.
+
+    Validation metrics and losses are computed from what clients hold and pass no noise. Where an epsilon is printed
+    they must decide nothing.
+    """
+    method, config, protocol = run.method, run.config, run.protocol
+    if run.claims:
+        return Rules(method.rounds, config.eval_every, selects=False)
+    patience = config.patience if config.patience is not None else protocol.patience
+    return Rules(
+        method.rounds,
+        config.eval_every,
+        patience,
+        protocol.select_last,
+        may_stop=method.may_stop,
+        settled=method.settled,
+    )

@@ -17,7 +17,7 @@ from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, protocol
 from fedrec.experiment import checkpoint
-from fedrec.experiment.checks import notes_of, require_cold, require_protected, require_selectable, stages_of
+from fedrec.experiment.checks import claims_epsilon, notes_of, require_cold, require_selectable, rules_of, stages_of
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
 from fedrec.experiment.folder import RunFolder, per_user_columns
 from fedrec.experiment.machine import device_named
@@ -26,7 +26,7 @@ from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
-from fedrec.federation.loop import Progress, Rules, Score, run_rounds
+from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 
 Part = Literal["valid", "test"]
@@ -73,14 +73,6 @@ class Run:
         self.method: Method = method or method_of(config)
         self.protocol: Protocol = protocol(config.protocol)
         require_selectable(self.protocol)
-        self.rules = Rules(
-            self.method.rounds,
-            config.eval_every,
-            config.patience if config.patience is not None else self.protocol.patience,
-            self.protocol.select_last,
-            self.method.may_stop,
-            self.method.settled,
-        )
         self.stages = stages_of(config, self.method)
         device = device_named(config.device)
         self.prepared = self._prepare(data)
@@ -94,9 +86,12 @@ class Run:
             device=device,
         )
         self.simulator = Simulator(
-            self.method, self.prepared.clients(self.world), self.stages, self.memory, self._attributes()
-        )
-        require_protected(self)
+            self.method, self.prepared.clients(self.world), self.stages, self.memory, self._attributes(),
+            sealed=config.epsilon is not None,
+        )  # fmt: skip
+        self.claims = claims_epsilon(self)
+        self.rules = rules_of(self)
+        self.scheduled = self.simulator.schedule() if self.claims and self.stages else None
         self.progress = Progress()
         self._best: dict[str, Tensor] | None = None
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
@@ -274,7 +269,7 @@ class Run:
 
     def _load_chosen(self, folder: RunFolder | None) -> int:
         """Make the chosen round the present state: the best by selection, or the last where there is no selection."""
-        chosen = self.progress.best_round
+        chosen = self.progress.best_round if self.rules.selects else -1
         if chosen < 0:
             chosen = self.progress.next_round - 1
             if folder is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedrec.evaluation import Evaluation, chance
+from fedrec.experiment.checks import promised
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.federation.loop import Progress
-from fedrec.privacy.accountant import guarantee
+from fedrec.privacy.accountant import NOT_COVERED
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
@@ -62,13 +65,22 @@ def ending(progress: Progress) -> str:
 
 
 def _privacy(run: Run) -> dict[str, Any]:
-    rounds = run.simulator.wire.ledger.rounds.values()
-    uploads, clear = sum(1 for entry in rounds if entry["up"]), any(entry["clear"] for entry in rounds)
-    found = guarantee(run.stages, uploads, run.config.delta or 1e-5, clear, run.method.clips_apart)
+    """What the client that uploaded most often has, and what one that uploads in every round would have.
+
+    Uploads may be counted where it was known before the first round who would send when. Where what was sent had a say
+    in that, the bound for every round is all that holds.
+    """
+    ledger, rounds = run.simulator.wire.ledger, run.method.rounds
+    most, bound = int(ledger.uploads.max(initial=0)), promised(run, rounds, ledger.unprotected)
+    known = run.scheduled is not None and np.array_equal(ledger.uploads, run.scheduled)
+    found = promised(run, most, ledger.unprotected) if known else bound
     return {
         "stages": [str(stage) for stage in run.stages],
         "epsilon": found.epsilon,
         "delta": found.delta,
-        "uploads": found.uploads,
+        "uploads": most,
+        "planned": {"uploads": rounds, "epsilon": bound.epsilon},
+        "unprotected_bytes": ledger.unprotected,
         "meaning": found.reason,
+        "not_covered": "" if found.epsilon is None else NOT_COVERED,
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Each, Folded, Mean, Reduction, Rows, Upload, Ups, World
-from fedrec.federation.stages import Noise, SumGaussian, dense
+from fedrec.federation.stages import Behind, Noise, SumGaussian, dense, upload_of
 
 BLOCK = 1 << 14  # rows that are made double at a time
 NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
@@ -23,9 +26,11 @@ class Basket:
         self._means: set[str] = set()
         self._each: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
         self._clients: list[np.ndarray] = []
-        self.late: tuple[Noise, ...] = ()  # noise that the sums are still to get
+        self.owed: Counter[tuple[str, int]] = Counter()  # by sum and stage: clients whose noise it is still to get
+        self.shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # of one client's upload, by cohort and name
 
-    def add(self, payload: dict[str, Reduction], clients: np.ndarray, cohort: str) -> None:
+    def add(self, payload: dict[str, Reduction], clients: np.ndarray, cohort: str, late: Iterable[int] = ()) -> None:
+        """`late`: stages, by number, whose noise these clients' sums are still to get."""
         self._clients.append(clients)
         for name, reduction in payload.items():
             if isinstance(reduction, Each):
@@ -40,18 +45,19 @@ class Basket:
             )
             if isinstance(reduction, Mean):
                 self._means.add(key)
+            self.owed.update({(key, stage): len(clients) for stage in late})
 
-    def blur(self, noise: Noise, world: World, round: int) -> None:
-        """The noise that every client has added, on the sums."""
-        for key, total in self._totals.items():
-            if noise.only in ("", key.split("@")[0]):
-                self._totals[key] = noise.in_sum(total, int(self._weights[key]), key, world, round)
+    def blur(self, noise: Noise, stage: int, world: World, round: int, behind: Behind) -> None:
+        """The noise of a stage that clients left to the sums."""
+        for (key, owed), clients in self.owed.items():
+            if owed == stage and noise.reaches(upload_of(key)):
+                self._totals[key] = noise.in_sum(key, self._totals[key], clients, world, round, behind)
 
-    def disturb(self, noise: SumGaussian, world: World, round: int) -> None:
+    def disturb(self, noise: SumGaussian, world: World, round: int, behind: Behind) -> None:
         """Noise on the sums; it hides no mean's weights and no single upload."""
         if self._means or self._each:
             raise FedrecError("privacy stage 'sum-gaussian' is for plain sums; use gaussian with this method")
-        self._totals = {name: noise.on_sum(name, total, world, round) for name, total in self._totals.items()}
+        self._totals = {key: noise.on_sum(key, total, world, round, behind) for key, total in self._totals.items()}
 
     def ups(self, dtype: torch.dtype) -> Ups:
         reduced = {}

@@ -24,7 +24,7 @@ from fedrec.federation.ranges import require_in_range
 from fedrec.random import Purpose, fold_array, stream
 
 if TYPE_CHECKING:
-    from fedrec.federation.clients import Chunk
+    from fedrec.federation.clients import Chunk, ClientData
     from fedrec.federation.simulator import Simulator
 
 Tensors = dict[str, Tensor]
@@ -133,6 +133,16 @@ class Folded:
 
 
 Upload = Tensor | Rows | Folded
+
+
+def content(value: Upload) -> Tensor:
+    """A tensor of the type, and in its last axis of the width, of what is sent."""
+    return value if isinstance(value, Tensor) else value.base
+
+
+def is_exact(value: Upload) -> bool:
+    """Whole numbers and whatever else no stage knows how to change."""
+    return not content(value).is_floating_point()
 
 
 @dataclass(frozen=True)
@@ -247,6 +257,7 @@ class Method:
     attributes: ClassVar[str] = "none"  # who sees item attributes: none | server | clients; with them, ranks cold items
     # One client's upload would show everything, so nobody may see it: outside a simulation, secure sums or nothing.
     blind_sum: ClassVar[bool] = False
+    covered_with: ClassVar[Mapping[str, object]] = {}  # parameters with which noise reaches all that is sent
     per_round: ClassVar[tuple[str, ...]] = ()  # server tensors with an entry for each round: more rounds, more entries
     cache_bytes: ClassVar[int | None] = None  # on a processor, chunks that train beyond this size only wait for memory
 
@@ -266,6 +277,15 @@ class Method:
     def clips_apart(self) -> float:
         """How many clips two uploads of one client can lie apart once both are clipped: noise is measured by it."""
         return 2.0
+
+    @property
+    def own_noise(self) -> tuple[str, ...]:
+        """Uploads to which clients themselves add noise under that name, before the wire does."""
+        return ()
+
+    def promise(self, data: ClientData) -> str:
+        """The epsilon of noise within the method, in a sentence; empty where it claims none."""
+        return ""
 
     def cohorts(self, world: World) -> Sequence[Cohort]:
         return [Cohort("all", np.arange(world.clients))]
@@ -336,6 +356,12 @@ class Method:
         found = [(f.name, getattr(self, f.name)) for f in fields(self) if _is_rate(f.name)]
         named = ", ".join(f"{name}={value:g}" for name, value in found if value is not None)
         return f"lower the learning rate ({named})" if named else "lower what is large among its parameters"
+
+    def cover(self) -> str:
+        """What to change so that noise reaches all that is sent."""
+        wanted = {name: value for name, value in self.covered_with.items() if getattr(self, name) != value}
+        settings = " ".join(f"--set {name}={value}" for name, value in wanted.items())
+        return f"add {settings}" if settings else "use a method that sends none of it, such as fedmf"
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """Logits of `items` for every user of the chunk: [users, items].

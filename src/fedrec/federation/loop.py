@@ -29,12 +29,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Rules:
-    """When to evaluate, what counts as better, when to stop."""
+    """When to evaluate, what counts as better, when to stop; without `selects` the last round counts."""
 
     rounds: int
     eval_every: int = 1
     patience: int | None = None
     last_among_equals: bool = False
+    selects: bool = True
     may_stop: Callable[[int], bool] = lambda round: True  # whether a run may end early after this round
     settled: Callable[[int, Mapping[str, float], Mapping[str, float]], bool] = lambda round, before, now: False
 
@@ -63,7 +64,7 @@ def run_rounds(
     on_round: Callable[[RoundLog, Score | None], None],
     before_answer: Callable[[int], None] | None = None,
 ) -> None:
-    """Advance `progress` to the end. `evaluate` returns None where there is nothing to select on: the last one counts.
+    """Advance `progress` to the end. `evaluate` returns None where there is nothing to look at: the last one counts.
 
     Every callback happens at a round's end, when simulator and progress agree; an interrupt in between loses at most
     the work since the last checkpoint. Where training diverges after a round that was chosen, the run ends with that
@@ -82,6 +83,7 @@ def run_rounds(
         progress.seconds_train += log.seconds
         if score is not None:
             progress.seconds_evaluate += score.seconds
+        if score is not None and rules.selects:
             if rules.better(score.value, progress.best_value):
                 progress.best_round, progress.best_value, progress.best_metrics = number, score.value, score.metrics
                 progress.stale = 0

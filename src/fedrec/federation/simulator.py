@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import DivergedError
+from fedrec.errors import DivergedError, FedrecError, some
 from fedrec.federation.basket import Basket
 from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges
-from fedrec.federation.contract import Cohort, Method, State, Tensors, Ups
+from fedrec.federation.contract import Cohort, Method, Reduction, State, Tensors, Ups
 from fedrec.federation.stages import Stage
 from fedrec.federation.wire import Wire
 
@@ -54,9 +54,10 @@ class Simulator:
     """Holds the server and all clients, and runs rounds. Randomness has no state: (server, states, round) is all."""
 
     def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
-                 attributes: Tensor | None = None) -> None:  # fmt: skip
-        self.method, self.data, self.world, self.memory = method, data, data.world, memory
-        self.wire = Wire(self.world, stages, memory // 4)
+                 attributes: Tensor | None = None, sealed: bool = False) -> None:  # fmt: skip
+        """`sealed`: nothing may leave that no noise reaches."""
+        self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
+        self.wire = Wire(self.world, stages, memory // 4, method.own_noise)
         self.server: Tensors = method.init_server(self.world, attributes)
         self.homes = [self._settle(cohort) for cohort in method.cohorts(self.world)]
 
@@ -105,21 +106,52 @@ class Simulator:
         if lost:
             raise DivergedError(f"{lost[0]} is no longer finite in round {number + 1}", self.method.remedy())
 
-    def preview(self) -> tuple[list[str], int]:
-        """What the first client that uploads would send: the names, and bytes that no stage touches.
+    def preview(self) -> tuple[list[str], list[str]]:
+        """What the first client of every cohort that uploads would send: the names, and what of it no noise reaches.
 
         Nothing is sent or kept.
         """
-        for number in range(self.method.rounds):
-            first = self.method.plan(self.world, self.server, number).uploads()[:1]
-            for home, chunk, where in self._chunks(first):
+        names: set[str] = set()
+        unprotected: set[str] = set()
+        for clients, number in self._first_uploads():
+            for home, chunk, where in self._chunks(clients):
                 taken = self._take(home, where)
                 state = State(*({name: value.clone() for name, value in part.items()}
                                 for part in (taken.per_client, taken.per_user)))  # fmt: skip
                 down = self.method.broadcast(self.server, chunk.clients, number)
                 _, payload = self.method.local(state, down, chunk, number)
-                return sorted(payload), self.wire.clear(payload)
-        return [], 0
+                names |= payload.keys()
+                unprotected |= self._require_covered(payload, chunk, number, Basket()).keys()
+        return sorted(names), sorted(unprotected)
+
+    def _first_uploads(self) -> Iterator[tuple[np.ndarray, int]]:
+        """For every cohort the first client that uploads, and the round."""
+        waiting = [home for home in self.homes if len(home.cohort.clients)]
+        for number in range(self.method.rounds):
+            if not waiting:
+                return
+            sending = np.sort(self.method.plan(self.world, self.server, number).uploads())
+            first = [home.positions(sending)[0][:1] for home in waiting]
+            yield from ((client, number) for client in first if len(client))
+            waiting = [home for home, client in zip(waiting, first, strict=True) if not len(client)]
+
+    def schedule(self) -> np.ndarray:
+        """How often each client uploads in all rounds, by what the server knows now."""
+        times = np.zeros(self.world.clients, dtype=np.int64)
+        for number in range(self.method.rounds):
+            times[self.method.plan(self.world, self.server, number).uploads()] += 1
+        return times
+
+    def _require_covered(self, payload: dict[str, Reduction], chunk: Chunk, number: int,
+                         basket: Basket) -> dict[str, int]:  # fmt: skip
+        """What no noise reaches; where nothing of that kind may leave, an error."""
+        found = self.wire.unprotected(payload, len(chunk.clients), chunk.cohort, basket)
+        if self.sealed and found:
+            raise FedrecError(
+                f"--epsilon: {self.method.name} sends {some(found)} without noise (round {number + 1}), so no epsilon "
+                f"holds; {self.method.cover()}"
+            )
+        return found
 
     def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
         down = self.method.broadcast(self.server, chunk.clients, number)
@@ -127,6 +159,7 @@ class Simulator:
         state, payload = self.method.local(self._take(home, where), down, chunk, number)
         self._put(home, where, state)
         if basket is not None:
+            self._require_covered(payload, chunk, number, basket)
             self.wire.send_up(payload, down, chunk.clients, chunk.cohort, number, basket)
 
     def _answer(self, clients: np.ndarray, number: int) -> None:

@@ -17,25 +17,34 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.available import has_numba
-from fedrec.federation.contract import Rows, Tensors, World
+from fedrec.federation.contract import Rows, Tensors, World, is_exact
 from fedrec.random import Purpose, fold, fold_tensor, gamma, laplace, normal, stream
 
 Values = dict[str, Tensor | Rows]
+Behind = tuple[str, ...]  # which upload every noise so far acted on; empty: on all
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a stage acts: whose upload, in which round, against which broadcast."""
+    """Where a stage acts: whose upload, in which round, against which broadcast, behind which other noise."""
 
     world: World
     clients: np.ndarray
     round: int
     reference: Tensors
+    behind: Behind = ()
 
     def keys(self, name: str) -> Tensor:
         """One stream of noise per client and tensor."""
-        base = fold(stream(self.world.seed, Purpose.NOISE, self.round), zlib.crc32(name.encode()))
+        base = noise_stream(self.world, self.round, name, name, self.behind)
         return fold_tensor(base, torch.from_numpy(self.clients).to(self.world.device))
+
+
+def noise_stream(world: World, round: int, what: str, name: str, behind: Behind) -> int:
+    """The stream of noise on `what` is made of the upload `name`. Every noise on it has one of its own."""
+    earlier = sum(only in ("", name) for only in behind)
+    text = f"{what}, noise {earlier + 1}" if earlier else what
+    return fold(stream(world.seed, Purpose.NOISE, round), zlib.crc32(text.encode()))
 
 
 class Stage(Protocol):
@@ -65,6 +74,8 @@ class Clip:
         device = place.world.device
         square = torch.zeros(len(place.clients), dtype=torch.float64, device=device)
         for name, value in values.items():
+            if is_exact(value):
+                continue
             if isinstance(value, Rows):
                 start, way = value.base[value.item], value.way()
                 change = (value.value - start).double().square().sum(1)
@@ -72,19 +83,19 @@ class Clip:
                     square += value.shift.double().square() * way.double().square().sum()
                     change -= (value.untouched() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
-            elif value.is_floating_point():
+            else:
                 square += (value - _reference(place, name)).double().flatten(1).square().sum(1)
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
         return {name: self._shrink(value, factor, name, place) for name, value in values.items()}
 
     def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, place: Place) -> Tensor | Rows:
+        if is_exact(value):
+            return value
         if isinstance(value, Rows):
             start = value.base[value.item]
             by = factor[value.owner, None].to(start.dtype)
             shift = None if value.shift is None else value.shift * factor.to(start.dtype)
             return replace(value, value=start + by * (value.value - start), shift=shift)
-        if not value.is_floating_point():
-            return value
         reference = _reference(place, name)
         by = factor.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1))
         return reference + by * (value - reference)
@@ -106,9 +117,12 @@ class Noise:
         if self.only and self.only not in values:
             raise unknown("upload", self.only, values)
         return {
-            name: value if self.only not in ("", name) else self._noised(dense(value), name, place)
+            name: self._noised(dense(value), name, place) if self.reaches(name) else value
             for name, value in values.items()
         }
+
+    def reaches(self, name: str) -> bool:
+        return self.only in ("", name)
 
     def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
         if not value.is_floating_point():
@@ -130,9 +144,9 @@ class Noise:
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
 
-    def in_sum(self, total: Tensor, clients: int, name: str, world: World, round: int) -> Tensor:
+    def in_sum(self, key: str, total: Tensor, clients: int, world: World, round: int, behind: Behind) -> Tensor:
         """A sum over clients to which each has added this noise, drawn at once: a bell whose width may be random."""
-        base = fold(stream(world.seed, Purpose.NOISE, round), zlib.crc32(f"all of {name}".encode()))
+        base = noise_stream(world, round, f"all of {key}", upload_of(key), behind)
         keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
         position = torch.arange(total[0].numel(), device=total.device)[None]
         noise = self.scale * self._width(clients, fold_tensor(keys, -1), position) * normal(keys, position)
@@ -185,9 +199,9 @@ class SumGaussian(Gaussian):
     def apply(self, values: Values, place: Place) -> Values:
         return values
 
-    def on_sum(self, name: str, total: Tensor, world: World, round: int) -> Tensor:
-        key = fold(stream(world.seed, Purpose.NOISE, round), zlib.crc32(f"sum of {name}".encode()))
-        return self._added(total, fold_tensor(key, torch.arange(len(total), device=total.device)), world)
+    def on_sum(self, key: str, total: Tensor, world: World, round: int, behind: Behind) -> Tensor:
+        base = noise_stream(world, round, f"sum of {key}", upload_of(key), behind)
+        return self._added(total, fold_tensor(base, torch.arange(len(total), device=total.device)), world)
 
 
 @dataclass(frozen=True)
@@ -247,6 +261,11 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
             raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")
         stages.append(replace(stage, only=only) if isinstance(stage, Noise) else stage)
     return tuple(stages)
+
+
+def upload_of(key: str) -> str:
+    """The upload that a sum is made of: there may be one for each cohort."""
+    return key.split("@")[0]
 
 
 def dense(value: Tensor | Rows) -> Tensor:

@@ -6,7 +6,7 @@ Bytes are those of the dense encoding: a table is counted whole, although the si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -14,40 +14,62 @@ import numpy as np
 from torch import Tensor
 
 from fedrec.federation.basket import Basket
-from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Upload, Ups, World
-from fedrec.federation.stages import Noise, Place, Stage, SumGaussian, Values, dense
+from fedrec.federation.contract import (
+    Down,
+    Each,
+    Folded,
+    Mean,
+    Reduction,
+    Rows,
+    Sum,
+    Upload,
+    Ups,
+    World,
+    content,
+    is_exact,
+)
+from fedrec.federation.stages import Behind, Noise, Place, Stage, SumGaussian, Values, dense
 
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
+LENGTH = 8  # bytes of a length that is told
 LARGEST = "largest_"
 LARGEST_WAYS = (LARGEST + "up", LARGEST + "down")
 
 
 @dataclass
 class Ledger:
-    """Bytes per client, round and direction."""
+    """Bytes per client, round and direction; how often each client uploaded; what of it no noise reached."""
 
     clients: int
     up: np.ndarray = field(init=False)  # totals per client
     down: np.ndarray = field(init=False)
+    uploads: np.ndarray = field(init=False)  # rounds in which a client sent something
     rounds: dict[int, dict[str, int]] = field(default_factory=dict)
+    unprotected: dict[str, int] = field(default_factory=dict)  # bytes of all clients and rounds, by what they are
 
     def __post_init__(self) -> None:
         self.up = np.zeros(self.clients, dtype=np.int64)
         self.down = np.zeros(self.clients, dtype=np.int64)
+        self.uploads = np.zeros(self.clients, dtype=np.int64)
 
     def record(self, direction: str, round: int, clients: np.ndarray, each: int | np.ndarray) -> None:
         """`each`: bytes of every one of the clients, or one number for all of them."""
         (self.up if direction == "up" else self.down)[clients] += each
-        entry = self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})
+        entry = self._entry(round)
         entry[direction] += int(np.broadcast_to(each, len(clients)).sum())
         entry[LARGEST + direction] = max(entry.get(LARGEST + direction, 0), int(np.max(each, initial=0)))
 
-    def sent_clear(self, round: int, size: int) -> None:
-        """Bytes that no stage touches."""
-        self.rounds[round]["clear"] += size
+    def uploaded(self, clients: np.ndarray, unprotected: Mapping[str, int]) -> None:
+        """An upload of each of these clients, and bytes of it that no noise reached."""
+        self.uploads[clients] += 1
+        for part, size in unprotected.items():
+            self.unprotected[part] = self.unprotected.get(part, 0) + size
 
     def trained(self, round: int, clients: int) -> None:
-        self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0, "clear": 0})["trained"] += clients
+        self._entry(round)["trained"] += clients
+
+    def _entry(self, round: int) -> dict[str, int]:
+        return self.rounds.setdefault(round, {"up": 0, "down": 0, "trained": 0})
 
     def per_client_round(self) -> dict[str, float]:
         """Mean bytes per client that took part, and round; and the largest single message each way."""
@@ -58,8 +80,10 @@ class Ledger:
 
 
 class Wire:
-    def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30) -> None:
-        self.world, self.stages, self.memory = world, tuple(stages), memory
+    def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30,
+                 noised: Sequence[str] = ()) -> None:  # fmt: skip
+        """`noised`: uploads that carry noise already when they come here."""
+        self.world, self.stages, self.memory, self.noised = world, tuple(stages), memory, tuple(noised)
         self.ledger = Ledger(world.clients)
 
     @property
@@ -78,66 +102,83 @@ class Wire:
         if not payload:
             return
         self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
-        self.ledger.sent_clear(round, self.clear(payload))
+        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, basket))
         if not self.stages:
             basket.add(payload, clients, cohort)
             return
-        basket.late = self._late(payload, len(clients))
-        stages = self.stages[: len(self.stages) - len(basket.late)]
+        now = len(self.stages) - self._late(payload, len(clients))
+        stages, late = self.stages[:now], range(now, len(self.stages))
         per_client = sum(8 * _entries(r.value, len(clients)) * self.world.dtype.itemsize for r in payload.values())
         block = max(1, self.memory // per_client) if any(s.per_entry for s in stages) else len(clients)
         for start in range(0, len(clients), block):
             keep = slice(start, min(start + block, len(clients)))
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
-            basket.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort)
+            basket.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
 
-    def _late(self, payload: dict[str, Reduction], clients: int) -> tuple[Noise, ...]:
-        """Noise at the end that can wait for the sums: one draw per entry in place of one per entry and client.
+    def _late(self, payload: dict[str, Reduction], clients: int) -> int:
+        """Stages at the end whose noise can wait for the sums: one draw per entry, not one per entry and client.
 
         Nobody sees more than plain sums, whose distribution is the same. Only where the draws would be too many.
         """
         every = self.world.clients * self.world.participation
         draws = every * sum(_entries(reduction.value, clients) for reduction in payload.values())
         if draws < DRAWS or not all(_plain_sum(reduction) for reduction in payload.values()):
-            return ()
+            return 0
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
-        return tuple(stage for stage in last if isinstance(stage, Noise))[::-1]
+        return len(list(last))
 
     def collect(self, basket: Basket, round: int) -> Ups:
         """What the server gets of a round: the reductions, with the noise that belongs to sums."""
-        for noise in basket.late:
-            basket.blur(noise, self.world, round)
-        for stage in self.stages:
+        for number, stage in enumerate(self.stages):
             if isinstance(stage, SumGaussian):
-                basket.disturb(stage, self.world, round)
+                basket.disturb(stage, self.world, round, self._behind(number))
+            elif isinstance(stage, Noise):
+                basket.blur(stage, number, self.world, round, self._behind(number))
         return basket.ups(self.world.dtype)
 
     def _staged(self, payload: dict[str, Reduction], stages: Sequence[Stage], down: Down, clients: np.ndarray,
                 keep: slice, round: int) -> dict[str, Reduction]:  # fmt: skip
         reference = down.shared | {name: value[keep] for name, value in down.own.items()}
-        place = Place(self.world, clients, round, reference)
         values: Values = {}
         for name, reduction in payload.items():
             assert not isinstance(reduction.value, Folded), "folded uploads cannot pass stages"
             values[name] = reduction.value
-        for stage in stages:
-            values = stage.apply(values, place)
+        for number, stage in enumerate(stages):
+            values = stage.apply(values, Place(self.world, clients, round, reference, self._behind(number)))
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
-    def clear(self, payload: dict[str, Reduction]) -> int:
-        """Bytes of all clients that no stage touches: the weights of means, and whole numbers."""
-        return sum(self._clear(reduction) for reduction in payload.values())
+    def _behind(self, number: int) -> Behind:
+        """The noise that an upload got before the stage of this number, by the upload that each acted on."""
+        return (*self.noised, *(stage.only for stage in self.stages[:number] if isinstance(stage, Noise)))
 
-    def _clear(self, reduction: Reduction) -> int:
-        value = reduction.value
-        if isinstance(value, Tensor) and not value.is_floating_point():
-            return int(np.broadcast_to(self._bytes(reduction, len(value)), len(value)).sum())
-        weight = reduction.weight if isinstance(reduction, Mean) else None
-        return 0 if weight is None else weight.numel() * self.world.dtype.itemsize
+    def unprotected(self, payload: dict[str, Reduction], clients: int, cohort: str, basket: Basket) -> dict[str, int]:
+        """Bytes of all these clients that no noise reaches, by what they are: whatever is not known to get some.
+
+        That is what a noise stage leaves out by name, what is no real number, and what goes beside the values:
+        weights of means and lengths. A length, or a size unlike that of others in a cohort, counts as one number.
+        """
+        found: dict[str, int] = {}
+        for name, reduction in payload.items():
+            found |= dict(self._open(name, reduction, clients))
+            shape = _shape(reduction.value)
+            if not _has_lengths(reduction) and basket.shapes.setdefault((cohort, name), shape) != shape:
+                found[f"the size of '{name}'"] = clients * LENGTH
+        return found
+
+    def _open(self, name: str, reduction: Reduction, clients: int) -> Iterator[tuple[str, int]]:
+        weighted = isinstance(reduction, Mean) and reduction.weight is not None
+        weights = clients * self.world.dtype.itemsize if weighted else 0
+        if is_exact(reduction.value) or not any(_noises(stage, name, reduction) for stage in self.stages):
+            sizes = np.broadcast_to(self._bytes(reduction, clients), clients)
+            yield f"'{name}'", int(sizes.sum()) - weights
+        if weights:
+            yield f"the weights of '{name}'", weights
+        if _has_lengths(reduction):
+            yield f"the lengths of '{name}'", clients * LENGTH
 
     def _bytes(self, reduction: Reduction, clients: int) -> int | np.ndarray:
         """Of one client's upload; one number for each where they differ in length."""
-        tensor = reduction.value.base if isinstance(reduction.value, Rows | Folded) else reduction.value
+        tensor = content(reduction.value)
         entries = _entries(reduction.value, clients)
         rows = max(1, entries // max(1, tensor.shape[-1]))
         if isinstance(reduction, Each) and reduction.lengths is not None:
@@ -155,9 +196,23 @@ class Wire:
 
 def _plain_sum(reduction: Reduction) -> bool:
     """Whether its sum over clients is all that is seen, each counting once."""
-    value = reduction.value.base if isinstance(reduction.value, Rows | Folded) else reduction.value
     weighted = isinstance(reduction, Mean) and reduction.weight is not None
-    return not isinstance(reduction, Each) and not weighted and value.is_floating_point()
+    return not isinstance(reduction, Each) and not weighted and not is_exact(reduction.value)
+
+
+def _noises(stage: Stage, name: str, reduction: Reduction) -> bool:
+    """Whether a stage puts noise on the values of an upload; that on sums reaches plain sums alone."""
+    on_sums = isinstance(stage, SumGaussian) and not isinstance(reduction, Sum)
+    return isinstance(stage, Noise) and stage.reaches(name) and not on_sums
+
+
+def _has_lengths(reduction: Reduction) -> bool:
+    return isinstance(reduction, Each) and reduction.lengths is not None
+
+
+def _shape(value: Upload) -> tuple[int, ...]:
+    """Of one client's upload."""
+    return tuple(value.shape[1:] if isinstance(value, Tensor) else value.base.shape)
 
 
 def _entries(value: Upload, clients: int) -> int:

@@ -40,6 +40,7 @@ class CGFedRec(LocalTraining):
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     private: ClassVar[tuple[str, ...]] = ("user", "dense")
     ranges: ClassVar[Mapping[str, str]] = {"clusters": "[1, 32768]"}  # labels of two bytes
+    covered_with: ClassVar[Mapping[str, object]] = {"upload": "full"}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"supcon": "paper", "contrast_weight": 0.001},
         "released": {"supcon": "released", "contrast_weight": 0.005},

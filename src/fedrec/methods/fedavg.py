@@ -25,6 +25,7 @@ class FedAvg(Aggregating):
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017"
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user",)
+    covered_with: ClassVar[Mapping[str, object]] = {"shares": "equal"}
     fold_in_rounds: ClassVar[int | None] = 30
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "fedca": TOGETHER,

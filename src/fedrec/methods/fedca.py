@@ -50,6 +50,7 @@ class FedCA(Compared, OwnTables, Aggregating):
     backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf", "sasrec")
     private: ClassVar[tuple[str, ...]] = ("user",)
     ranges: ClassVar[Mapping[str, str]] = {"interpolation": "[0, 1]"}
+    covered_with: ClassVar[Mapping[str, object]] = {"shares": "equal", "complementarity": "right-greedy"}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {
             "similarity": "paper", "complementarity": "left-local", "weights": "eq5", "interpolate": "inference",

@@ -108,6 +108,10 @@ class FedCIA(SiloTraining):
         full = world.items if self.chosen_mode(world) == "dense_gram" else self.model.dim
         return min(self.rank or full, full)
 
+    @property
+    def own_noise(self) -> tuple[str, ...]:
+        return () if self.noise == 0 else ("similarity",)
+
     def remarks(self, world: World) -> Sequence[str]:
         scale = self.noise_scale(world)
         noise = f"Laplace noise of scale {scale:g} on every entry, without a privacy claim" if scale else "no noise"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.available import has_numba
-from fedrec.federation.clients import Chunk, concatenated_ranges
+from fedrec.federation.clients import Chunk, ClientData, concatenated_ranges
 from fedrec.federation.compiled import work_of
 from fedrec.federation.contract import Down, Mean, Plan, Reduction, State, Tensors, Ups, World, participants, replicate
 from fedrec.federation.ranges import COUNT, POSITIVE
@@ -30,7 +30,7 @@ from fedrec.federation.samples import Batch
 from fedrec.federation.stages import Clip, Gaussian, Place
 from fedrec.federation.training import Descent, Fitted, Group, LocalTraining
 from fedrec.models import BACKBONES, NCF, Backbone
-from fedrec.privacy.accountant import epsilon_of, zcdp
+from fedrec.privacy.accountant import NOT_COVERED, epsilon_of, zcdp
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class FedRKG(LocalTraining):
         super().__post_init__()
         if self.dp == "gradient" and self.optimiser != "sgd":
             raise FedrecError(f"optimiser={self.optimiser} does not fit fedrkg: it must be sgd with dp=gradient")
+        if self.dp == "gradient" and self.early_exit:
+            raise FedrecError(f"early_exit={self.early_exit} does not fit fedrkg: it must be 0 with dp=gradient, where "
+                              "every client takes all its steps")  # fmt: skip
 
     @cached_property
     def model(self) -> Backbone:
@@ -235,20 +238,46 @@ class FedRKG(LocalTraining):
 
     # -- what noise guarantees --
 
+    @property
+    def own_noise(self) -> tuple[str, ...]:
+        return ("item",) if self.dp == "output" else ()
+
     def remarks(self, world: World) -> Sequence[str]:
-        if self.dp == "none":
+        if self.dp != "gradient" or not self._gate_learns():
             return ()
-        guided = sum(self.guides(round) for round in range(self.rounds))
-        what, steps = ("uploads", guided) if self.dp == "output" else ("steps", self.rounds * self.epochs)
-        more = ""
-        if self.dp == "gradient":
-            apart = f"{self.update_sensitivity():.4g}"
-            more = f"; uploads of two data sets differ by at most {apart}; all more where a round has several batches"
         return [
+            "dp=gradient: no epsilon, because the gate learns from interactions without noise and acts on the table "
+            "that goes up later; gate=false or dp=output have one"
+        ]
+
+    def _gate_learns(self) -> bool:
+        return self.gated and self.gate_epochs > 0
+
+    def promise(self, data: ClientData) -> str:
+        if self.dp == "none" or self.remarks(data.world):
+            return ""
+        if self.dp == "output":
+            steps, what = sum(self.guides(round) for round in range(self.rounds)), "uploads"
+        else:
+            batches = self.batches(data)
+            steps, what = self.rounds * self.epochs * batches, f"steps (batches an epoch: {batches} at most)"
+        return (
             f"dp={self.dp}: norm {self.clip}, noise {self.noise}; {steps} {what} give epsilon = "
             f"{self.epsilon(steps):.4g} at delta = {self.delta} ({self.epsilon_zcdp(steps):.4g} by the bound that "
-            f"published figures use){more}"
-        ]
+            f"published figures use){self._limits(data)}; not covered: {NOT_COVERED}"
+        )
+
+    def _limits(self, data: ClientData) -> str:
+        """Of noised steps: with fewer batches a table carries less noise, which shows how many there were."""
+        if self.dp == "output":
+            return ""
+        apart = self.update_sensitivity(self.batches(data))
+        return f", against other data of as many batches; uploads of two such data sets differ by at most {apart:.4g}"
+
+    def batches(self, data: ClientData) -> int:
+        """Of the client with the most samples, in an epoch."""
+        samples = int(data.positives.max(initial=0)) * (data.negatives + (self.loss == "bce"))
+        return -(-samples // self.batch)
 
     def epsilon(self, steps: int, adjacency: Literal["replace", "add"] = "replace") -> float:
         """Of so many noised steps or uploads (exact composition); two data sets differ by 2 * clip, or by clip."""

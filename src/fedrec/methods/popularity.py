@@ -20,6 +20,7 @@ class Popularity(Method):
     aliases: ClassVar[Mapping[str, Mapping[str, object]]] = {"pop": {}}
     summary: ClassVar[str] = "items by number of interactions"
     fold_in_rounds: ClassVar[int | None] = 0
+    blind_sum: ClassVar[bool] = True  # one client's counts are its history
 
     rounds: int = 1
 

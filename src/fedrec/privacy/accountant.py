@@ -16,14 +16,19 @@ product of two uploads u and v is not either, and |u - v|^2 = |u|^2 + |v|^2 - 2 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scipy.special import log_ndtr, ndtr
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, some
 from fedrec.federation.stages import Clip, Gaussian, Laplace, Stage, SumGaussian
 
+# What epsilon leaves out: nothing of it passes the wire.
+NOT_COVERED = (
+    "metrics, losses and clients' own state, which this folder holds; whatever is chosen by them, as hyper-parameters "
+    "are; other runs on the same data"
+)
 LOCAL = "local: all uploads of one client, against any other data of that client"
 BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"
 
@@ -41,14 +46,13 @@ class Guarantee:
     reason: str
 
 
-def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool = False,
+def guarantee(stages: Sequence[Stage], uploads: int, delta: float, unprotected: Iterable[str] = (),
               apart: float = 2.0) -> Guarantee:  # fmt: skip
-    """The (epsilon, delta) that a client has after this many uploads. `clear`: something left beside them as it was.
+    """The (epsilon, delta) that a client has after this many uploads.
 
-    `apart`: how many clips lie at most between an upload and one of other data.
+    `unprotected`: what of them no noise reaches. `apart`: how many clips lie at most between an upload and one of
+    other data.
     """
-    if clear:
-        return Guarantee(None, None, uploads, "sample counts leave without noise beside the uploads; fedmf sends none")
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
         return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
@@ -58,6 +62,8 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, clear: bool =
     norm = _norm_of([stage for stage in stages if stage is not noise] if blind else stages[:at])
     if not isinstance(noise, Gaussian) or norm is None:
         return Guarantee(None, None, uploads, _why_not(stages))
+    if open_to_all := some(sorted(unprotected)):
+        return Guarantee(None, None, uploads, f"no noise reaches {open_to_all}")
     epsilon = epsilon_of(noise.scale / (apart * norm), uploads, delta)
     return Guarantee(epsilon, delta, uploads, BLIND if blind else LOCAL)
 

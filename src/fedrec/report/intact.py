@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _COUNT, _NUMBER, _WORD, _WORDS = "a whole number", "a number", "text", "a list of texts"
-_METRICS = "metrics with numbers"
+_METRICS, _SIZES = "metrics with numbers", "names with whole numbers"
 _OR_NONE = " or null"
 
 SUMMARY: dict[str, Any] = {
@@ -32,6 +32,7 @@ SUMMARY: dict[str, Any] = {
 }
 FILTERED = {"rule": _WORD, "users": _COUNT, "items": _COUNT, "rows": _COUNT}
 PRIVACY = {"stages": _WORDS, "epsilon": _NUMBER + _OR_NONE, "delta": _NUMBER + _OR_NONE, "meaning": _WORD}
+COUNTED = {"uploads": _COUNT, "planned": {"uploads": _COUNT}, "unprotected_bytes": _SIZES, "not_covered": _WORD}
 
 
 def check_summary(summary: Any) -> None:
@@ -44,6 +45,10 @@ def check_summary(summary: Any) -> None:
         _check("filtered", record, FILTERED)
     if "privacy" in summary:
         _check("privacy", summary["privacy"], PRIVACY)
+        if "planned" in summary["privacy"]:  # old versions counted less
+            _check("privacy", summary["privacy"], COUNTED)
+            none = summary["privacy"]["epsilon"] is None
+            _check("privacy.planned.epsilon", summary["privacy"]["planned"].get("epsilon"), _NUMBER + none * _OR_NONE)
 
 
 def is_number(value: Any) -> bool:
@@ -72,6 +77,8 @@ def _fits(value: Any, wanted: str) -> bool:
     if wanted == _METRICS:
         names = isinstance(value, dict) and all(re.fullmatch(r"\w+@[1-9][0-9]{0,8}", name) for name in value)
         return names and all(map(is_number, value.values()))
+    if wanted == _SIZES:
+        return isinstance(value, dict) and all(map(is_count, value.values()))
     if wanted == _WORDS:
         return isinstance(value, list) and all(isinstance(word, str) for word in value)
     return isinstance(value, str) if wanted == _WORD else is_count(value) if wanted == _COUNT else is_number(value)

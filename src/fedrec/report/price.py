@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
+from fedrec.privacy.words import beside
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.intact import is_number
 from fedrec.report.records import total_bytes
@@ -57,9 +58,12 @@ def _privacy(run: FinishedRun) -> str:
     if found is None:
         return "none claimed"
     stages = ", ".join(found["stages"])
+    more = beside(found)
     if found["epsilon"] is None:
-        return f"no finite epsilon: {found['meaning']} ({stages})"
-    return f"epsilon {found['epsilon']:.3g} at delta {found['delta']:g}; {found['meaning']} ({stages})"
+        told = f"no finite epsilon: {found['meaning']} ({stages})"
+    else:
+        told = f"epsilon {found['epsilon']:.3g} at delta {found['delta']:g}; {found['meaning']} ({stages})"
+    return f"{told}; {more}" if more else told
 
 
 MEASURES: tuple[tuple[str, Callable[[Sequence[FinishedRun]], str]], ...] = (

@@ -1,0 +1,26 @@
+"""What must be said beside an epsilon, or in place of one; for the terminal and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def beside(privacy: Mapping[str, Any]) -> str:
+    """From the `privacy` of a summary; those of old versions say less."""
+    if "planned" not in privacy:
+        return ""
+    return _without_noise(privacy) if privacy["epsilon"] is None else _limits(privacy)
+
+
+def _without_noise(privacy: Mapping[str, Any]) -> str:
+    sizes = ", ".join(f"{part} {count:,}" for part, count in privacy["unprotected_bytes"].items())
+    return f"bytes of all clients and rounds that left without noise: {sizes}" if sizes else ""
+
+
+def _limits(privacy: Mapping[str, Any]) -> str:
+    planned = privacy["planned"]
+    return (
+        f"for the client that uploaded most often, {privacy['uploads']} times; with {planned['uploads']} uploads, one "
+        f"in every round, epsilon {planned['epsilon']:.3g}; not covered: {privacy['not_covered']}"
+    )
