@@ -11,11 +11,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.params import build_method
+from fedrec.experiment.params import build_method, method_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.sequences import SequenceSamples
 from fedrec.federation.softmax_training import softmax_loss
 from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PFedRec
+from fedrec.reproduce.definition import tables
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive_sequences as naive
 
@@ -135,6 +136,18 @@ def test_federated_defaults_and_refusals():
         build_method("sasrec", params={"negatives": "0"})
     with pytest.raises(FedrecError, match="heads"):
         build_method("sasrec", params={"heads": "7"})
+
+
+def test_tables_compare_with_the_softmax():
+    tuned = build_method("sasrec", preset="tuned")
+    assert (tuned.loss, tuned.dim, tuned.length) == ("ce", 128, 200)
+    assert build_method("sasrec").loss == "bce", "the published loss stays the default"
+    table = tables("fedgram")["honest"]
+    (row,) = (row for row in table.rows if row.label == "SASRec, tuned, in one place")
+    methods = [method_of(table.config(row, name, "honest", 0)) for name in ("ml-100k", "ml-1m", "amazon-video")]
+    assert [(m.loss, m.dim, m.dropout, m.weight_decay) for m in methods] == [
+        ("ce", 128, 0.2, 1.0), ("ce", 128, 0.2, 0.1), ("ce", 128, 0.5, 1.0)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedca", "local", "mf"])

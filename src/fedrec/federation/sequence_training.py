@@ -60,6 +60,10 @@ class SequenceDescent(Descent):
         """Hidden states of the steps at these places, the weights they were made with, and whose sequences they are."""
         model = self.model
         owner = self.samples.owner_of_sequence[batch.sequence[band]]
-        dense = weights_of({name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}, owner)
+        dense = self._weights(leaves, owner)
         drop = Dropout(model.dropout, batch.key[band], max(model.dim, model.length))
         return model.encode(F.embedding(self.samples.input[at], leaves["item"]), dense, drop), dense, owner
+
+    def _weights(self, leaves: Tensors, owner: Tensor) -> Tensors:
+        """The network of every sequence."""
+        return weights_of({name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}, owner)

@@ -6,6 +6,8 @@ far, so they are made, turned into gradients and dropped for some positions at a
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,15 +17,32 @@ from torch.nn import functional as F
 from fedrec.federation.contract import Tensors
 from fedrec.federation.sequence_training import SequenceDescent
 from fedrec.federation.sequences import SequenceBatch, SequenceSamples, WholeCatalogue, filled
+from fedrec.federation.training import Fitted, Group
 
 LOGITS = 1 << 21  # at a time: those of a processor should stay in its cache
 LOGITS_ON_GPU = 1 << 27
 
 
 class SoftmaxDescent(SequenceDescent):
-    """As `SequenceDescent`, of a single client."""
+    """As `SequenceDescent`, of a single client, whose network is stepped as one long vector: a GPU would spend most of
+    its time on starting the steps of each weight."""
 
     kind: ClassVar[type[SequenceSamples]] = WholeCatalogue
+
+    def run(self) -> Fitted:
+        self.apart = self.groups
+        network = [group for name, group in self.groups.items() if name.startswith("dense.")]
+        self.groups = {"user": self.groups["user"], "item": self.groups["item"], "dense": _joined(network)}
+        return super().run()
+
+    def _result(self) -> Fitted:
+        self.groups = self.apart
+        return super()._result()
+
+    def _weights(self, leaves: Tensors, owner: Tensor) -> Tensors:
+        shapes = self.model.dense_shapes()
+        parts = leaves["dense"][0].split([math.prod(shape) for shape in shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def _numbers(self) -> int:
         logits = self.method.batch * self.model.length * len(self.samples.item)
@@ -38,6 +57,24 @@ class SoftmaxDescent(SequenceDescent):
         real = _real_places(size, lengths)
         states = hidden.flatten(0, 1).index_select(0, real)
         return softmax_loss(states, leaves["item"], s.target[at.flatten()[real]])[None], owner[:1]
+
+
+def _joined(groups: list[Group]) -> Group:
+    """One group with all numbers of a single client's groups, which become views of it."""
+    moments = [group.moments or (torch.zeros_like(group.value), torch.zeros_like(group.value)) for group in groups]
+    value, values = _together([group.value for group in groups])
+    first, firsts = _together([both[0] for both in moments])
+    second, seconds = _together([both[1] for both in moments])
+    for k, group in enumerate(groups):
+        group.value, group.moments = values[k], (firsts[k], seconds[k])
+    return replace(groups[0], value=value, moments=(first, second))
+
+
+def _together(values: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Tensors of a single client end to end, and each of them as a view of that."""
+    whole = torch.cat([value.flatten(1) for value in values], 1)
+    parts = whole.split([value.numel() for value in values], 1)
+    return whole, [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
 
 def _real_places(size: Tensor, lengths: list[int]) -> Tensor:
