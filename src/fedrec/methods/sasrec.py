@@ -57,7 +57,7 @@ class CentralSASRec(Local):
     init_std: float = 0.03  # of the item table: what Xavier's rule gives for two thousand items
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
-    weight_decay: float = 0.0  # AdamW's: of all weights, beside the gradient
+    weight_decay: float = 0.0  # AdamW's, beside the gradient: of all weights that a round meets
     batch: int = 128  # sequences
 
     def slots(self) -> int:
