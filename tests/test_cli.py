@@ -458,6 +458,7 @@ SMALL = "synthetic@users=50+items=150"
         (["perfedrec", "--set", "clusters=0"], "at least 1"),
         (["fedca", "--set", "components=500"], "components"),
         (["fedfast", "--backbone", "sasrec", "--set", "user_propagation=true"], "user vectors"),
+        (["fedavg", "--backbone", "sasrec", "--set", "loss=ce"], "loss=ce does not fit fedavg: it should be bce | bpr"),
         (["fedca", "--rounds", "1", "--set", "lr=1e30"], "lower the learning rate"),
     ],
 )

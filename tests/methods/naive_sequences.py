@@ -17,6 +17,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.samples import negatives
 from fedrec.federation.sequences import SequenceSamples
 from fedrec.federation.training import LocalTraining
+from fedrec.methods import CentralSASRec
 from fedrec.models import SASRec
 from methods import naive
 
@@ -112,6 +113,9 @@ def losses(method: LocalTraining, client: Attentive, items: Tensor, drawn: Tenso
     inputs, targets, drawn = items[:-1][-length:], items[1:][-length:], drawn[1:][-length:]
     found = []
     for hidden, target, others in zip(client(inputs), targets, drawn, strict=True):
+        if method.loss == "ce":
+            found.append(F.cross_entropy((client.item @ hidden)[None], target[None]))
+            continue
         positive = client.item[target] @ hidden
         against = [client.item[other] @ hidden for other in others]
         if method.loss == "bpr":
@@ -162,6 +166,22 @@ class Federation(naive.Federation):
             model = self.model(client.user) if received else client
             found += [model.scores(items) for items in self.histories(number)]
         return torch.stack(found)[torch.from_numpy(np.argsort(self.data.users))]
+
+
+def central(method: CentralSASRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
+    """Rounds are epochs of one training: torch's AdamW, never restarted, on one negative at each position."""
+    federation = Federation(method, data)
+    (client,) = federation.clients
+    decay = {"betas": (0.9, 0.98), "weight_decay": method.weight_decay}
+    steps = torch.optim.AdamW(client.parameters(), lr=method.lr, **decay)
+    for round in range(rounds):
+        samples = SequenceSamples(data.chunk(np.array([0])), round, "bce", method.batch, method.length, None)
+        for batch in samples.epoch(0):
+            every = federation.losses(0, round, samples.user[batch.sequence].tolist())
+            steps.zero_grad()
+            every.mean().backward()
+            steps.step()
+    return {"scores": federation.scores(received=False), **federation.own()}
 
 
 def local(method: LocalTraining, data: ClientData, rounds: int) -> dict[str, Tensor]:

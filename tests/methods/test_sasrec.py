@@ -7,12 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.params import build_method
+from fedrec.experiment.params import build_method, method_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.sequences import SequenceSamples
+from fedrec.federation.softmax_training import softmax_loss
 from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PFedRec
+from fedrec.reproduce.definition import tables
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive_sequences as naive
 
@@ -52,26 +56,28 @@ class TestCentral(MethodTests):
     method = CentralSASRec(dim=4, length=5, batch=5, heads=2)
 
 
+class TestSoftmax(MethodTests):
+    """All that a method promises, with dropout; and without it, one sequence at a time."""
+
+    method = CentralSASRec(dim=4, length=5, batch=5, heads=2, loss="ce", weight_decay=0.1)
+
+
+class TestSoftmaxWithoutDropout(MethodTests):
+    method = CentralSASRec(dim=4, length=5, batch=5, loss="ce", dropout=0.0, lr=0.01, weight_decay=0.3)
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
+        return naive.central(self.method, data, rounds)
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_centralised_goes_on_where_adam_stopped(norm_first):
-    """Rounds are epochs of one training: torch's Adam, never restarted, on one negative at each position."""
-    method = CentralSASRec(dim=4, length=5, batch=5, dropout=0.0, lr=0.01, negatives=4, norm_first=norm_first)
+@pytest.mark.parametrize("loss", ["bce", "ce"])
+def test_centralised_goes_on_where_adam_stopped(loss, norm_first):
+    settings = {"dropout": 0.0, "lr": 0.01, "negatives": 4, "weight_decay": 0.1}
+    method = CentralSASRec(dim=4, length=5, batch=5, loss=loss, norm_first=norm_first, **settings)
     data = tiny_world(30, per_user=[8] * 12, silos=(12,), negatives=4)
-    federation = naive.Federation(method, data)
-    (client,) = federation.clients
-    rates = {"lr": method.lr, "betas": (0.9, 0.98)}
-    steps = torch.optim.Adam(client.parameters(), **rates)
-    for round in range(3):
-        samples = SequenceSamples(data.chunk(np.array([0])), round, "bce", 5, 5, None)
-        for batch in samples.epoch(0):
-            every = federation.losses(0, round, samples.user[batch.sequence].tolist())
-            steps.zero_grad()
-            every.mean().backward()
-            steps.step()
-    found = run(method, data, 3)
-    drawn = found["client.steps"].item()
-    assert drawn == 9, "three batches in each of three epochs"
-    assert_close({"scores": found["scores"]}, {"scores": federation.scores(received=False)}, 1e-9, "one training")
+    found, expected = run(method, data, 3), naive.central(method, data, 3)
+    assert found["client.steps"].item() == 9, "three batches in each of three epochs"
+    assert_close({name: found[name] for name in expected}, expected, 1e-9, "one training")
 
 
 def test_one_negative_at_each_position():
@@ -130,3 +136,102 @@ def test_federated_defaults_and_refusals():
         build_method("sasrec", params={"negatives": "0"})
     with pytest.raises(FedrecError, match="heads"):
         build_method("sasrec", params={"heads": "7"})
+
+
+def test_tables_compare_with_the_softmax():
+    tuned = build_method("sasrec", preset="tuned")
+    assert (tuned.loss, tuned.dim, tuned.length) == ("ce", 128, 200)
+    assert build_method("sasrec").loss == "bce", "the published loss stays the default"
+    table = tables("fedgram")["honest"]
+    (row,) = (row for row in table.rows if row.label == "SASRec, tuned, in one place")
+    methods = [method_of(table.config(row, name, "honest", 0)) for name in ("ml-100k", "ml-1m", "amazon-video")]
+    assert [(m.loss, m.dim, m.dropout, m.weight_decay) for m in methods] == [
+        ("ce", 128, 0.2, 1.0), ("ce", 128, 0.2, 0.1), ("ce", 128, 0.5, 1.0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedca", "local", "mf"])
+def test_softmax_over_all_items_is_for_sasrec_in_one_place(method):
+    with pytest.raises(FedrecError, match=rf"loss=ce does not fit {method}: it should be bce \| bpr"):
+        build_method(method, params={"loss": "ce"})
+    with pytest.raises(FedrecError, match=f"loss=ce does not fit {method}: it must be bce or bpr"):
+        type(build_method(method))(loss="ce")
+
+
+def test_one_step_of_softmax_is_cross_entropy_over_all_items():
+    """The loss that a round reports, and gradients, read off one step of plain descent in a single batch."""
+    method = CentralSASRec(dim=4, length=5, batch=12, loss="ce", dropout=0.0, lr=0.5, optimiser="sgd")
+    data = tiny_world(silos=(12,), empty=True)
+    federation = naive.Federation(method, data)
+    (client,) = federation.clients
+    every = federation.losses(0, 0, [u for u, items in enumerate(federation.histories(0)) if len(items) > 1])
+    every.mean().backward()
+    descent = method.descent()(method, *_start(method, data))
+    fitted = descent.run()
+    loss, samples = descent.chunk.observed["loss"]
+    assert samples == len(every)
+    assert loss == pytest.approx(every.sum().item(), rel=1e-12)
+    step = (method.init_items(data.world) - fitted.table[0]) / method.lr
+    assert_close({"item": step}, {"item": client.table.grad[1:]}, 1e-9, "gradients of the table")
+    assert bool(step.any(1).all()), "every item is a candidate, drawn or not"
+
+
+def test_softmax_never_asks_the_device_between_batches():
+    """What would make a GPU wait is read once a round, however many batches there are."""
+    data = tiny_world(per_user=[6] * 12, silos=(12,))
+    asked = []
+    for batch in (12, 1):
+        method = CentralSASRec(dim=4, length=5, batch=batch, loss="ce", weight_decay=0.1)
+        descent = method.descent()(method, *_start(method, data))
+        with Watch() as watch:
+            descent.run()
+        assert descent.step_count.item() == 12 // batch
+        asked.append(watch.asked)
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_softmax_loss_is_torchs_and_keeps_to_its_blocks(monkeypatch, dtype):
+    made = torch.Generator().manual_seed(5)
+    states, table = (torch.randn(n, 6, generator=made, dtype=torch.float64) for n in (50, 70))
+    target = torch.randint(70, (50,), generator=made)
+    leaves = [value.clone().requires_grad_() for value in (states, table)]
+    expected = F.cross_entropy(leaves[0] @ leaves[1].T, target, reduction="sum")
+    gradients = torch.autograd.grad(0.3 * expected, leaves)
+    mine = [value.to(dtype).requires_grad_() for value in (states, table)]
+    monkeypatch.setattr("fedrec.federation.softmax_training.LOGITS", 8 * 70)
+    with Watch() as watch:
+        found = softmax_loss(*mine, target)
+        by_states, by_table = torch.autograd.grad(0.3 * found, mine)
+    assert watch.largest <= 8 * 70, "more logits at once than the budget has"
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    result = {"loss": found.detach(), "states": by_states, "table": by_table}
+    right = {"loss": expected.detach(), "states": gradients[0], "table": gradients[1]}
+    assert_close(result, right, tolerance, "against torch")
+
+
+class Watch(TorchDispatchMode):
+    """How often a tensor's value was asked for by the host, and how large the largest new tensor was."""
+
+    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.largest = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        indices = args[1] if func.__name__.startswith("index.") else ()
+        by_mask = any(index is not None and index.dtype == torch.bool for index in indices)
+        self.asked += func.__name__.startswith(self.WAITS) or by_mask
+        if isinstance(made, torch.Tensor):
+            self.largest = max(self.largest, made.numel())
+        return made
+
+
+def _start(method, data):
+    """What a descent of the only client begins with in round 0."""
+    chunk = data.chunk(np.array([0]))
+    state = method.init_clients(data.world, chunk)
+    dense = {name: state.per_client[name] for name in method.model.dense_shapes()}
+    return chunk, 0, state.per_user["user"], state.per_client["item"], dense

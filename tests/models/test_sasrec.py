@@ -105,11 +105,14 @@ def test_start_is_xavier_with_identity_norms():
 
 def test_bands_hold_every_sequence_once_and_keep_to_their_bounds(monkeypatch):
     model = SASRec(4, length=50)
-    size = torch.tensor([50, 40, 26, 25, 24, 13, 12, 12, 2, 1, 1, 0, 0])
-    assert [(b.start, b.stop) for b in bands(size, model)] == [(0, 4), (4, 8), (8, 11)]
+    lengths, cpu, gpu = [50, 40, 26, 25, 24, 13, 12, 12, 2, 1, 1, 0, 0], torch.device("cpu"), torch.device("cuda")
+    assert [(b.start, b.stop) for b in bands(lengths, model, cpu)] == [(0, 4), (4, 8), (8, 11)]
+    assert [(b.start, b.stop) for b in bands(lengths, model, gpu)] == [(0, 11)]
     monkeypatch.setattr("fedrec.federation.sequences.FLOATS", 2 * model.floats(24))
-    assert [(b.start, b.stop) for b in bands(size, model)][1:4] == [(1, 2), (2, 3), (3, 4)]
-    at, real = filled(torch.tensor([3, 10]), torch.tensor([3, 1]))
+    assert [(b.start, b.stop) for b in bands(lengths, model, cpu)][1:4] == [(1, 2), (2, 3), (3, 4)]
+    monkeypatch.setattr("fedrec.federation.sequences.FLOATS_ON_GPU", 5 * model.floats(50))
+    assert next((b.start, b.stop) for b in bands(lengths, model, gpu)) == (0, 5)
+    at, real = filled(torch.tensor([3, 10]), torch.tensor([3, 1]), 3)
     assert at.tolist() == [[3, 4, 5], [10, 10, 10]]
     assert real.tolist() == [[True, True, True], [True, False, False]]
 

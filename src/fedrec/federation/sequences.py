@@ -7,19 +7,23 @@ a step takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
-from fedrec.federation.samples import Loss, negatives
+from fedrec.federation.samples import negatives
 from fedrec.models import Sequential
 from fedrec.random import Purpose, fold_tensor, permute, stream
 
+SequenceLoss = Literal["bce", "bpr", "ce"]
 FLOATS = 32 << 20  # of a band's activations
+FLOATS_ON_GPU = 512 << 20
 LANES = 4  # draws of 16 bits in one hash
 
 
@@ -32,21 +36,25 @@ def windows(ptr: Tensor, length: int, targets: bool) -> tuple[Tensor, Tensor]:
     return ptr[1:] - last, (size - last).clamp(0, length)
 
 
-def bands(size: Tensor, model: Sequential) -> Iterator[slice]:
-    """Runs of sequences (longest first) that are at least half as long as their first and fit the budget together."""
-    lengths = size.cpu().neg()  # ascending
+def bands(lengths: Sequence[int], model: Sequential, device: torch.device) -> Iterator[slice]:
+    """Runs of sequences (longest first) that fit the budget together and are at least half as long as their first.
+
+    On a GPU they may be shorter: there, filling up costs less than another pass through the network.
+    """
+    gpu = device.type != "cpu"
+    ascending = [-length for length in lengths]
     start = 0
-    while start < len(lengths) and lengths[start] < 0:
-        longest = -int(lengths[start])
-        similar = int(torch.searchsorted(lengths, -((longest + 1) // 2), right=True))
-        stop = min(similar, start + max(1, FLOATS // model.floats(longest)))
+    while start < len(lengths) and lengths[start] > 0:
+        longest = lengths[start]
+        similar = bisect_right(ascending, -1 if gpu else -((longest + 1) // 2))
+        stop = min(similar, start + max(1, (FLOATS_ON_GPU if gpu else FLOATS) // model.floats(longest)))
         yield slice(start, stop)
         start = stop
 
 
-def filled(start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+def filled(start: Tensor, size: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """`[sequences, longest]` places start, start + 1, ... and which are real; the filling repeats the first."""
-    step = torch.arange(int(size.max()), device=size.device)
+    step = torch.arange(longest, device=size.device)
     real = step < size[:, None]
     return start[:, None] + step * real, real
 
@@ -60,9 +68,10 @@ def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors) -> Tensor:
     order = torch.argsort(size, descending=True, stable=True)
     history, table, own = chunk.tensor(chunk.context.items), tensors["item"], tensors["item"].dim() == 3
     vectors = table.new_zeros(len(size), model.dim)
-    for band in bands(size[order], model):
+    lengths = size[order].tolist()
+    for band in bands(lengths, model, size.device):
         users = order[band]
-        at, _ = filled(end[users] - size[users], size[users])
+        at, _ = filled(end[users] - size[users], size[users], lengths[band.start])
         client = chunk.owner[users]
         rows = table[client[:, None], history[at]] if own else table[history[at]]
         hidden = model.encode(rows, weights_of(tensors, client) if own else tensors)
@@ -102,11 +111,13 @@ class Dropout:
 class SequenceBatch:
     """One step of the clients that still have sequences, the first `clients` in the order that was chosen.
 
-    `sequence` numbers them, longest first, `key` is of each one's dropout, `size` is each client's number of samples.
+    `sequence` numbers them, longest first, `lengths` says how long, `key` is of each one's dropout, `size` is each
+    client's number of samples.
     """
 
     clients: int
     sequence: Tensor
+    lengths: list[int]
     key: Tensor
     size: Tensor
 
@@ -118,7 +129,9 @@ class SequenceSamples:
     distinct (client, item) pairs, here of the windows. Users with fewer than two items have no sequence.
     """
 
-    def __init__(self, chunk: Chunk, round: int, loss: Loss, batch_size: int, length: int, slots: int | None) -> None:
+    def __init__(
+        self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None
+    ) -> None:
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
         end, size = windows(chunk.tensor(chunk.user_ptr), length, targets=True)
         sequences = torch.bincount(chunk.owner[size > 0], minlength=len(chunk.clients))
@@ -131,15 +144,13 @@ class SequenceSamples:
         self.start = self.size.cumsum(0) - self.size
         self.sequences = sequences[self.order]
         self._find_rows(end[self.user], slots)
-        self.per_step = self.neg.shape[1] + (1 if loss == "bce" else 0)
+        self.per_step = self.neg.shape[1] + (0 if loss == "bpr" else 1)
         self.count = torch.zeros_like(self.sequences).index_add(0, self.owner_of_sequence, self.size * self.per_step)
 
     def _find_rows(self, end: Tensor, slots: int | None) -> None:
         """The working set (`owner`, `item`), and for every step its rows in there: of input, target and negatives."""
         chunk, n_items = self.chunk, self.chunk.world.items
-        sequence = torch.repeat_interleave(torch.arange(len(end), device=end.device), self.size)
-        step = torch.arange(len(sequence), device=end.device) - self.start[sequence]
-        at = (end - self.size)[sequence] + step
+        sequence, at = self._steps(end)
         history = chunk.tensor(chunk.history)
         drawn = negatives(chunk, self.round)[at + 1][:, :slots]
         met = torch.cat([history[at, None], history[at + 1, None], drawn], 1)
@@ -147,8 +158,17 @@ class SequenceSamples:
         self.owner, self.item = distinct // n_items, distinct % n_items
         self.input, self.target, self.neg = inverse[:, 0], inverse[:, 1], inverse[:, 2:]
 
+    def _steps(self, end: Tensor) -> tuple[Tensor, Tensor]:
+        """Of every step its sequence, and where in the chunk's history it is."""
+        sequence = torch.repeat_interleave(torch.arange(len(end), device=end.device), self.size)
+        step = torch.arange(len(sequence), device=end.device) - self.start[sequence]
+        return sequence, (end - self.size)[sequence] + step
+
     def epoch(self, number: int) -> Iterator[SequenceBatch]:
-        """Every sequence once, `batch_size` of each client at a time, in an order of each client's own."""
+        """Every sequence once, `batch_size` of each client at a time, in an order of each client's own.
+
+        All that the host has to know is read before the first batch, so that a GPU never waits for it.
+        """
         chunk, device = self.chunk, self.size.device
         first = self.sequences.cumsum(0) - self.sequences
         owner = self.owner_of_sequence
@@ -159,8 +179,23 @@ class SequenceSamples:
         user = chunk.tensor(chunk.users)[self.user]
         drop = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.DROPOUT, self.round), user), number)
         longest = torch.argsort(self.size, descending=True, stable=True)
-        for now in range(int(step.max()) + 1 if len(step) else 0):
-            chosen = longest[step[longest] == now]
-            active = int((self.sequences > now * self.batch_size).sum())
+        order = longest[torch.argsort(step[longest], stable=True)]
+        lengths, fewer = self.size[order].tolist(), (-self.sequences).tolist()
+        first_of_step = 0
+        for now, chosen in enumerate(order.split(torch.bincount(step).tolist())):
+            active = bisect_left(fewer, -now * self.batch_size)
             size = torch.zeros_like(self.count[:active]).index_add(0, owner[chosen], self.size[chosen] * self.per_step)
-            yield SequenceBatch(active, chosen, drop[chosen], size)
+            last = first_of_step + len(chosen)
+            yield SequenceBatch(active, chosen, lengths[first_of_step:last], drop[chosen], size)
+            first_of_step = last
+
+
+class WholeCatalogue(SequenceSamples):
+    """As `SequenceSamples`, with all items of a single client in the working set, under their own numbers, and no
+    negatives: every item is one."""
+
+    def _find_rows(self, end: Tensor, slots: int | None) -> None:
+        history, (_, at) = self.chunk.tensor(self.chunk.history), self._steps(end)
+        self.item = torch.arange(self.chunk.world.items, device=at.device)
+        self.owner = torch.zeros_like(self.item)
+        self.input, self.target, self.neg = history[at], history[at + 1], at.new_empty(len(at), 0)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedrec.errors import FedrecError
 from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.compiled import Kernel, fit_compiled, kernel_of
@@ -27,7 +28,7 @@ from fedrec.models import BACKBONES, Backbone, Sequential
 from fedrec.random import Purpose, fold, fold_tensor, normal, signed, stream, uniform
 
 USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
-SMALL = 2_000_000  # parameters in a step
+SMALL = 2_000_000  # numbers in a step
 TOGETHER = [{"user", "item", "dense"}]  # phases of a step
 IN_TURN = [{"user", "dense"}, {"item"}]
 
@@ -55,6 +56,7 @@ class LocalTraining(Method):
     phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "dense"),)
     pulled: ClassVar[tuple[str, ...]] = ("item", "dense")  # the groups that `pull` acts on
     moments: ClassVar[tuple[float, float]] = (0.9, 0.999)  # of Adam
+    losses: ClassVar[tuple[str, ...]] = get_args(Loss)
     ranges: ClassVar[Mapping[str, str]] = {"early_exit": "[0, 1)"}
 
     backbone: str = "mf"
@@ -78,6 +80,8 @@ class LocalTraining(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.model  # refuses what it cannot be made with
+        if self.loss not in self.losses:
+            raise FedrecError(f"loss={self.loss} does not fit {self.name}: it must be {' or '.join(self.losses)}")
 
     @cached_property
     def model(self) -> Backbone:
@@ -96,6 +100,10 @@ class LocalTraining(Method):
 
     def pull(self) -> float:
         """Weight of the squared distance to where the round started, added to the loss of shared parameters."""
+        return 0.0
+
+    def shrink(self) -> float:
+        """Part of every trained parameter that a step takes away, times its rate: a decay apart from the gradient."""
         return 0.0
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --
@@ -191,6 +199,7 @@ class LocalTraining(Method):
             and kernel.only(self)
             and [set(kinds) for kinds in self.phases] in (TOGETHER, IN_TURN)
             and self.moments == LocalTraining.moments
+            and self.shrink() == 0
             and (self.pull() == 0 or self.optimiser in kernel.pulls)
             and self.descent() is Descent
             and chunk.data.single
@@ -265,7 +274,7 @@ class Descent:
         s = self.samples
         total = torch.zeros(len(s.count), dtype=torch.float64, device=s.count.device)  # by client, since the start
         seen = torch.zeros_like(s.count)
-        with threads_for(sum(group.value.numel() for group in self.groups.values())):
+        with threads_for(self._numbers()):
             for epoch in range(self.method.epochs):
                 before, now = total / seen.clamp(min=1), self.going
                 for batch in s.epoch(epoch):
@@ -277,6 +286,10 @@ class Descent:
                         break
         self.chunk.observe("loss", float(total.sum()), int(seen.sum()))
         return self._result()
+
+    def _numbers(self) -> int:
+        """That a step computes with, roughly."""
+        return sum(group.value.numel() for group in self.groups.values())
 
     def _step(self, batch: Batch) -> Tensor:
         """One batch of every client that has one left; returns the loss summed by client."""
@@ -336,6 +349,8 @@ class Descent:
     def _move(self, group: Group, value: Tensor, step: Tensor) -> None:
         if self.method.early_exit:
             step = step * self.going[group.owner[: len(step)]].reshape(-1, *[1] * (step.dim() - 1))
+        if self.method.shrink():
+            value *= 1 - group.rate * self.method.shrink()
         value -= group.rate * step
 
     def _result(self) -> Fitted:
@@ -360,10 +375,10 @@ def settled(before: Tensor, after: Tensor, threshold: float) -> Tensor:
 
 
 @contextmanager
-def threads_for(parameters: int) -> Iterator[None]:
+def threads_for(numbers: int) -> Iterator[None]:
     """One thread for small steps: there, handing work to a second one costs more than it saves."""
     before = torch.get_num_threads()
-    if parameters < SMALL:
+    if numbers < SMALL:
         torch.set_num_threads(1)
     try:
         yield
