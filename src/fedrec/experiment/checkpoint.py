@@ -114,8 +114,8 @@ def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], dat
     """Put the simulator where the checkpoint stands; it must come from a run with this config on this data."""
     tensors, about = load(path)
     if about.get("format", 1) != FORMAT:
-        raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted other "
-                          "things; it cannot go on from there: start over in another --out folder")  # fmt: skip
+        raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted "
+                          "other things; it cannot go on from there: start over in another --out folder")  # fmt: skip
     ledger = simulator.wire.ledger
     try:
         counts = {name: tensors.pop(f"ledger.{name}").numpy().copy() for name in PER_CLIENT}
