@@ -143,6 +143,27 @@ def test_slow_checkpoints_are_seldom(share: float, saves: int, tmp_path: Path, m
     assert len(written) == saves
 
 
+def test_a_best_round_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once more after a resume, which may be for more rounds; every checkpoint beside it is of the last round."""
+    written: list[Any] = []
+    original = checkpoint.save
+
+    def counted(path: Path, tensors: Any, about: Any) -> None:
+        written.append(about.get("round"))
+        original(path, tensors, about)
+
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr(checkpoint, "save", counted)
+    config = replace(PLAIN, params=EARLY_BEST)
+    with pytest.raises(KeyboardInterrupt):
+        execute(config, tmp_path / "run", listener=StopAfter(4))
+    best = execute(config, tmp_path / "run", resume=True).summary["best_round"]
+    assert best < 4, "the world makes the test empty"
+    assert written.count(best) == 2
+    assert written.count(None) == ROUNDS + 2  # the place to resume, again at the interrupt and at the end
+
+
 def test_half_written_files_are_swept_up(tmp_path: Path) -> None:
     """Those that a kill leaves: ours by their name, and those in which safetensors builds a file."""
     execute(CONFIGS["local"], tmp_path / "run")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrec.data.atomic import atomic_file
+from fedrec.data.atomic import atomic_file, synced
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.prepare import Prepared
@@ -140,6 +140,11 @@ class RunFolder:
     def log(self, record: Mapping[str, Any]) -> None:
         with open(self.metrics, "a", encoding="utf-8", opener=_without_links) as file:
             file.write(json.dumps(record) + "\n")
+
+    def sync_log(self) -> None:
+        """Before a checkpoint counts on the lines so far."""
+        if self.metrics.exists():
+            synced(self.metrics)
 
     def forget_after(self, round: int) -> None:
         """Drop log lines of rounds that a resumed run will do again."""
