@@ -224,7 +224,7 @@ def compare_command(
     kind = format_ or (out.suffix.lstrip(".") if out else "markdown")
     text = render(comparison, chosen, kind, tests, parts, bool(significance))
     if out is None:
-        print(text, end="")
+        print(visible(text), end="")
         return
     with atomic_file(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -388,10 +388,10 @@ def _require_text(words: list[str]) -> None:
 
 
 def _fail(message: str) -> None:
-    message = " ".join(message.split())
+    message = visible(" ".join(message.split()))
     if len(message) > LONGEST_MESSAGE:  # somebody's whole file as a flag
         message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
-    print(f"error: {visible(message)}", file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -6,7 +6,7 @@ import re
 
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed; among them ESC and its 8-bit kin
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line ends, and marks that turn the direction of writing
+    "\u2028-\u202e\u2066-\u2069"  # line ends, and marks that overrule the direction of writing
     "\ud800-\udfff]"  # halves of characters, which no terminal can show
 )
 
