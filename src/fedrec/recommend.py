@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedrec.data import read_table
 from fedrec.data.atomic import atomic_file
 from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
+from fedrec.data.spreadsheet import unguarded, write_rows
 from fedrec.errors import FedrecError, reason
 from fedrec.evaluation import top_k
 from fedrec.experiment.config import make_config, read_config
@@ -188,7 +188,7 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
         first = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise FedrecError(f"cannot read the history {path}: {reason(error)}") from None
-    lines = [line.strip() for line in first if line.strip()]
+    lines = [unguarded(line.strip()) for line in first if line.strip()]
     if lines and not any(mark in lines[0] for mark in ",\t;|"):
         return {"new": lines[1:] if lines[0].lower() in ("item", "item_id", "movieid", "iid") else lines}
     table, _ = read_table(path)
@@ -208,11 +208,7 @@ def read_arrivals(path: Path | str) -> list[Arrival]:
 
 def write_recommendations(path: Path, recommendations: Iterator[Recommendation]) -> int:
     """recs.csv: user,item,rank,score in original ids. Returns the number of lines."""
-    count = 0
+    lines = ([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"] for rec in recommendations)
     with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["user", "item", "rank", "score"])
-        for rec in recommendations:
-            writer.writerow([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"])
-            count += 1
-    return count
+        write_rows(file, [["user", "item", "rank", "score"]])
+        return write_rows(file, lines)

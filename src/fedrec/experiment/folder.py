@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedrec.data.atomic import atomic_file, synced
+from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.prepare import Prepared
@@ -199,6 +199,5 @@ def _without_links(path: str, flags: int) -> int:
 
 def _write_columns(path: Path, names: list[str], columns: list[np.ndarray], private: bool = False) -> None:
     with atomic_file(path, private) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+        write_rows(file, [names])
+        write_rows(file, zip(*(column.tolist() for column in columns), strict=True))

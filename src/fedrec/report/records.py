@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.intact import is_count, is_number
@@ -80,6 +81,7 @@ def per_user(run: FinishedRun) -> dict[str, list[str]]:
         with path.open(newline="", encoding="utf-8") as file:
             names, *lines = csv.reader(file)
         table = dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))
+        table |= {name: [unguarded(cell) for cell in table[name]] for name in ("user", "item") if name in table}
         numbers = {name: np.array(table[name], float) for name in names if name not in ("user", "item")}
     except (FileNotFoundError, PermissionError):
         return {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import unknown
 from fedrec.evaluation.significance import LEVEL
 from fedrec.report.comparison import Comparison, Row, counted, diverged
@@ -130,7 +130,7 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
 
 def _csv(lines: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    write_rows(text, lines, end="\n")
     return text.getvalue()
 
 
