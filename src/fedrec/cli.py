@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.version import __version__
+from fedrec.visible import visible, visible_line
 
 if TYPE_CHECKING:
     from fedrec.recommend import Recommendation
@@ -23,6 +25,7 @@ UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever
 
 FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 LONGEST_MESSAGE = 1_500
+USUAL_WARNING = warnings.showwarning
 
 app = typer.Typer(
     help="Federated recommendation: train, evaluate honestly, compare.",
@@ -231,7 +234,7 @@ def compare_command(
         return
     text = render(comparison, chosen, kind, tests, parts, bool(significance))
     if out is None:
-        print(text, end="")
+        print(visible(text), end="")
         return
     with atomic_file(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -352,6 +355,7 @@ def audit_leak(
 
 def main() -> None:
     """Entry point: every mistake of the user is one line on stderr and exit code 2."""
+    warnings.showwarning = _show_warning
     try:
         _require_text(sys.argv[1:])
         code = app(prog_name="fedrec", standalone_mode=False)
@@ -382,6 +386,15 @@ def main() -> None:
         _fail(f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters")
 
 
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
+                  file: TextIO | None = None, line: str | None = None) -> None:  # fmt: skip
+    """Our own in one line; those of others as usual."""
+    if issubclass(category, FedrecWarning):
+        print(f"warning: {visible_line(str(message))}", file=sys.stderr)
+    else:
+        USUAL_WARNING(message, category, filename, lineno, file, line)
+
+
 def _require_text(words: list[str]) -> None:
     """Names that are not UTF-8 can be opened but neither printed nor written down in a run's files."""
     for word in words:
@@ -390,7 +403,7 @@ def _require_text(words: list[str]) -> None:
 
 
 def _fail(message: str) -> None:
-    message = " ".join(message.split())
+    message = visible(" ".join(message.split()))
     if len(message) > LONGEST_MESSAGE:  # somebody's whole file as a flag
         message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
     print(f"error: {message}", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedrec.data import Filtered
 from fedrec.experiment.run import Listener, Run
@@ -18,16 +19,27 @@ from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
 from fedrec.federation.simulator import RoundLog
 from fedrec.privacy.words import beside
+from fedrec.visible import visible, visible_line
 
-out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)  # names of files may hold [brackets]
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+class Screen(Console):
+    """Everything that is printed passes here: names of users, items, files and columns are shown, never obeyed."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)  # [brackets] stay
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        return super().render_str(visible(text), **how)
+
+
+out, err = Screen(), Screen(stderr=True)
 
 
 class Bar(Listener):
     """A progress bar on stderr: rounds, loss, validation metric, clients per second, time left."""
 
     def __init__(self, label: str) -> None:
-        self.label = label
+        self.label = visible_line(label)
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -98,7 +110,7 @@ class Plain(Listener):
         if time.monotonic() - self.spoken > 10:
             self.spoken = time.monotonic()
             best = f", best {progress.best_value:.4f}" if progress.best_round >= 0 else ""
-            print(f"{self.label}: round {log.round + 1} of {self.rounds}{best}", file=sys.stderr)
+            err.print(f"{self.label}: round {log.round + 1} of {self.rounds}{best}")
 
 
 def _show_notes(run: Run) -> None:
@@ -135,7 +147,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | No
     drawn = Table(*(), title=title, box=None, pad_edge=False, title_justify="left")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | float) for row in rows) and bool(rows)
-        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        drawn.add_column(visible_line(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         drawn.add_row(*(_text(cell) for cell in row))
     out.print(drawn)
@@ -144,7 +156,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | No
 def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.4f}"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else visible_line(str(cell))
 
 
 def show_summary(summary: Mapping[str, Any]) -> None:

@@ -10,6 +10,10 @@ class FedrecError(Exception):
     """Something the user can mend: one line that says what to do. The command line prints it and exits with 2."""
 
 
+class FedrecWarning(UserWarning):
+    """Something that is not as it should be, and that the work goes on without. The command line prints one line."""
+
+
 class DivergedError(FedrecError):
     """Numbers that are no longer finite. Who knows the method says which of its rates to lower."""
 

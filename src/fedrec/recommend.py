@@ -14,6 +14,7 @@ from torch import Tensor
 from fedrec.data import read_table
 from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
+from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError, reason
 from fedrec.evaluation import top_k
 from fedrec.experiment.config import make_config
@@ -195,7 +196,7 @@ def read_history(path: Path | str) -> dict[str, list[str]]:
         first = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise FedrecError(f"cannot read the history {path}: {reason(error)}") from None
-    lines = [line.strip() for line in first if line.strip()]
+    lines = [unguarded(line.strip()) for line in first if line.strip()]
     if lines and not any(mark in lines[0] for mark in ",\t;|"):
         return {"new": lines[1:] if lines[0].lower() in ("item", "item_id", "movieid", "iid") else lines}
     table, _ = read_table(path)

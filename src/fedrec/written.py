@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedrec.data.atomic import atomic_file
+from fedrec.data.spreadsheet import write_rows
 from fedrec.endings import ending_of
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ class _Counted:
 def _separated(by: str) -> Callable[[Path, Lines], None]:
     def write(path: Path, lines: Lines) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter=by)
-            writer.writerow(COLUMNS)
-            for rec in lines:
-                writer.writerow([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"])
+            rows = ([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"] for rec in lines)
+            write_rows(file, chain([COLUMNS], rows), by=by)
 
     return write
 

@@ -143,6 +143,27 @@ def test_slow_checkpoints_are_seldom(share: float, saves: int, tmp_path: Path, m
     assert len(written) == saves
 
 
+def test_a_best_round_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once more after a resume, which may be for more rounds; every checkpoint beside it is of the last round."""
+    written: list[Any] = []
+    original = checkpoint.save
+
+    def counted(path: Path, tensors: Any, about: Any) -> None:
+        written.append(about.get("round"))
+        original(path, tensors, about)
+
+    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr(checkpoint, "save", counted)
+    config = replace(PLAIN, params=EARLY_BEST)
+    with pytest.raises(KeyboardInterrupt):
+        execute(config, tmp_path / "run", listener=StopAfter(4))
+    best = execute(config, tmp_path / "run", resume=True).summary["best_round"]
+    assert best < 4, "the world makes the test empty"
+    assert written.count(best) == 2
+    assert written.count(None) == ROUNDS + 2  # the place to resume, again at the interrupt and at the end
+
+
 def test_half_written_files_are_swept_up(tmp_path: Path) -> None:
     """Those that a kill leaves: ours by their name, and those in which safetensors builds a file."""
     execute(CONFIGS["local"], tmp_path / "run")
@@ -380,10 +401,41 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     assert execute(replace(config, rounds=5), tmp_path / "run", resume=True).summary["rounds_run"] == 5
 
 
-def test_others_may_read_a_run_as_far_as_its_owner_lets_them(tmp_path: Path) -> None:
-    execute(CONFIGS["local"], tmp_path / "run")
-    modes = {path.name: path.stat().st_mode for path in (tmp_path / "run").iterdir() if path.is_file()}
-    assert len(set(modes.values())) == 1, modes
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_what_tells_of_single_users_is_for_their_owner_alone(tmp_path: Path, umask: int) -> None:
+    """State of clients and figures of users, also while the run goes on; results are as readable as any new file."""
+    seen: list[set[str]] = []
+
+    class Look(Listener):
+        def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
+            seen.append(open_to_others(tmp_path / "run"))
+            if log.round == 2:
+                raise KeyboardInterrupt
+
+    before = os.umask(umask)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            execute(CONFIGS["local"], tmp_path / "run", listener=Look())
+        assert (tmp_path / "run" / "last.safetensors").exists()
+        seen.append(open_to_others(tmp_path / "run"))
+        execute(CONFIGS["local"], tmp_path / "run", resume=True)
+    finally:
+        os.umask(before)
+    results = {"config.toml", "metrics.jsonl", "summary.json", "items.csv"}
+    assert open_to_others(tmp_path / "run") == (set() if umask == 0o077 else results)
+    assert all(names <= results for names in seen)
+
+
+def open_to_others(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.stat().st_mode & 0o077}
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything, Windows has no such modes")
+def test_a_state_that_may_not_be_read_is_not_called_damaged(stopped: Path) -> None:
+    (stopped / "last.safetensors").chmod(0)
+    with pytest.raises(FedrecError, match=r"cannot read .*last\.safetensors: Permission denied"):
+        execute(PLAIN, stopped, resume=True)
 
 
 def test_data_handed_over_without_a_version_is_told_by_its_rows(tmp_path: Path) -> None:

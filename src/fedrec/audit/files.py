@@ -14,6 +14,7 @@ from fedrec.audit.case import Case, Scores
 from fedrec.audit.draws import FileDraws
 from fedrec.data import Interactions, Split
 from fedrec.data.sniff import find_roles, read_text, sniff
+from fedrec.data.spreadsheet import unguarded_column
 from fedrec.data.table import read_table
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Targets
@@ -138,7 +139,9 @@ def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
         )  # fmt: skip
     except pl.exceptions.PolarsError as error:
         raise FedrecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    columns: Sequence[Any] = [frame[str(roles[role])].fill_null("").str.strip_chars() for role in ("user", "item")]
+    columns: Sequence[Any] = [
+        unguarded_column(frame[str(roles[role])].fill_null("").str.strip_chars()) for role in ("user", "item")
+    ]
     user, item = (np.unique(column.to_numpy().astype(str), return_inverse=True) for column in columns)
     words = frame[str(roles["rating"])].str.strip_chars()
     score = words.cast(pl.Float64, strict=False)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec import console
+from fedrec.data.atomic import require_unlinked
 from fedrec.experiment.config import RunConfig
 from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Table, chosen, narrowed, papers, tables
@@ -46,6 +47,8 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
     parts = narrowed(found, wanted.datasets, wanted.protocols, wanted.rows, wanted.seeds, wanted.quick)
     planned = [(table, cells(table, folder, wanted.device, wanted.memory)) for table in parts]
     for _, runs in planned:
+        for cell in runs:
+            require_unlinked(cell.folder, folder)
         require_runnable(runs)
     if dry_run:
         for _, runs in planned:

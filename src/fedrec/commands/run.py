@@ -16,6 +16,7 @@ from types import FrameType
 import typer
 
 from fedrec import console
+from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
@@ -30,6 +31,9 @@ class _Terminated(KeyboardInterrupt):
 
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
     """Refuse what would mix a run with the runs of several seeds, or would litter the current folder."""
+    for folder in _folders(out, seeds):
+        require_unlinked(folder, out)
+        RunFolder(folder).require_own_files()
     single, several = (out / "config.toml").is_file(), any(out.glob("seed*/config.toml"))
     if out == Path() and not (resume and (single or several)):  # also where a shell variable was empty
         raise FedrecError("--out is empty or the current folder; name a folder for the run, e.g. --out runs/mine")

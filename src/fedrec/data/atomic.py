@@ -7,29 +7,59 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedrec.errors import FedrecError
 
+OWNER_ONLY = 0o600
+
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends without an error.
+def atomic_file(path: Path, private: bool = False) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place, safely on the disk, when the block ends without an error.
 
-    What a link points to is replaced, not the link; what is neither a file nor absent (a folder, /dev/null) is refused:
-    whoever may write there would otherwise put a file in its place.
+    A link is refused: it may have come with somebody's folder, and point to a file that nobody meant. So is what is
+    neither a file nor absent (a folder, /dev/null): whoever may write there would otherwise put a file in its place.
+    ``private``: only the owner can read it.
     """
-    path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if path.is_symlink():
+        raise FedrecError(f"cannot write {path}: it is a link; remove it or choose another name")
     if path.name in ("", "..") or (path.exists() and not path.is_file()):
         raise FedrecError(f"cannot write {path}: it is not a file; give the name of one with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
+        if private:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_ONLY))
         yield temporary
+        if private:
+            with suppress(OSError):  # some mounts know no modes
+                temporary.chmod(OWNER_ONLY)
+        synced(temporary)
         os.replace(temporary, path)
+        with suppress(OSError):  # some systems cannot sync a folder
+            synced(path.parent, os.O_RDONLY)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def synced(path: Path, access: int = os.O_RDWR) -> None:
+    """Wait until the disk has it: a power cut could otherwise leave a name without its content."""
+    place = os.open(path, access)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
+
+
+def require_unlinked(path: Path, below: Path) -> None:
+    """Refuse a place below a folder that a link within that folder leads out of."""
+    for place in (path, *path.parents):
+        if place == below:
+            return
+        if place.is_symlink():
+            raise FedrecError(f"{place} is a link; put the folder itself there, or choose another --out")
 
 
 @contextmanager

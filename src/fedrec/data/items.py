@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedrec.data.interactions import Interactions, ItemInfo
+from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError, reason, some
 
 WORDS = ("tags", "title", "year")
@@ -40,7 +41,9 @@ def read_items(path: Path | str) -> list[ItemLine]:
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
-            rows = [(f"{path}, line {reader.line_num}", [cell.strip() for cell in row]) for row in reader if row]
+            rows = [
+                (f"{path}, line {reader.line_num}", [unguarded(cell.strip()) for cell in row]) for row in reader if row
+            ]
     except csv.Error as error:
         raise FedrecError(f"cannot read the items {path}: {error}; look for a quote that is not closed") from None
     except (OSError, UnicodeDecodeError) as error:

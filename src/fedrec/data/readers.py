@@ -6,10 +6,11 @@ Each reader takes the folder that holds the files and returns the rows in file o
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, Interactions, ItemInfo, from_raw
+from fedrec.data.unpack import gunzip, require_bounded_zip
 from fedrec.errors import FedrecError
 
 ML_100K_GENRES = (
@@ -121,7 +123,7 @@ def xing(folder: Path) -> Interactions:
     parts = [numbers(folder / f"{name}.csv.gz", ",", header=True, dtype=np.float64) for name in _XING_PARTS]
     pairs = np.concatenate(parts).astype(np.int64)
     data = from_raw(pairs[:, 0], pairs[:, 1], name="xing")
-    features = sp.load_npz(folder / "item_content.npz").tocsr().astype(np.float32)
+    features = _matrix(folder / "item_content.npz").astype(np.float32)
     return replace(data, info=ItemInfo(features=features[data.item_ids]))
 
 
@@ -225,8 +227,16 @@ def _lines(path: Path, encoding: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
+def _matrix(path: Path) -> sp.csr_matrix:
+    try:
+        require_bounded_zip(path)
+        return sp.load_npz(path).tocsr()
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise FedrecError(f"cannot read {path}: {error}") from error
+
+
 def _read(path: Path) -> bytes:
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        return gunzip(path) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
         raise FedrecError(f"cannot read {path}: {error}") from error

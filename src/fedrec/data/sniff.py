@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.data.unpack import gunzip
 from fedrec.errors import FedrecError, reason, unknown
 
 
@@ -49,7 +49,7 @@ def read_text(path: Path) -> bytes:
     """The file's bytes, unzipped, without a byte order mark, lines ended by LF; an error where they are not text."""
     try:
         raw = path.read_bytes()
-        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        raw = gunzip(path) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
     raw = raw.removeprefix(b"\xef\xbb\xbf")

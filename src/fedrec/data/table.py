@@ -14,6 +14,7 @@ import numpy as np
 from fedrec.data.atomic import atomic_file
 from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.sniff import Shape, bad_line, find_roles, read_text, sniff
+from fedrec.data.spreadsheet import guarded, unguarded_column
 from fedrec.errors import FedrecError, reason
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def write_csv(data: Interactions, path: Path | str) -> None:
     """Write user,item[,rating,timestamp] in original ids; the file appears only when it is complete."""
     import polars as pl
 
-    columns = {"user": data.user_ids[data.user], "item": data.item_ids[data.item]}
+    columns = {"user": _guarded(data.user_ids)[data.user], "item": _guarded(data.item_ids)[data.item]}
     columns |= {} if data.rating is None else {"rating": data.rating}
     columns |= {} if data.timestamp is None else {"timestamp": data.timestamp}
     try:
@@ -92,6 +93,10 @@ def write_csv(data: Interactions, path: Path | str) -> None:
         raise FedrecError(f"cannot write {path}: {Path(path).parent} is not a folder; choose another place") from error
     except OSError as error:
         raise FedrecError(f"cannot write {path}: {reason(error)}") from error
+
+
+def _guarded(ids: Array) -> Array:
+    return ids if ids.dtype.kind in "iu" else np.array([guarded(name) for name in ids.tolist()])
 
 
 def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
@@ -194,6 +199,7 @@ def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
         series = whole
     elif not series.dtype.is_integer():
         series = series.cast(pl.String).str.strip_chars()
+        series = series if place.guess.format == "parquet" else unguarded_column(series)
         place.check(series, series.is_null() | (series == ""), role, "an id")
         whole = series.cast(pl.Int64, strict=False)
         # Only numbers that are written as we would write them: 007 and 7 may be two users.

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, reason
 from fedrec.experiment.config import FORMAT, require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
@@ -55,13 +54,9 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = {"version": __version__, **about}
     text = json.dumps({**about, "crc32": _checksum(plain, about)})  # one entry: several would come in random order
-    with atomic_file(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # safetensors makes files that only their owner can read
+    with atomic_file(path, private=True) as temporary:
         try:
             save_file(plain, temporary, metadata={"fedrec": text})
-            with suppress(OSError):  # some mounts know no modes
-                temporary.chmod(mode)
         except SafetensorError as error:  # its only word for a full disk
             raise FedrecError(f"cannot write {path}: {error}; free some space, then go on with --resume") from error
 
@@ -70,14 +65,20 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        path.open("rb").close()  # safetensors calls a file absent that may not be read
+    except FileNotFoundError:
+        raise FedrecError(f"there is no checkpoint {path}") from None
+    except OSError as error:
+        raise FedrecError(
+            f"cannot read {path}: {reason(error)}; only the owner of a run has its clients' state"
+        ) from None
+    try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedrec"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about.pop("crc32") != _checksum(tensors, about):
             raise ValueError("its bytes do not fit their checksum")
         return tensors, about
-    except FileNotFoundError:
-        raise FedrecError(f"there is no checkpoint {path}") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise _damaged(path, error) from None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedrec.data.atomic import atomic_file
+from fedrec.data.atomic import atomic_file, synced
+from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.config import FORMAT, read_config
@@ -44,7 +45,8 @@ def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np
 class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
 
-    `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume.
+    `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume. What tells of single
+    users, their state among it, can be read by its owner alone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,12 +63,23 @@ class RunFolder:
     def files(self) -> list[Path]:
         return [file for name, file in vars(self).items() if name != "path"]
 
+    def is_private(self, file: Path) -> bool:
+        return file in (self.best, self.last, self.per_user, self.users)
+
+    def require_own_files(self) -> None:
+        """A link may have come with the folder: what lies behind it is neither read as the run's nor written over."""
+        for file in self.files():
+            if file.is_symlink():
+                raise FedrecError(f"{file} is a link; put the file itself there")
+
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunFolder:
         folder = RunFolder(path)
         folder.require_free()
+        folder.require_own_files()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            folder.forget_after(0)
             folder._write_config(config)
         except OSError as error:
             raise FedrecError(f"cannot write to {path}: {error.strerror}; choose another --out") from None
@@ -79,6 +92,7 @@ class RunFolder:
     @staticmethod
     def open(path: Path) -> RunFolder:
         folder = RunFolder(path)
+        folder.require_own_files()
         if not folder.config.exists():
             raise FedrecError(f"{path} is not a run folder: it has no config.toml")
         return folder
@@ -138,8 +152,13 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
-        with self.metrics.open("a", encoding="utf-8") as file:
+        with open(self.metrics, "a", encoding="utf-8", opener=_without_links) as file:
             file.write(json.dumps(record) + "\n")
+
+    def sync_log(self) -> None:
+        """Before a checkpoint counts on the lines so far."""
+        if self.metrics.exists():
+            synced(self.metrics)
 
     def forget_after(self, round: int) -> None:
         """Drop log lines of rounds that a resumed run will do again."""
@@ -157,11 +176,19 @@ class RunFolder:
         items = [prepared.source.item_ids] if titles is None else [prepared.source.item_ids, titles]
         _write_columns(self.items, ["item", "title"][: len(items)], items)
         users = prepared.partition.users
-        _write_columns(self.users, ["user", "client"],
-                       [prepared.source.user_ids[users], prepared.partition.client_of()[users]])  # fmt: skip
+        columns = [prepared.source.user_ids[users], prepared.partition.client_of()[users]]
+        _write_columns(self.users, ["user", "client"], columns, private=True)
 
     def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None:
-        _write_columns(self.per_user, list(columns), list(columns.values()))
+        _write_columns(self.per_user, list(columns), list(columns.values()), private=True)
+
+    def take_over(self, other: RunFolder) -> None:
+        """The results of another run of the same work, in files of this folder's own."""
+        found = (file for file in other.path.iterdir() if file.is_file() and not file.is_symlink())
+        for file in sorted(found, key=lambda file: file == other.summary):  # last: it says that a run has ended
+            if file != other.config:
+                with atomic_file(self.path / file.name, other.is_private(file)) as temporary:
+                    shutil.copyfile(file, temporary)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with atomic_file(self.summary) as temporary:
@@ -175,8 +202,11 @@ def _round_of(line: str) -> int:
         return 1 << 62  # a line cut short by a kill, or damaged
 
 
-def _write_columns(path: Path, names: list[str], columns: list[np.ndarray]) -> None:
-    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _write_columns(path: Path, names: list[str], columns: list[np.ndarray], private: bool = False) -> None:
+    with atomic_file(path, private) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        write_rows(file, [names])
+        write_rows(file, zip(*(column.tolist() for column in columns), strict=True))

@@ -20,6 +20,7 @@ from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import claims_epsilon, notes_of, require_cold, require_selectable, rules_of, stages_of
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
 from fedrec.experiment.folder import RunFolder, per_user_columns
+from fedrec.experiment.interrupt import Interrupt, between_rounds
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
@@ -30,7 +31,8 @@ from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 
 Part = Literal["valid", "test"]
-CHECKPOINT_SECONDS = 60.0
+FIRST_CHECKPOINT = 5.0  # seconds
+CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
 
 
@@ -94,6 +96,7 @@ class Run:
         self.scheduled = self.simulator.schedule() if self.claims and self.stages else None
         self.progress = Progress()
         self._best: dict[str, Tensor] | None = None
+        self._stored = -1  # the round whose state this run has put into checkpoint.safetensors
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
 
     @cached_property
@@ -128,7 +131,16 @@ class Run:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
         listener = listener or Listener()
         listener.started(self)
-        due = time.monotonic() + CHECKPOINT_SECONDS
+        if folder is None:
+            self._train(None, listener, Interrupt())
+        else:
+            with between_rounds() as interrupt:
+                self._train(folder, listener, interrupt)
+            self._save_end(folder)
+        return self._finish(folder, self._load_chosen(folder))
+
+    def _train(self, folder: RunFolder | None, listener: Listener, interrupt: Interrupt) -> None:
+        due = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
 
         def after_round(log: RoundLog, score: Score | None) -> None:
             nonlocal due
@@ -139,6 +151,7 @@ class Run:
                     took = time.monotonic() - began
                     due = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
             listener.round(log, score, self.progress)
+            interrupt.obey()
 
         try:
             run_rounds(
@@ -149,9 +162,6 @@ class Run:
             if folder is not None and self._between_rounds():
                 self.save(folder)
             raise
-        if folder is not None:
-            self._save_end(folder)
-        return self._finish(folder, self._load_chosen(folder))
 
     def _between_rounds(self) -> bool:
         """Whether simulator and progress agree; in the midst of a round some clients have already moved on."""
@@ -190,7 +200,9 @@ class Run:
 
     def save(self, folder: RunFolder) -> None:
         """Best first: a kill in between leaves a best that the resumed run will reach again."""
-        if self._best is not None:
+        folder.sync_log()
+        stored = self._stored == self.progress.best_round and folder.best.exists()
+        if self._best is not None and not stored:
             self._save_best(folder, self._best, self.progress.best_round)
         checkpoint.save_resume(folder.last, self.simulator, self.progress, self._about())
 
@@ -203,6 +215,7 @@ class Run:
 
     def _save_best(self, folder: RunFolder, tensors: dict[str, Tensor], round: int) -> None:
         checkpoint.save(folder.best, tensors, {"round": round} | self._about())
+        self._stored = round
 
     def _about(self) -> dict[str, Any]:
         return {"format": FORMAT, "config": self.config.to_dict(), "data": self.data}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 
-from fedrec.errors import FedrecError, unknown
+from fedrec.errors import FedrecError, FedrecWarning, unknown
 from fedrec.federation.contract import Method
+from fedrec.methods import plugins
 from fedrec.methods.cgfedrec import CGFedRec
 from fedrec.methods.cofedrec import CoFedRec
 from fedrec.methods.cs_fedncf import CsFedNCF
@@ -85,25 +86,38 @@ BUILT_IN: tuple[type[Method], ...] = (
 
 
 @cache
+def _registered() -> tuple[dict[str, type[Method]], dict[str, str]]:
+    """All methods that can be used, by name; those of other packages that cannot, with the reason."""
+    own = {method.name: method for method in BUILT_IN}
+    others, broken = plugins.found(own)
+    return own | others, broken
+
+
+@cache
+def _warn() -> None:
+    for reason in _registered()[1].values():
+        warnings.warn(reason, FedrecWarning, stacklevel=3)
+
+
 def methods() -> dict[str, type[Method]]:
     """Every known method under its own name."""
-    found = {method.name: method for method in BUILT_IN}
-    for point in entry_points(group="fedrec.methods"):
-        method = point.load()
-        if method.name in found:
-            raise FedrecError(f"the method '{method.name}' of {point.value} has the name of another method: rename it")
-        found[method.name] = method
-    return found
+    _warn()
+    return _registered()[0]
 
 
 def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, object]]:
     """The method with this name or alias (in any case), and the parameters that the alias implies."""
     if isinstance(name, type):
         return name, {}
-    known = methods()
+    known, broken = _registered()
     for method in (kind for usual in known.values() for kind in kinds_of(usual)):
         names: dict[str, Mapping[str, object]] = {method.name: {}, **method.aliases}
         for alias, implied in names.items():
             if name.lower() == alias.lower():
+                _warn()
                 return method, implied
+    for spoken, reason in broken.items():
+        if name.lower() == spoken.lower():
+            raise FedrecError(reason)
+    _warn()
     raise unknown("method", name, known)

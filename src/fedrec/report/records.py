@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.intact import is_count, is_number
@@ -74,14 +75,15 @@ def total_bytes(run: FinishedRun) -> tuple[float, float]:
 
 
 def per_user(run: FinishedRun) -> dict[str, list[str]]:
-    """The columns of per_user.csv, as text; empty if the file is gone, an error if it is damaged."""
+    """The columns of per_user.csv, as text; empty if it is gone or for its owner alone, an error if it is damaged."""
     path = run.folder / "per_user.csv"
     try:
         with path.open(newline="", encoding="utf-8") as file:
             names, *lines = csv.reader(file)
         table = dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))
+        table |= {name: [unguarded(cell) for cell in table[name]] for name in ("user", "item") if name in table}
         numbers = {name: np.array(table[name], float) for name in names if name not in ("user", "item")}
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return {}
     except (OSError, ValueError, csv.Error) as error:
         raise FedrecError(f"{path} is damaged ({error}); run it again in another folder") from None

@@ -46,7 +46,7 @@ def sample_users(run: FinishedRun) -> tuple[list[SampleUser], str]:
     """Users at fixed places of the ranking from best to worst served; if data or model are gone, nobody and why."""
     table = per_user(run)
     if not table:
-        return [], "per_user.csv is gone from the run folder"
+        return [], "per_user.csv is gone from the run folder, or for its owner alone"
     if not at_hand(run.config):
         return [], "the data is not here any more"
     try:

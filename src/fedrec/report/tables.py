@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedrec.data.spreadsheet import write_rows
 from fedrec.endings import ending_of
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.significance import LEVEL
@@ -132,7 +132,7 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
 
 def _csv(lines: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    write_rows(text, lines, end="\n")
     return text.getvalue()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -74,8 +73,10 @@ def require_runnable(planned: Sequence[Cell]) -> None:
         evaluation.protocol(config.protocol)
         device_named(config.device)
         cell.work()
-        if RunFolder(cell.folder).config.is_file():
-            there, wanted = RunFolder(cell.folder).settings(), config.to_dict()
+        folder = RunFolder(cell.folder)
+        folder.require_own_files()
+        if folder.config.is_file():
+            there, wanted = folder.settings(), config.to_dict()
             if cell.summary() is not None:  # what is finished may come from another machine
                 there |= {name: wanted[name] for name in MACHINE}
             require_same(there, wanted, cell.folder)
@@ -114,10 +115,7 @@ def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
         found = next((folder for work, folder in done if work == wanted), None)
         if found is None:
             continue
-        RunFolder.create(cell.folder, cell.config.to_dict())
-        others_own = shutil.ignore_patterns("config.toml", "summary.json")
-        shutil.copytree(found, cell.folder, dirs_exist_ok=True, ignore=others_own)
-        shutil.copy2(found / "summary.json", cell.folder)  # last: it says that a run has ended
+        RunFolder.create(cell.folder, cell.config.to_dict()).take_over(RunFolder.open(found))
         taken += 1
     return taken
 

@@ -15,6 +15,7 @@ from fedrec.report.charts import WIDTH
 from fedrec.report.comparison import FinishedRun, diverged
 from fedrec.report.page import environment, write_page
 from fedrec.report.pictures.picture import Drawing, Panel, Picture
+from fedrec.visible import visible
 
 GAP, MARGIN, LINE = 28.0, 16.0, 17.0
 ENDINGS = (".html", ".svg")
@@ -27,7 +28,8 @@ def write_figure(kind: type[Picture], settings: Mapping[str, str], runs: Sequenc
     leaks = list(dict.fromkeys(leak for run in runs for leak in run.summary["leaks"]))
     if ending == ".svg":
         with atomic_file(path) as temporary:
-            temporary.write_text(as_svg(drawing, _warnings(leaks, runs)), encoding="utf-8")
+            # XML, unlike HTML, forbids control characters
+            temporary.write_text(visible(as_svg(drawing, _warnings(leaks, runs))), encoding="utf-8")
         return path
     words = ["fedrec", "report", *(str(run.folder) for run in runs), "--figure", kind.name]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

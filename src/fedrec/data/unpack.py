@@ -1,0 +1,56 @@
+"""Unpacking archives, within limits: a few bytes of one can hold more than a disk."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from fedrec.errors import FedrecError
+
+LARGEST = 8 << 30
+RATIO = 100  # tables of numbers and text shrink to a third or a tenth
+HARMLESS = 64 << 20  # up to here no ratio matters
+_BLOCK = 1 << 16
+
+
+class Allowance:
+    """How much may still come out of an archive."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive, self.packed, self.used = archive, archive.stat().st_size, 0
+
+    def spend(self, size: int) -> None:
+        self.used += size
+        if self.used > LARGEST:
+            raise self._refused(f"{LARGEST:,} bytes")
+        if self.used > max(HARMLESS, RATIO * self.packed):
+            raise self._refused(f"{RATIO} times its size")
+
+    def _refused(self, what: str) -> FedrecError:
+        return FedrecError(f"{self.archive} unpacks to more than {what}; unpack it by hand if you trust it")
+
+    def blocks(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+        while block := source.read(_BLOCK):
+            self.spend(len(block))
+            yield block
+
+
+def gunzip(path: Path) -> bytes:
+    """The content of a gzip file. Fails as `gzip` does where the file is damaged."""
+    content = io.BytesIO()
+    with gzip.open(path) as source:
+        for block in Allowance(path).blocks(source):
+            content.write(block)
+    return content.getvalue()
+
+
+def require_bounded_zip(path: Path) -> None:
+    """For zip files that others read: no member gives more than it declares."""
+    allowance = Allowance(path)
+    with zipfile.ZipFile(path) as zipped:
+        for member in zipped.infolist():
+            allowance.spend(member.file_size)

@@ -1,0 +1,69 @@
+"""Ctrl-C and SIGTERM while a run trains: the round under way is finished first, but not waited for long."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+GRACE = 5.0  # seconds; schedulers and containers kill ten or more after SIGTERM, and a checkpoint needs some of them
+
+
+class Interrupt:
+    """A signal that was heard, to be obeyed at the end of the round."""
+
+    def __init__(self) -> None:
+        self.heard: signal.Signals | None = None
+        self._obeyed = self._expired = False
+        self._timer = threading.Timer(GRACE, self._expire)
+        self._timer.daemon = True
+
+    def hear(self, number: int, _: FrameType | None) -> None:
+        """Ctrl-C a second time does not wait; SIGTERM a second time changes nothing: some send it twice."""
+        if self.heard is None:
+            self.heard = signal.Signals(number)
+            self._timer.start()
+            return
+        too_long = self._expired and not self._obeyed
+        again = number == signal.SIGINT and not self._expired
+        if too_long or again:
+            raise KeyboardInterrupt
+
+    def obey(self) -> None:
+        """To be called between two rounds, where everything can be saved."""
+        if self.heard is not None:
+            self._obeyed = True
+            self._timer.cancel()
+            raise KeyboardInterrupt
+
+    def forget(self) -> None:
+        self._obeyed = True
+        self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._expired = True
+        if not self._obeyed and self.heard is not None:
+            _thread.interrupt_main(self.heard)
+
+
+@contextmanager
+def between_rounds() -> Iterator[Interrupt]:
+    """Within the block, signals wait for `obey`; when it ends, whoever answered them before gets the one heard."""
+    interrupt = Interrupt()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: answer for number, answer in before.items() if answer not in (signal.SIG_IGN, None)}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}  # no other thread hears signals, or may say what they do
+    for number in before:
+        signal.signal(number, interrupt.hear)
+    try:
+        yield interrupt
+    finally:
+        interrupt.forget()
+        for number, answer in before.items():
+            signal.signal(number, answer)
+        if interrupt.heard is not None:
+            signal.raise_signal(interrupt.heard)
