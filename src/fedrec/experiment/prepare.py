@@ -14,7 +14,7 @@ from fedrec.data import Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
-from fedrec.federation.clients import ClientData, Forbidden
+from fedrec.federation.clients import ClientData, Forbidden, Unique
 from fedrec.federation.contract import World
 
 TIED = 0.1
@@ -94,6 +94,7 @@ class Prepared:
             client_ptr=self.partition.offsets,
             negatives=self.protocol.negatives,
             forbidden=forbidden,
+            unique=cast(Unique, self.protocol.neg_unique),
         )
 
 

@@ -39,10 +39,10 @@ class Work:
     seen: np.ndarray
     own: np.ndarray  # [clients, items, d] for each client's table after a shared start, or empty
 
-    def data(self) -> tuple[np.ndarray, ...]:
+    def data(self) -> tuple[np.ndarray | bool, ...]:
         data = self.chunk.data
         return (self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
-                data.pool.gap)  # fmt: skip
+                data.pool.gap, data.unique == "user")  # fmt: skip
 
 
 @dataclass(frozen=True)
