@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.params import build_method
+from fedrec.methods import IFedRec
 from fedrec.methods.fedmf import FedMF
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
@@ -48,6 +51,22 @@ def test_every_defined_run_can_be_built(paper: str, tmp_path: Path) -> None:
         assert len({cell.folder for cell in planned}) == len(planned)
         for row in table.rows:
             assert all(len(figures) == len(table.metrics) for figures in row.printed.values()), row.label
+
+
+def test_ifedrec_runs_as_released_wherever_its_paper_is_compared_with() -> None:
+    """Published rates, short last batches kept, and the released gradient, in every table and figure."""
+    found = [table.config(row, "ml-100k", "ifedrec", 0) for table in tables("ifedrec").values() for row in table.rows]
+    own = [config for config in found if config.method in ("ifedrec", "ifedrec-lan", "cs-pfedrec")]
+    built: list[Any] = [
+        build_method(run.method, backbone=run.backbone, preset=run.preset, params=run.params) for run in own
+    ]
+    assert {method.saturate for method in built} == {"released"}
+    aligned = [method for method in built if isinstance(method, IFedRec)]
+    assert {(method.backbone, method.lr, method.rate_scale, method.last_batch) for method in aligned} == {
+        ("ncf", 0.5, 80.0, "keep"), ("linear", 0.1, 80.0, "keep"),
+    }  # fmt: skip
+    weights = {run.params["align"] for run in own if run.method == "ifedrec" and "align" in run.params}
+    assert {10.0, 30.0} <= weights, "the published grid, to its ends"
 
 
 def test_a_table_without_print_has_no_column_for_it(tmp_path: Path) -> None:
@@ -157,7 +176,7 @@ def test_a_row_for_each_value() -> None:
     assert [row.label for row in found.rows[:2]] == ["IFedNCF, 0.1 of the clients", "IFedNCF, 0.2 of the clients"]
     config = found.config(found.rows[1], "ml-100k", "ifedrec", 3)
     assert (config.participation, config.rounds, config.backbone) == (0.2, 500, "ncf")
-    assert config.params == {"rate_scale": 16.0, "align": 5.0}
+    assert config.params == {}
     align = tables("ifedrec")["figure3"]
     assert [align.config(row, "ml-100k", "ifedrec", 0).params for row in align.rows[:2]] == [
         {"align": 0.1}, {"align": 0.2},
