@@ -163,6 +163,25 @@ def test_mistakes_are_one_line(words: list[str], answer: str, tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
+def test_a_table_shows_what_was_tested_block_by_block(tmp_path: Path) -> None:
+    """Means over seeds, and nothing where nobody was tested."""
+    row = Row("Two kinds", {"method": "local", "preset": "silo", "set": {"blocks": "mf:4+mf:2"}})
+    table = dataclasses.replace(SMALL, rows=[*SMALL.rows, row], protocols=["honest"], metrics=["recall@10"])
+    planned = cells(table, tmp_path, "cpu", "8G")
+    assert "users tested" not in write_page(table, planned, {}, tmp_path).read_text()
+    for cell in [cell for cell in planned if cell.row == row.label]:
+        value = 0.2 + 0.1 * cell.config.seed
+        first = {"name": "0-mf:4", "users": 30, "users_tested": 20, "test": {"recall@10": value}}
+        second = {"name": "1-mf:2", "users": 20, "users_tested": 0, "test": {}}
+        summary = {"test": {"recall@10": value}, "seconds": {"total": 1}, "best_round": 0, "blocks": [first, second]}
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "summary.json").write_text(json.dumps(summary))
+    page = write_page(table, planned, {}, tmp_path).read_text()
+    assert "| method | block | users tested | recall@10 |" in page
+    assert "| Two kinds | 0-mf:4 | 20 of 30 | 0.2500 ± 0.0707 |" in page
+    assert "| Two kinds | 1-mf:2 | 0 of 20 | - |" in page
+
+
 def test_a_dry_run_shows_commands_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = Wanted(datasets=["ml-100k"], protocols=["honest"], rows=["FedCA (paper)"], seeds=[0])
     assert reproduce("fedca/table2-pmf", wanted, tmp_path / "x", dry_run=True)
