@@ -195,7 +195,6 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "several lines" in refused(capsys, "cold-add", str(folder), str(tmp_path / "twice.csv"), "--user", "1")
     assert "say for whom" in refused(capsys, "cold-add", str(folder), str(tmp_path / "bad.csv"))
     assert "cannot rank items" in refused(capsys, "run", "fedmf", "--data", DATA, "--protocol", PROTOCOL)
-    assert "diverges" in refused(capsys, "run", "ifedrec", "--data", DATA, "--protocol", PROTOCOL, "--set", "dim=8")
 
 
 def test_nothing_that_is_needed_is_overwritten(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from fedrec.random import (
     laplace,
     normal,
     permute,
+    shuffle,
     signed,
     stream,
     uniform,
@@ -150,6 +151,26 @@ class TestPermute:
         deviation = np.sqrt(pairs * (1 - pairs) / repeats)
         assert gap.mean() < 1.3 * deviation
         assert gap.max() < 6 * deviation
+
+
+class TestShuffle:
+    @pytest.mark.parametrize("size", [1, 2, 3, 40, 64, 1000])
+    def test_bijection(self, size):
+        owner = torch.zeros(size, dtype=torch.int64)
+        key = torch.tensor([signed(stream(5, Purpose.NEGATIVES, size))])
+        found = shuffle(key, torch.tensor([size]), torch.arange(size), owner)
+        assert found.sort().values.tolist() == list(range(size))
+
+    @pytest.mark.parametrize("size", [6, 11])
+    def test_every_pair_of_places_is_as_likely_as_any_other(self, size):
+        repeats, count = 20_000, 4
+        keys = fold_tensor(stream(1, Purpose.NEGATIVES), torch.arange(repeats))
+        owner, position = torch.arange(repeats).repeat_interleave(count), torch.arange(count).repeat(repeats)
+        found = shuffle(keys, torch.full((repeats,), size), position, owner).reshape(repeats, count).numpy()
+        for first, second in combinations(range(count), 2):
+            seen = np.bincount(found[:, first] * size + found[:, second], minlength=size * size).reshape(size, size)
+            assert stats.chisquare(seen[~np.eye(size, dtype=bool)]).pvalue > 0.001
+            assert (np.diag(seen) == 0).all()
 
 
 class TestReals:

@@ -20,6 +20,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 MUL_1 = 0xBF58476D1CE4E5B9
 MUL_2 = 0x94D049BB133111EB
 PERMUTE_ROUNDS = 4
+SWAPS = 12
 
 
 class Purpose(IntEnum):
@@ -120,6 +121,21 @@ def gamma(key: Tensor | int, position: Tensor, shape: float) -> Tensor:
         found[rest[good]] = d * v[good]
         rest, keys, turn = rest[~good], keys[~good], turn + 1
     return found.reshape(entries.shape)
+
+
+def shuffle(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
+    """As `permute`, slower, and so well mixed that any two positions are as likely to land on one pair as on another.
+
+    The "swap or not" shuffle (Hoang, Morris & Rogaway, 2012): in each turn, positions that add up to the same number
+    form a pair, which a hash of its larger member swaps or leaves.
+    """
+    limit = size[owner]
+    for turn in range(SWAPS):
+        pivot, coins = below(fold_tensor(key, 2 * turn), size), fold_tensor(key, 2 * turn + 1)
+        other = torch.remainder(pivot[owner] - position, limit)
+        swapped = fold_tensor(coins[owner], torch.maximum(position, other)) < 0  # its highest bit
+        position = torch.where(swapped, other, position)
+    return position
 
 
 def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:

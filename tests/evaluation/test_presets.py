@@ -9,6 +9,8 @@ from fedrec.data import Interactions, load
 from fedrec.evaluation import PRESETS, Protocol, protocol
 from fedrec.evaluation.words import one_line, record
 from fedrec.experiment.prepare import prepare
+from fedrec.federation.contract import World
+from fedrec.federation.samples import negatives
 
 COLUMNS = ("neg_pool", "candidates", "ties", "select_on", "select_metric", "ks", "time_missing", "split_ties")
 TABLE = {
@@ -75,6 +77,7 @@ def test_fedcia() -> None:
 def test_ifedrec() -> None:
     preset = PRESETS["ifedrec"]
     assert values(preset, ("split", "negatives", "neg_pool", "ties")) == ("cold-items", 5, "honest", "item_id")
+    assert {name for name, other in PRESETS.items() if other.neg_unique == "user"} == {"ifedrec"}
     assert values(preset, ("ks", "select_last", "patience")) == ((20, 50, 100), True, None)
     assert preset.select_metric == "recall@20+recall@50+recall@100"
     left = 1 - preset.test_share
@@ -116,6 +119,18 @@ def test_cold_items_are_ranked_among_themselves(table: Interactions) -> None:
     prepared = prepare(table, PRESETS["ifedrec"])
     assert set(prepared.test.n_candidates.tolist()) == {len(np.unique(prepared.split.test.item))}
     assert not np.isin(prepared.split.test.item, prepared.split.train.item).any()
+
+
+def test_ifedrec_draws_no_negative_twice_for_a_user(table: Interactions) -> None:
+    """Unless a user has fewer items to draw from than negatives to draw."""
+    prepared = prepare(table, PRESETS["ifedrec"])
+    data = prepared.clients(World(items=prepared.n_trained, clients=len(prepared.partition.users)))
+    chunk = data.chunk(np.arange(data.world.clients))
+    enough = 6 * data.positives <= prepared.n_trained
+    assert enough.mean() > 0.9
+    for round in range(3):
+        drawn = np.split(negatives(chunk, round).numpy(), chunk.user_ptr[1:-1])
+        assert all(len(np.unique(own)) == own.size for own, fits in zip(drawn, enough, strict=True) if fits)
 
 
 def test_silos_of_fedcia_are_contiguous(table: Interactions) -> None:

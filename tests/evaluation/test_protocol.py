@@ -23,6 +23,7 @@ OTHER = {
     "partition": "100:taste",
     "negatives": "1",
     "neg_pool": "leaked",
+    "neg_unique": "user",
     "candidates": "split198",
     "mask_val_at_test": "false",
     "mask_test_at_validation": "true",

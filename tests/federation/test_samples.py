@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fedrec.federation.clients import Chunk, ClientData, Forbidden, Pool
 from fedrec.federation.contract import World
 from fedrec.federation.kernels import draw_negatives, permutation
 from fedrec.federation.samples import Samples, negatives
-from fedrec.random import Purpose, fold, stream
+from fedrec.random import SWAPS, Purpose, fold, stream
 from fedrec.testing import tiny_world
 
 ROUND = 3
@@ -31,11 +32,12 @@ def drawn_by_user(chunk: Chunk, round: int) -> dict[int, np.ndarray]:
 
 
 def one_user(n_items: int, items: list[int], negatives: int = 4, forbidden: list[int] | None = None,
-             seed: int = 0) -> ClientData:  # fmt: skip
+             seed: int = 0, unique: str = "positive") -> ClientData:  # fmt: skip
     world = World(items=n_items, clients=1, seed=seed, dtype=torch.float64)
     held = None if forbidden is None else Forbidden(np.zeros(len(forbidden), int), np.array(forbidden))
     return ClientData.build(world, np.zeros(len(items), int), np.array(items), users=np.array([0]),
-                            client_ptr=np.array([0, 1]), negatives=negatives, forbidden=held)  # fmt: skip
+                            client_ptr=np.array([0, 1]), negatives=negatives, forbidden=held,
+                            unique=unique)  # fmt: skip
 
 
 WORLDS = {
@@ -44,6 +46,8 @@ WORLDS = {
     "empty": {"empty": True},
     "scarce": {"items": 16, "negatives": 5},
     "forbidden": {"forbidden": Forbidden(np.repeat(np.arange(12), 3), np.tile([7, 20, 39], 12))},
+    "unique": {"unique": "user", "items": 90, "empty": True},
+    "unique and scarce": {"unique": "user"},  # one user needs 60 negatives and has 25 items outside their own
 }
 
 
@@ -57,7 +61,8 @@ class TestNegatives:
             assert user == data.users[place]
             gap = data.pool.gap[data.pool.indptr[place] : data.pool.indptr[place + 1]]
             out = np.empty(found.size, np.int64)
-            draw_negatives(np.uint64(fold(base, user)), data.negatives, data.world.items, len(found), gap, out)
+            draw_negatives(np.uint64(fold(base, user)), data.negatives, data.world.items, len(found), gap,
+                           data.unique == "user", out)  # fmt: skip
             assert found.ravel().tolist() == out.tolist()
 
     @pytest.mark.parametrize("world", WORLDS)
@@ -70,7 +75,7 @@ class TestNegatives:
                 banned = own | (set(forbidden.item.tolist()) if forbidden else set())
                 assert not banned & set(found.ravel().tolist())
                 assert ((found >= 0) & (found < data.world.items)).all()
-                if data.world.items - len(banned) >= data.negatives:
+                if data.unique == "positive" and data.world.items - len(banned) >= data.negatives:
                     assert all(len(set(row)) == data.negatives for row in found.tolist())
 
     def test_uniform_over_the_pool(self):
@@ -143,6 +148,56 @@ class TestNegatives:
                 assert (drawn == together[user]).all()
 
 
+def in_any_order(key: int, size: int, position: int) -> int:
+    """Where a position goes when all are shuffled, by plain integers: in each turn, pairs swap or do not."""
+    for turn in range(SWAPS):
+        pivot = (fold(key, 2 * turn) >> 32) * size >> 32
+        other = (pivot - position) % size
+        if fold(fold(key, 2 * turn + 1), max(position, other)) >> 63:
+            position = other
+    return position
+
+
+class TestUniqueOfAUser:
+    @pytest.mark.parametrize("world", ["unique", "unique and scarce"])
+    def test_by_definition(self, world):
+        """The k-th negative of a user is the k-th item of their pool in an order drawn for the round.
+
+        Where more are needed than the pool has, it is gone through again, in another order.
+        """
+        data = tiny_world(**WORLDS[world])
+        base = stream(data.world.seed, Purpose.NEGATIVES, ROUND)
+        for place, (user, found) in enumerate(drawn_by_user(everyone(data), ROUND).items()):
+            own = set(data.items[data.user_ptr[place] : data.user_ptr[place + 1]].tolist())
+            pool = [item for item in range(data.world.items) if item not in own]
+            expected = [pool[in_any_order(fold(fold(base, user), k // len(pool)), len(pool), k % len(pool))]
+                        for k in range(found.size)]  # fmt: skip
+            assert found.ravel().tolist() == expected
+
+    def test_no_item_twice_in_a_round(self):
+        data, repeated = tiny_world(**WORLDS["unique"]), 0
+        for round in range(20):
+            for found in drawn_by_user(everyone(data), round).values():
+                assert len(set(found.ravel().tolist())) == found.size
+            before = drawn_by_user(everyone(replace(data, unique="positive")), round)
+            repeated += sum(len(set(found.ravel().tolist())) < found.size for found in before.values())
+        assert repeated, "the other draw would not have repeated any either: this world shows nothing"
+
+    def test_a_pool_that_is_too_small_is_used_up_before_any_item_comes_again(self):
+        """Five items are left to a user who needs 12: each comes twice, two of them a third time."""
+        for round in range(20):
+            drawn = negatives(everyone(one_user(8, [0, 3, 5], unique="user")), round).numpy().ravel()
+            assert sorted(np.bincount(drawn, minlength=8)[[1, 2, 4, 6, 7]].tolist()) == [2, 2, 2, 3, 3]
+            assert len(set(drawn[:5].tolist())) == len(set(drawn[5:10].tolist())) == 5
+
+    def test_a_user_draws_the_same_in_any_company(self):
+        data = tiny_world(**WORLDS["unique and scarce"])
+        together = drawn_by_user(everyone(data), ROUND)
+        for clients in ([4], [7, 2], [11, 0, 5]):
+            for user, drawn in drawn_by_user(data.chunk(np.array(clients)), ROUND).items():
+                assert (drawn == together[user]).all()
+
+
 def test_pool_ranks_are_the_allowed_items():
     pool = Pool.outside(np.array([0, 0, 0, 1]), np.array([2, 0, 5, 3]), 2)
     for user, banned in ((0, {0, 2, 5}), (1, {3})):
@@ -184,7 +239,7 @@ def batched_epoch(samples: Samples, epoch: int) -> dict[int, list[list[tuple]]]:
     return found
 
 
-@pytest.mark.parametrize("world", ["devices", "silos", "empty", "scarce"])
+@pytest.mark.parametrize("world", ["devices", "silos", "empty", "scarce", "unique and scarce"])
 @pytest.mark.parametrize("loss", ["bce", "bpr"])
 @pytest.mark.parametrize("size", [1, 16, 256])
 class TestBatches:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method, Tensors, World
+from fedrec.testing import run
 
 COLD = 7  # items beyond those of a tiny world
 WIDTH = 5
@@ -27,3 +30,9 @@ def with_attributes(cls: type[Method], **fields: Any) -> Any:
             return super().init_server(world, attributes(world) if given is None else given)
 
     return Given(**fields)
+
+
+def saturates(method: Any, data: ClientData, rounds: int) -> None:
+    """Scores leave single precision at these rates, so that without saturation the same start ends elsewhere."""
+    other = run(replace(method, saturate="none"), data, rounds)["scores"]
+    assert not torch.allclose(run(method, data, rounds)["scores"], other, rtol=0.01)

@@ -22,6 +22,13 @@ from fedrec.federation.training import LocalTraining
 SGD = {"optimiser": "sgd", "epochs": 1, "init": "normal", "weight_decay_dense": 0.0}
 
 
+def bce(saturate: str, logits: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
+    """Of logits; or, as published code has it, of a sigmoid in single precision."""
+    if saturate == "released":
+        return F.binary_cross_entropy(torch.sigmoid(logits.float()), label.float(), reduction=reduction)
+    return F.binary_cross_entropy_with_logits(logits, label, reduction=reduction)
+
+
 class Client(nn.Module):
     """One client's whole model: its users, a whole item table, and for ncf the layers."""
 

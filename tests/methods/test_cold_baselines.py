@@ -23,7 +23,7 @@ from fedrec.methods.fedmvmf import attribute_factors, cold_factors, user_factors
 from fedrec.methods.fedvbpr import VBPR
 from fedrec.testing import MethodTests, tiny_world
 from methods import naive
-from methods.cold import COLD, attributes, with_attributes
+from methods.cold import COLD, attributes, saturates, with_attributes
 from methods.test_pfedrec import reference as pfedrec_reference
 
 D = torch.float64
@@ -67,7 +67,7 @@ def reference(method: Method, data: ClientData, rounds: int) -> dict[str, Tensor
                 real = batch.valid[0]
                 logits = rating(method, p, p["user"], x[samples.item[batch.pos[0][real]]])
                 steps.zero_grad()
-                F.binary_cross_entropy_with_logits(logits, batch.label[0][real]).backward()
+                naive.bce(method.saturation(), logits, batch.label[0][real]).backward()
                 steps.step()
             own[number] = {k: p[k].detach() for k in own[number]}
             sent.append({k: p[k].detach() for k in server})
@@ -102,6 +102,14 @@ class TestIFedRecLAN(ContentTests):
 class TestLinearLAN(ContentTests):
     still = ("user.user",)  # the linear scorer has no user vector
     method = with_attributes(IFedRecLAN, **SMALL, backbone="linear")
+
+
+class TestSaturatedLAN(ContentTests):
+    tolerance = 1e-4  # of single precision, after steps that go far
+    method = with_attributes(IFedRecLAN, **SMALL, **IFedRecLAN.presets["released"], lr=6.0)
+
+    def test_some_scores_saturate(self) -> None:
+        saturates(self.method, self.data(), self.rounds)
 
 
 class TestFedVBPR(MethodTests):
@@ -146,6 +154,19 @@ class TestCsPFedRec(MethodTests):
 
     def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
         return pfedrec_reference(self.method, data, rounds)
+
+
+class TestSaturatedCsPFedRec(TestCsPFedRec):
+    """With one user per client, so that its kernel trains."""
+
+    layouts = ("devices",)
+    tolerance = 1e-4  # of single precision, after steps that go far
+    rounds = 2
+    method = with_attributes(CsPFedRec, **SMALL, **CsPFedRec.presets["released"], lr=20.0, item_rate_scale=0.02,
+                             neighbours=3)  # fmt: skip
+
+    def test_some_scores_saturate(self) -> None:
+        saturates(self.method, self.data(), self.rounds)
 
 
 class TestCsMF(MethodTests):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import FedCIA
+from fedrec.methods import FedCIA, fedcia
 from fedrec.models.gfcf import GFCF
 from fedrec.testing import MethodTests, all_scores, run, tiny_world
 from methods.naive_silos import Federation
@@ -215,3 +216,11 @@ def test_presets_and_backbones():
     made = build_method("fedcia", backbone="gfcf")
     assert made.rounds == 1
     assert "dense_gram" in made.remarks(World(items=100, clients=2))[0]
+
+
+def test_equations_are_cited_by_the_numbers_that_the_paper_gives_them():
+    """It numbers six: the last is the alignment, and those of C_k and C_s have no number."""
+    cited = re.findall(r"^ *(.*?) +\(equations? ([\d, ]+)\)", fedcia.__doc__, flags=re.MULTILINE)
+    numbers = {int(number) for _, several in cited for number in several.split(",")}
+    assert max(numbers) == 6
+    assert [words[:3] for words, number in cited if number == "6"] == ["E_k"]

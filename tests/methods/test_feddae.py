@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from itertools import pairwise
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 import fedrec
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Ups, participants
+from fedrec.federation.contract import Down, State, Ups, participants
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods.feddae import DECODER, GATE, OWN, SHARED, FedDAE
@@ -87,18 +88,29 @@ def train(net: Net, shared: nn.ModuleList, decoder: nn.ModuleList, round: int) -
     method, common = net.method, [*shared.parameters(), *decoder.parameters()]
     mine = [*net.own.parameters(), *net.gate.parameters()]
     steps = torch.optim.Adam(mine, lr=method.lr, weight_decay=method.weight_decay)
-    beta = math.tanh(round / 10) if method.variant == "paper" else float(round == 0)
-    for parameter in (*common, *mine):
+    for parameter in common:
         parameter.grad = None
-    total = [torch.zeros_like(parameter) for parameter in common]
     for epoch in range(method.epochs):
-        if method.variant == "paper":
-            for parameter in (*common, *mine):
-                parameter.grad = None
-        net.loss(shared, decoder, beta * method.beta, (round, epoch)).backward()
+        steps.zero_grad()
+        net.loss(shared, decoder, math.tanh(round / 10) * method.beta, (round, epoch)).backward()
         steps.step()
-        for sum_, parameter in zip(total, common, strict=True):
+    return [cast(Tensor, parameter.grad) for parameter in common]
+
+
+def train_released(net: Net, common: list[nn.ModuleList], round: int) -> list[Tensor]:
+    """One client on copies of all that the server has; gradients are never cleared, and go up after every epoch."""
+    method, gate = net.method, copy.deepcopy(net.gate)
+    mine = [copy.deepcopy(parts) for parts in common]
+    net.own, shared, decoder = mine
+    sent = [parameter for parts in mine for parameter in parts.parameters()]
+    steps = torch.optim.Adam([*sent, *net.gate.parameters()], lr=method.lr, weight_decay=method.weight_decay)
+    total = [torch.zeros_like(parameter) for parameter in sent]
+    for epoch in range(method.epochs):
+        net.loss(shared, decoder, float(round == 0) * method.beta, (round, epoch)).backward()
+        for sum_, parameter in zip(total, sent, strict=True):
             sum_ += cast(Tensor, parameter.grad)
+        steps.step()
+    net.gate = gate
     return total
 
 
@@ -110,25 +122,31 @@ def named(part: str, parts: nn.ModuleList) -> dict[str, Tensor]:
 
 
 def reference(method: FedDAE, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    world = data.world
-    shared, decoder = layers(method, data, SHARED), layers(method, data, DECODER)
-    common = [*shared.parameters(), *decoder.parameters()]
+    """Released: the server trains an own encoder too, which all clients load; their gates start anew every round."""
+    world, released = data.world, method.variant == "released"
+    own, shared, decoder = (layers(method, data, part) for part in (OWN, SHARED, DECODER))
+    held = [own, shared, decoder] if released else [shared, decoder]
+    common = [parameter for parts in held for parameter in parts.parameters()]
     server = torch.optim.Adam(common, lr=method.lr_server)
     nets = [Net(method, data, number) for number in range(world.clients)]
     for round in range(rounds):
-        chosen = participants(world, round, world.participation)
         gradients = []
-        for number in chosen:
-            gradients.append(train(nets[number], shared, decoder, round))
-            if method.variant == "released":
-                nets[number] = Net(method, data, int(number))
+        for number in participants(world, round, world.participation):
+            if released:
+                gradients.append(train_released(nets[number], held, round))
+            else:
+                gradients.append(train(nets[number], shared, decoder, round))
         for parameter, *each in zip(common, *gradients, strict=True):
             parameter.grad = torch.stack(each).mean(0)
         server.step()
+    for net in nets if released else ():
+        net.own = own
     with torch.no_grad():
         scores = torch.stack([tower(decoder, net.latent(shared, None)[1]) for net in nets])
     found = {f"server.{name}": value for name, value in (named(SHARED, shared) | named(DECODER, decoder)).items()}
-    if method.variant == "paper":
+    if released:
+        found |= {f"server.{name}": value for name, value in named(OWN, own).items()}
+    else:
         for part in (OWN, GATE):
             each = [named(part, net.own if part == OWN else net.gate) for net in nets]
             rest = [name for name in each[0] if name != part + "weight0"]
@@ -178,11 +196,32 @@ def test_bytes_are_shared_encoder_and_decoder_each_way():
     assert (simulator.wire.ledger.down == 2 * 4 * floats).all()
 
 
-def test_gradients_pass_stages_one_by_one():
+def test_released_has_one_own_encoder_which_the_server_trains():
+    """It is never set back to where it started, and nothing of a client's own is kept."""
+    method = FedDAE(**SMALL, variant="released")
+    data = tiny_world(dtype=torch.float32)
+    simulator = Simulator(method, data)
+    start = {name: value.clone() for name, value in simulator.server.items() if name.startswith(OWN)}
+    assert start
+    floats = 2 * (40 * 6 + 6 + 6 * 6 + 6) + 3 * 6 + 6 + 6 * 40 + 40
+    for round in range(2):
+        before = {name: simulator.server[name].clone() for name in start}
+        simulator.round(round)
+        assert all(not torch.equal(simulator.server[name], value) for name, value in before.items())
+    assert not simulator.homes[0].state.per_client
+    assert (simulator.wire.ledger.up == 2 * 4 * floats).all()
+    down = method.broadcast(simulator.server, np.arange(12), 2)
+    scores = method.score(State(), down, data.chunk(np.arange(12)), torch.arange(40))
+    restarted = Down(shared=down.shared | start)
+    assert not torch.allclose(method.score(State(), restarted, data.chunk(np.arange(12)), torch.arange(40)), scores)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_gradients_pass_stages_one_by_one(variant):
     data = tiny_world()
-    loose = run(FedDAE(**SMALL), data, 2, stages=parse_stages("clip=1e9"))
-    assert_close(loose, run(FedDAE(**SMALL), data, 2), 1e-9, "a clip that never strikes against none")
-    tight = run(FedDAE(**SMALL), data, 2, stages=parse_stages("clip=0.01"))
+    loose = run(FedDAE(**SMALL, variant=variant), data, 2, stages=parse_stages("clip=1e9"))
+    assert_close(loose, run(FedDAE(**SMALL, variant=variant), data, 2), 1e-9, "a clip that never strikes against none")
+    tight = run(FedDAE(**SMALL, variant=variant), data, 2, stages=parse_stages("clip=0.01"))
     assert not torch.allclose(tight["scores"], loose["scores"])
 
 

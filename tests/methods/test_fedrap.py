@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
 from fedrec.federation.samples import Samples
@@ -161,6 +162,20 @@ def test_coefficients_grow_and_rates_fall():
     assert method.for_round(2).rates() == pytest.approx({"user": 0.5 * 0.97**2, "dense": 0.5 * 0.97**2,
                                                          "item": 100 * 0.97**2})  # fmt: skip
     assert FedRAP(anneal="released").for_round(0).apart == 0.1
+
+
+def test_in_cgfedrecs_comparison_it_has_the_common_settings_of_that_code():
+    """Two epochs of batches of 256, and no l2: a row without samples stays where it was."""
+    method = build_method("fedrap", preset="cgfedrec", params={"dim": 4})
+    assert (method.epochs, method.batch, method.lr_item, method.round_decay) == (2, 256, 100.0, 1.0)
+    data = tiny_world(500)
+    simulator = Simulator(method, data)
+    start = simulator.server["item"].clone()
+    simulator.round(0)
+    drawn = np.unique(Samples(data.chunk(np.arange(12)), 0, "bce", 256).item.numpy())
+    untouched = np.setdiff1d(np.arange(500), drawn)
+    assert len(untouched)
+    assert torch.allclose(simulator.server["item"][untouched], start[untouched], rtol=0, atol=1e-12)
 
 
 def test_early_exit_spares_epochs():

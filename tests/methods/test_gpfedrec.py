@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
 from fedrec.federation.samples import Samples
@@ -91,7 +92,7 @@ class TestGPFedRec(GPFedRecTests):
 
 
 class TestGPFedRecReleased(GPFedRecTests):
-    method = GPFedRec(**NCF, graph="released", layers=2, epochs=2)
+    method = GPFedRec(**{**GPFedRec.presets["released"], **NCF}, layers=2, epochs=2)
 
 
 class TestGPFedRecMf(GPFedRecTests):
@@ -119,6 +120,13 @@ def test_nearest_neighbours_and_nobody():
     assert GPFedRec(neighbours=2).adjacency(cosine).tolist()[2] == [0, 0.5, 0.5]
     assert GPFedRec(neighbours=1, graph="released").adjacency(cosine).tolist() == [[0, 0, 1], [0, 0, 1], [1, 0, 0]]
     assert torch.equal(GPFedRec(threshold=9, graph="released").adjacency(cosine), torch.eye(3).double())
+
+
+def test_released_clients_copy_one_user_vector():
+    """The paper's start from vectors of their own."""
+    for preset, distinct in (("released", 1), ("paper", 12)):
+        state = Simulator(build_method("gpfedrec", preset=preset), tiny_world()).homes[0].state
+        assert len(state.per_user["user"].unique(dim=0)) == distinct
 
 
 def test_released_rates():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedrec.federation.clients import Chunk, ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
@@ -48,7 +47,7 @@ def train(method: PFedRec, client: Client, data: ClientData, number: int, round:
             user, item, label = batch.user[0][real], samples.item[batch.pos[0][real]], batch.label[0][real]
             for one in (head, table):
                 client.zero_grad()
-                F.binary_cross_entropy_with_logits(client(user, item), label).backward()
+                naive.bce(method.saturation(), client(user, item), label).backward()
                 one.step()
 
 

@@ -270,6 +270,8 @@ def test_skew_starts_at_the_run_and_averages_as_told(studies: Path, monkeypatch:
     train, held_out = of_class(parsed(drawing), "line")
     np.testing.assert_allclose(y_value(parsed(drawing))(points(train)[:, 1]), values[:, 0, 0], atol=4e-3)
     assert held_out is not None
+    for words in ("averaged once, after training", "among all", "FedCA's figure averages in every round", "99 drawn"):
+        assert words in drawing.lead, "in what it differs from the published figure"
 
 
 def _naive_skew(model: Model, size: int) -> np.ndarray:

@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.params import build_method
+from fedrec.methods import IFedRec
 from fedrec.methods.fedmf import FedMF
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
@@ -48,6 +51,22 @@ def test_every_defined_run_can_be_built(paper: str, tmp_path: Path) -> None:
         assert len({cell.folder for cell in planned}) == len(planned)
         for row in table.rows:
             assert all(len(figures) == len(table.metrics) for figures in row.printed.values()), row.label
+
+
+def test_ifedrec_runs_as_released_wherever_its_paper_is_compared_with() -> None:
+    """Published rates, short last batches kept, and the released gradient, in every table and figure."""
+    found = [table.config(row, "ml-100k", "ifedrec", 0) for table in tables("ifedrec").values() for row in table.rows]
+    own = [config for config in found if config.method in ("ifedrec", "ifedrec-lan", "cs-pfedrec")]
+    built: list[Any] = [
+        build_method(run.method, backbone=run.backbone, preset=run.preset, params=run.params) for run in own
+    ]
+    assert {method.saturate for method in built} == {"released"}
+    aligned = [method for method in built if isinstance(method, IFedRec)]
+    assert {(method.backbone, method.lr, method.rate_scale, method.last_batch) for method in aligned} == {
+        ("ncf", 0.5, 80.0, "keep"), ("linear", 0.1, 80.0, "keep"),
+    }  # fmt: skip
+    weights = {run.params["align"] for run in own if run.method == "ifedrec" and "align" in run.params}
+    assert {10.0, 30.0} <= weights, "the published grid, to its ends"
 
 
 def test_a_table_without_print_has_no_column_for_it(tmp_path: Path) -> None:
@@ -144,6 +163,25 @@ def test_mistakes_are_one_line(words: list[str], answer: str, tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
+def test_a_table_shows_what_was_tested_block_by_block(tmp_path: Path) -> None:
+    """Means over seeds, and nothing where nobody was tested."""
+    row = Row("Two kinds", {"method": "local", "preset": "silo", "set": {"blocks": "mf:4+mf:2"}})
+    table = dataclasses.replace(SMALL, rows=[*SMALL.rows, row], protocols=["honest"], metrics=["recall@10"])
+    planned = cells(table, tmp_path, "cpu", "8G")
+    assert "users tested" not in write_page(table, planned, {}, tmp_path).read_text()
+    for cell in [cell for cell in planned if cell.row == row.label]:
+        value = 0.2 + 0.1 * cell.config.seed
+        first = {"name": "0-mf:4", "users": 30, "users_tested": 20, "test": {"recall@10": value}}
+        second = {"name": "1-mf:2", "users": 20, "users_tested": 0, "test": {}}
+        summary = {"test": {"recall@10": value}, "seconds": {"total": 1}, "best_round": 0, "blocks": [first, second]}
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "summary.json").write_text(json.dumps(summary))
+    page = write_page(table, planned, {}, tmp_path).read_text()
+    assert "| method | block | users tested | recall@10 |" in page
+    assert "| Two kinds | 0-mf:4 | 20 of 30 | 0.2500 ± 0.0707 |" in page
+    assert "| Two kinds | 1-mf:2 | 0 of 20 | - |" in page
+
+
 def test_a_dry_run_shows_commands_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = Wanted(datasets=["ml-100k"], protocols=["honest"], rows=["FedCA (paper)"], seeds=[0])
     assert reproduce("fedca/table2-pmf", wanted, tmp_path / "x", dry_run=True)
@@ -157,7 +195,7 @@ def test_a_row_for_each_value() -> None:
     assert [row.label for row in found.rows[:2]] == ["IFedNCF, 0.1 of the clients", "IFedNCF, 0.2 of the clients"]
     config = found.config(found.rows[1], "ml-100k", "ifedrec", 3)
     assert (config.participation, config.rounds, config.backbone) == (0.2, 500, "ncf")
-    assert config.params == {"rate_scale": 16.0, "align": 5.0}
+    assert config.params == {}
     align = tables("ifedrec")["figure3"]
     assert [align.config(row, "ml-100k", "ifedrec", 0).params for row in align.rows[:2]] == [
         {"align": 0.1}, {"align": 0.2},

@@ -89,7 +89,7 @@ def add_compiled(chunk: Chunk, round: int, counts: Counts) -> None:
     data, world = chunk.data, chunk.world
     key = np.uint64(stream(world.seed, Purpose.NEGATIVES, round))
     add_draws(chunk.places, data.users, data.user_ptr, data.pool.indptr, data.pool.gap, world.items, data.negatives,
-              key, counts)  # fmt: skip
+              data.unique == "user", key, counts)  # fmt: skip
 
 
 class FileDraws:

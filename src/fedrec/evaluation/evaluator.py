@@ -36,6 +36,18 @@ class Evaluation:
         """Averages over users, and the overall metrics."""
         return {name: float(values.mean()) for name, values in self.per_user.items()} | self.overall
 
+    def of(self, users: Ints) -> Evaluation:
+        """The same of some of its users; what needs all lists, such as coverage, is left out."""
+        rows = np.flatnonzero(np.isin(self.users, users))
+        counts = np.diff(self.indptr)
+        places = np.repeat(np.isin(self.users, users), counts)
+        positions = self.positions[0][places], self.positions[1][places]
+        indptr = np.concatenate([[0], np.cumsum(counts[rows])])
+        ks = [int(name.partition("@")[2]) for name in self.overall if name.startswith("f1_of_means@")]
+        overall = of_means(*positions, indptr, ks, ("f1_of_means",))
+        values = {name: value[rows] for name, value in self.per_user.items()}
+        return Evaluation(self.users[rows], values, overall, positions, indptr)
+
 
 def novelty_by_item(item_counts: NDArray[Any]) -> Floats:
     """Surprise of each item in bits: -log2 of its share of the training interactions, one added to every count."""

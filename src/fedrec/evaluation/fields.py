@@ -94,6 +94,7 @@ KINDS: dict[str, Kind] = {
     ),
     "negatives": _integer(1),
     "neg_pool": _choice("honest", "leaked"),
+    "neg_unique": _choice("positive", "user"),
     "candidates": _choice("full", "sampled99", "split198"),
     "mask_val_at_test": _BOOL,
     "mask_test_at_validation": _BOOL,

@@ -41,6 +41,8 @@ class Protocol:
     """Training negatives per positive."""
     neg_pool: str = "honest"
     """`honest`: all items outside the user's training items; `leaked`: outside all of the user's items."""
+    neg_unique: str = "positive"
+    """No item comes twice among the negatives of one `positive`, or among all of a `user` in a round."""
     candidates: str = "full"
     mask_val_at_test: bool = True
     mask_test_at_validation: bool = False
@@ -245,6 +247,7 @@ PRESETS: dict[str, Protocol] = {
             valid_share=0.0698,  # 6 of the 86 percent that the test part leaves
             negatives=5,
             history_at_test="train",
+            neg_unique="user",
             ties="item_id",
             select_metric="recall@20+recall@50+recall@100",
             select_last=True,

@@ -12,6 +12,7 @@ _SPLITS = {
     "global-time": "one cut in time for everybody",
 }
 _POOLS = {"honest": "", "leaked": " from a leaked pool"}
+_UNIQUE = {"positive": "", "user": ", none twice for a user"}
 _CANDIDATES = {
     "full": "all items ranked",
     "sampled99": "99 sampled candidates for validation and test alike",
@@ -21,8 +22,7 @@ _CANDIDATES = {
 
 def one_line(protocol: Protocol) -> str:
     """Users, split, negatives, candidates and selection of a protocol."""
-    negatives = f"{protocol.negatives} negative{'s' if protocol.negatives > 1 else ''}"
-    parts = [_users(protocol), _split(protocol), f"{negatives}{_POOLS[protocol.neg_pool]}", _candidates(protocol)]
+    parts = [_users(protocol), _split(protocol), _negatives(protocol), _candidates(protocol)]
     return "; ".join([*parts, _selection(protocol)])
 
 
@@ -47,6 +47,11 @@ def _split(protocol: Protocol) -> str:
     if protocol.train_fraction < 1:
         text += f", {protocol.train_fraction:g} of the training items kept"
     return text
+
+
+def _negatives(protocol: Protocol) -> str:
+    plural = "s" if protocol.negatives > 1 else ""
+    return f"{protocol.negatives} negative{plural}{_POOLS[protocol.neg_pool]}{_UNIQUE[protocol.neg_unique]}"
 
 
 def _candidates(protocol: Protocol) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import Protocol
+from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig
 from fedrec.federation.contract import Method
 from fedrec.federation.loop import Rules
@@ -32,7 +33,7 @@ def notes_of(run: Run) -> list[str]:
         found.append(f"{method.name} has all data in one place; ignored: {', '.join(ignored)}")
     if method.uses_order() and prepared.source.time == "none":
         found.append(f"the data has no times: {method.name} takes the order of its lines for that of events")
-    found += [*method.remarks(run.world), *filter(None, [method.promise(run.simulator.data)])]
+    found += [*tested_note(run), *method.remarks(run.world), *filter(None, [method.promise(run.simulator.data)])]
     return [*found, LAST] if run.claims else found
 
 

@@ -16,8 +16,8 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import protocol
 
 FORMAT = 2
-"""Of what a run folder holds. Format 1, which had no number, knew two fields of the protocol less."""
-FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train"
+"""Of what a run folder holds. Format 1, which had no number, knew three fields of the protocol less."""
+FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train,neg_unique=positive"
 """What every run of format 1 did."""
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
 

@@ -14,7 +14,7 @@ from fedrec.data import Filtered, Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
-from fedrec.federation.clients import ClientData, Forbidden, Histories
+from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique
 from fedrec.federation.contract import World
 
 TIED = 0.1
@@ -99,6 +99,7 @@ class Prepared:
             client_ptr=self.partition.offsets,
             negatives=self.protocol.negatives,
             forbidden=forbidden,
+            unique=cast(Unique, self.protocol.neg_unique),
         )
 
     def known_at_test(self, clients: ClientData) -> Histories | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedrec.evaluation import Evaluation, chance
 from fedrec.experiment.checks import promised
+from fedrec.experiment.cohorts import blocks_of
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.federation.loop import Progress
@@ -55,7 +56,8 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "peak_memory_mb": peak_memory_mb(),
         "versions": versions(),
     }
-    return summary | ({"privacy": _privacy(run)} if run.stages else {})
+    blocks = [block.record(test) for block in blocks_of(run)]
+    return summary | ({"blocks": blocks} if blocks else {}) | ({"privacy": _privacy(run)} if run.stages else {})
 
 
 def ending(progress: Progress) -> str:

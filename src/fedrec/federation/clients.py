@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +19,9 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import World
+
+Unique = Literal["positive", "user"]
+"""Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class ClientData:
     history: np.ndarray  # the same items in time order
     negatives: int
     pool: Pool
+    unique: Unique = "positive"
 
     @staticmethod
     def build(
@@ -87,6 +92,7 @@ class ClientData:
         client_ptr: np.ndarray,
         negatives: int = 4,
         forbidden: Forbidden | None = None,
+        unique: Unique = "positive",
     ) -> ClientData:
         """From training pairs in time order. `users` and `client_ptr` are the partition."""
         user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
@@ -115,6 +121,7 @@ class ClientData:
             np.ascontiguousarray(item[by_time]),
             negatives,
             pool,
+            unique,
         )
 
     def histories(self, user: np.ndarray, item: np.ndarray) -> Histories:

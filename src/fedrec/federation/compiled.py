@@ -39,10 +39,10 @@ class Work:
     seen: np.ndarray
     own: np.ndarray  # [clients, items, d] for each client's table after a shared start, or empty
 
-    def data(self) -> tuple[np.ndarray, ...]:
+    def data(self) -> tuple[np.ndarray | bool, ...]:
         data = self.chunk.data
         return (self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
-                data.pool.gap)  # fmt: skip
+                data.pool.gap, data.unique == "user")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Kernel:
     train: Callable[[Work, Tensors], tuple[np.ndarray, Tensors]]
     pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
     only: Callable[[LocalTraining], bool] = lambda method: True  # whether it knows these settings
+    saturates: bool = False  # whether it knows scores that pass a sigmoid in single precision
 
 
 def kernel_of(model: Backbone) -> Kernel | None:
@@ -131,7 +132,8 @@ def _linear(work: Work, dense: Tensors) -> tuple[np.ndarray, Tensors]:
     method, items, rates = work.method, work.chunk.world.items, work.method.rates()
     head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
     hyper = (float(rates["dense"]), float(rates["item"]), float(method.weight_decay_dense), method.batch, method.epochs,
-             method.reduction == "mean", float(method.early_exit), len(method.phases) > 1)  # fmt: skip
+             method.reduction == "mean", float(method.early_exit), len(method.phases) > 1,
+             method.saturation() == "released")  # fmt: skip
     parts = np.empty((len(work.blocks) - 1, items if work.shared else 0, method.dim), dtype=work.tables.dtype)
     train_linear(work.data(), items, work.chunk.data.negatives, work.keys, hyper, head.numpy(), bias.numpy(),
                  work.tables, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
@@ -145,7 +147,7 @@ def _steepest(method: LocalTraining) -> bool:
 KERNELS: dict[type, Kernel] = {
     MF: Kernel(_factors, pulls=("adam",)),
     NCF: Kernel(_network),
-    Linear: Kernel(_linear, only=_steepest),
+    Linear: Kernel(_linear, only=_steepest, saturates=True),
 }
 
 

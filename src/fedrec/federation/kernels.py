@@ -16,10 +16,10 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS
+from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
-_30, _27, _31, _32, _1 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32), np.uint64(1)
+_30, _27, _31, _32, _63, _1 = (np.uint64(bits) for bits in (30, 27, 31, 32, 63, 1))
 ROWS = 32  # of gradients that Adam holds at once: they stay in the nearest cache
 # not nnan or ninf: a diverged run must show
 EXACT = {"error_model": "numpy"}
@@ -35,9 +35,25 @@ def fold(key, value):
 
 
 @njit(**EXACT)
-def draw_negatives(key, slots, n_items, positives, gap, out):
-    """The negatives of one user into out[: positives * slots]; `gap` as in `clients.Pool`."""
-    pool, count = n_items - len(gap), positives * slots
+def _shuffle(key, size, out):
+    """Where `random.shuffle` sends the first positions, as many as `out` has."""
+    for j in range(len(out)):
+        out[j] = j
+    for turn in range(SWAPS):
+        pivot = (np.int64(fold(key, np.uint64(2 * turn)) >> _32) * size) >> 32
+        coins = fold(key, np.uint64(2 * turn + 1))
+        for j in range(len(out)):
+            here = np.int64(out[j])
+            other = pivot - here
+            other += size * (other < 0)
+            swapped = np.int64(fold(coins, np.uint64(max(here, other))) >> _63)
+            out[j] = here + swapped * (other - here)
+
+
+@njit(**EXACT)
+def _ranks_of_positives(key, slots, pool, positives, out):
+    """Ranks without replacement within one positive, as `samples._of_positives` draws them."""
+    count = positives * slots
     for j in range(count):
         out[j] = fold(key, np.uint64(j)) >> _32
     if pool < slots:  # with replacement
@@ -54,6 +70,26 @@ def draw_negatives(key, slots, n_items, positives, gap, out):
                 for t in range(s):
                     taken[t], rank = min(taken[t], rank), max(taken[t], rank)
                 taken[s] = rank
+
+
+@njit(**EXACT)
+def _ranks_of_user(key, pool, out):
+    """Ranks without replacement within one user, as `samples._of_users` draws them."""
+    for low in range(0, len(out), pool):
+        _shuffle(fold(key, np.uint64(low // pool)), pool, out[low : low + pool])
+
+
+@njit(**EXACT)
+def draw_negatives(key, slots, n_items, positives, gap, unique, out):
+    """The negatives of one user into out[: positives * slots], `unique` within the user or else within each positive.
+
+    `gap` as in `clients.Pool`.
+    """
+    pool, count = n_items - len(gap), positives * slots
+    if unique:
+        _ranks_of_user(key, pool, out[:count])
+    else:
+        _ranks_of_positives(key, slots, pool, positives, out)
     # a binary search in `gap` for every draw, all of them step by step together
     before = np.empty(count, dtype=np.uint32)
     for j in range(count):
@@ -304,12 +340,12 @@ def _number(slot, slot_of, ids):
 
 
 @njit(**EXACT)
-def draw_rows(key, slots, n_items, positives, gap, slot, slot_of, ids):
+def draw_rows(key, slots, n_items, positives, gap, unique, slot, slot_of, ids):
     """One user's samples into `slot`, as numbers of rows, and the items of these rows into `ids`; returns how many."""
     n_pos = len(positives)
     for j in range(n_pos):
         slot[j] = positives[j]
-    draw_negatives(key, slots, n_items, n_pos, gap, slot[n_pos:])
+    draw_negatives(key, slots, n_items, n_pos, gap, unique, slot[n_pos:])
     return _number(slot, slot_of, ids)
 
 
@@ -328,12 +364,12 @@ def drawing_space(data, low, high, slots, n_items):
 @njit(**EXACT)
 def draw_client(data, k, key, slots, n_items, slot, slot_of, ids):
     """The same for client k of `data`, as `compiled.Work` has it: its samples, and how many rows they have."""
-    _, places, users, user_ptr, items, pool_ptr, gap = data
+    _, places, users, user_ptr, items, pool_ptr, gap, unique = data
     place = places[k]
     begin, end = user_ptr[place], user_ptr[place + 1]
     mine, others = slot[: (end - begin) * (1 + slots)], gap[pool_ptr[place] : pool_ptr[place + 1]]
     key = fold(key, np.uint64(users[place]))
-    return mine, draw_rows(key, slots, n_items, items[begin:end], others, mine, slot_of, ids)
+    return mine, draw_rows(key, slots, n_items, items[begin:end], others, unique, mine, slot_of, ids)
 
 
 @njit(**EXACT)

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit, prange
 
 from fedrec.federation.kernels import (
+    EXACT,
     FAST,
     bce_slopes,
     draw_client,
@@ -19,10 +20,25 @@ from fedrec.federation.kernels import (
     order_samples,
     take_rows,
 )
+from fedrec.federation.losses import LEAST_LOG, LEAST_SLOPE
+
+
+@njit(**EXACT)
+def saturated_slopes(batch, n_pos, coef, touched, logits):
+    """As `bce_slopes`, where logits pass a sigmoid in single precision: `losses.bce_slope` with saturate=released."""
+    one, least = np.float32(1.0), np.float32(LEAST_SLOPE)
+    loss = 0.0
+    for t in range(len(batch)):
+        liked = batch[t] < n_pos
+        p = one / (one + np.exp(-np.float32(logits[t])))
+        flat = p * (one - p)
+        coef[touched[t]] += (p - np.float32(liked)) * (flat / (least if flat < least else flat))
+        loss -= max(np.log(p) if liked else np.log1p(-p), LEAST_LOG)
+    return loss
 
 
 @njit(**FAST)
-def _slopes(head, bias, rows, slot, batch, n_pos, coef, touched, logits):
+def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logits):
     """Add dloss/dlogit of one batch to the coefficients of its rows; returns the summed loss."""
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
@@ -30,6 +46,8 @@ def _slopes(head, bias, rows, slot, batch, n_pos, coef, touched, logits):
         for f in range(len(head)):
             total += head[f] * rows[touched[t], f]
         logits[t] = total
+    if saturate:
+        return saturated_slopes(batch, n_pos, coef, touched, logits)
     return bce_slopes(batch, n_pos, coef, touched, logits)
 
 
@@ -59,7 +77,7 @@ def _step(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, m
 @njit(**FAST)
 def _train(head, bias, rows, slot, n_pos, order_key, hyper, scratch):
     """All epochs of one client; returns the summed loss and how many epochs it is from."""
-    rate_head, rate_row, decay, batch, epochs, mean, early_exit, in_turn = hyper
+    rate_head, rate_row, decay, batch, epochs, mean, early_exit, in_turn, saturate = hyper
     order, touched, logits, coef, gradient = scratch
     for k in range(len(rows)):
         coef[k] = 0.0
@@ -70,10 +88,10 @@ def _train(head, bias, rows, slot, n_pos, order_key, hyper, scratch):
             now = order[low : min(low + batch, len(slot))]
             scale = 1.0 / len(now) if mean else 1.0
             rates, hit = (rate_head * scale, rate_row * scale), touched[: len(now)]
-            loss += _slopes(head, bias[0], rows, slot, now, n_pos, coef, hit, logits)
+            loss += _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
             if in_turn:
                 _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
-                _slopes(head, bias[0], rows, slot, now, n_pos, coef, hit, logits)
+                _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
             _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
         before, average = average, loss / (len(slot) * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < early_exit:

@@ -14,40 +14,59 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk, concatenated_ranges, pointers
-from fedrec.random import Purpose, below, fold_tensor, permute, stream
+from fedrec.random import Purpose, below, fold_tensor, permute, shuffle, stream
 
 Loss = Literal["bce", "bpr"]
 
 
 def negatives(chunk: Chunk, round: int) -> Tensor:
-    """`[positives, negatives]` items for every positive of the chunk, without replacement within one positive.
-
-    Slot s draws a rank among the pool less the s ranks already taken. A pool smaller than the number of slots
-    is drawn with replacement.
-    """
+    """`[positives, negatives]` items for every positive of the chunk, as unique as `ClientData.unique` asks."""
     data, device = chunk.data, chunk.world.device
-    slots, n_items = data.negatives, chunk.world.items
     owner = torch.repeat_interleave(  # the user (position in the chunk) of every positive
         torch.arange(len(chunk.places), device=device), chunk.tensor(chunk.user_ptr).diff()
     )
-    place = chunk.tensor(chunk.places)[owner]
-    first = chunk.tensor(chunk.user_ptr)[owner]
-    index = torch.arange(len(owner), device=device) - first
+    place = chunk.tensor(chunk.places)
     pool_ptr = chunk.tensor(data.pool.indptr)
-    pool_size = n_items - (pool_ptr[place + 1] - pool_ptr[place])
-    user = chunk.tensor(data.users)[place]
-    key = fold_tensor(stream(chunk.world.seed, Purpose.NEGATIVES, round), user)
-    replace = pool_size < slots
+    pool = chunk.world.items - (pool_ptr[place + 1] - pool_ptr[place])
+    key = fold_tensor(stream(chunk.world.seed, Purpose.NEGATIVES, round), chunk.tensor(data.users)[place])
+    index = torch.arange(len(owner), device=device) - chunk.tensor(chunk.user_ptr)[owner]
+    ranks = _of_users if data.unique == "user" else _of_positives
+    return allowed_item(chunk, owner, ranks(key, pool, owner, index, data.negatives))
+
+
+def _of_positives(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
+    """Ranks without replacement within one positive: slot s draws among the pool less the s ranks already taken.
+
+    A pool smaller than the number of slots is drawn with replacement.
+    """
+    pool, key = pool[owner], key[owner]
+    replace = pool < slots
     taken: list[Tensor] = []
-    ranks = torch.empty(len(owner), slots, dtype=torch.int64, device=device)
+    ranks = torch.empty(len(owner), slots, dtype=torch.int64, device=owner.device)
     for s in range(slots):
-        free = torch.where(replace, pool_size, pool_size - s)
+        free = torch.where(replace, pool, pool - s)
         rank = below(fold_tensor(key, index * slots + s), free)
         for other in torch.stack(taken).sort(0).values if taken else ():
             rank = rank + ((rank >= other) & ~replace).to(rank.dtype)
         taken.append(rank)
         ranks[:, s] = rank
-    return allowed_item(chunk, owner, ranks)
+    return ranks
+
+
+def _of_users(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
+    """Ranks without replacement within one user: their pool in an order of the round, taken from its beginning.
+
+    Where more are needed than it has, it is gone through again in another order: no item comes a second time before
+    each came once.
+    """
+    place = index[:, None] * slots + torch.arange(slots, device=owner.device)
+    turn = place // pool[owner, None]
+    turns = owner.new_zeros(len(pool)).scatter_reduce(0, owner, turn[:, -1] + 1, "amax")
+    first = turns.cumsum(0) - turns
+    of = torch.repeat_interleave(torch.arange(len(pool), device=owner.device), turns)  # the user of every turn
+    orders = fold_tensor(key[of], torch.arange(len(of), device=owner.device) - first[of])
+    ranks = shuffle(orders, pool[of], (place % pool[owner, None]).flatten(), (first[owner, None] + turn).flatten())
+    return ranks.view(place.shape)
 
 
 def allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:

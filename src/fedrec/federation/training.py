@@ -22,6 +22,7 @@ from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk
 from fedrec.federation.compiled import Kernel, fit_compiled, kernel_of
 from fedrec.federation.contract import Folded, Method, Rows, Tensors, World
+from fedrec.federation.losses import Saturate, bce
 from fedrec.federation.samples import Batch, Loss, Samples
 from fedrec.federation.sequences import user_vectors
 from fedrec.models import BACKBONES, Backbone, Sequential
@@ -105,6 +106,10 @@ class LocalTraining(Method):
     def shrink(self) -> float:
         """Part of every trained parameter that a step takes away, times its rate: a decay apart from the gradient."""
         return 0.0
+
+    def saturation(self) -> Saturate:
+        """What a pointwise loss does with scores beyond single precision."""
+        return "none"
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --
 
@@ -197,6 +202,7 @@ class LocalTraining(Method):
             and world.compiled
             and world.device.type == "cpu"
             and kernel.only(self)
+            and (kernel.saturates or self.saturation() == "none")
             and [set(kinds) for kinds in self.phases] in (TOGETHER, IN_TURN)
             and self.moments == LocalTraining.moments
             and self.shrink() == 0
@@ -323,7 +329,7 @@ class Descent:
         dense = {name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}
         logits = model.logits(user, leaves["item"][batch.pos], dense)
         if batch.neg is None:
-            return F.binary_cross_entropy_with_logits(logits, batch.label, reduction="none")
+            return bce(logits, batch.label, self.method.saturation())
         return F.softplus(model.logits(user, leaves["item"][batch.neg], dense) - logits)
 
     def _sgd(self, group: Group, gradient: Tensor) -> None:

@@ -13,10 +13,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Rows, Tensors
+from fedrec.federation.losses import Saturate, bce, bce_slope
 from fedrec.federation.samples import Batch, Samples
 
 BLOCK = 8192  # samples of a block of clients: what its matrix products need stays near the processor
@@ -70,6 +70,7 @@ class Pulled:
     batch: int
     epochs: int
     last_batch: LastBatch
+    saturate: Saturate
 
     def train(self, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor) -> Rows:
         """Train from the common `table`; `private` (leading axis: clients) is updated in place."""
@@ -102,7 +103,7 @@ class Pulled:
         weight = batch.valid / size[:, None].to(batch.label.dtype)
 
         def error(logits: Tensor) -> Tensor:
-            return (torch.sigmoid(logits) - batch.label) * weight
+            return bce_slope(logits, batch.label, self.saturate) * weight
 
         x = rows.values[batch.pos]
         logits, of_rows, of_own = self.model(own, x, error)
@@ -113,7 +114,7 @@ class Pulled:
         inside = rows.values[rows.where]
         inside.lerp_(rows.target, self.pull)
         rows.values.index_add_(0, batch.pos.flatten(), of_rows.flatten(0, 1), alpha=-self.rates["item"])
-        losses = F.binary_cross_entropy_with_logits(logits, batch.label, reduction="none") * batch.valid
+        losses = bce(logits, batch.label, self.saturate) * batch.valid
         return float(losses.sum()), float(batch.size.sum())
 
 

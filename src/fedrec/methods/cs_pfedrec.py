@@ -2,6 +2,7 @@
 
 The cold-start variant of PFedRec in the comparison of IFedRec (WWW 2024). Neighbours are the warm items of largest
 cosine; their rows come from the server's mean table, because clients do not keep theirs. Attributes stay at the server.
+Preset `released` has the saturated gradient of PFedRec's code, which is by the same authors.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, State, Tensors, Ups, World
+from fedrec.federation.losses import Saturate
 from fedrec.federation.ranges import COUNT
 from fedrec.methods.content import neighbour_rows, scored_once, with_neighbours
 from fedrec.methods.pfedrec import PFedRec
@@ -28,7 +30,7 @@ class CsPFedRec(PFedRec):
     summary: ClassVar[str] = "new items: PFedRec, a new item is the mean of its neighbours by attributes"
     paper: ClassVar[str] = "Zhang et al., WWW 2024 (baseline)"
     backbones: ClassVar[tuple[str, ...]] = ("linear",)
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"released": {"saturate": "released"}}
     fold_in_rounds: ClassVar[int | None] = None
     attributes: ClassVar[str] = "server"
     ranges: ClassVar[Mapping[str, str]] = {"neighbours": COUNT}
@@ -36,11 +38,15 @@ class CsPFedRec(PFedRec):
     dim: int = 200
     neighbours: int = 20
     score_with: Literal["local", "received"] = "received"
+    saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score_with != "received":
             raise FedrecError("score_with=local does not fit cs-pfedrec: a new item has no row in a client's own table")
+
+    def saturation(self) -> Saturate:
+        return self.saturate
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return super().init_server(world) | with_neighbours(attributes, world.items, self.neighbours, self.name)

@@ -16,7 +16,7 @@ rows of these items: no other row has an influence on anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -34,7 +34,8 @@ from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 OWN, SHARED, GATE, DECODER = "own.", "shared.", "gate.", "decoder."
 PARTS = (OWN, SHARED, GATE, DECODER)  # each with its own stream of initial values
 SITES = {OWN: 0, SHARED: 1, GATE: 2}  # streams of dropout and noise
-ROWS = "weight0"  # of own encoder and gate: held in the rows of the client's items
+ROWS = "weight0"  # of encoders and gate: what a client trains of it are the rows of its items
+ROWED = (OWN + ROWS, SHARED + ROWS, GATE + ROWS)
 FIRST, SECOND, STEPS = "first.", "second.", "steps"  # of the server's Adam; it is not sent
 GRADIENT = "gradient."
 
@@ -60,8 +61,9 @@ class FedDAE(Method):
     dropout: float = 0.5
     beta: float = 1.0  # of the KL term, in the end
     anneal_cap: float = 1.0  # beta grows as min(this, tanh(round / 10))
-    # released: own parts start from their initial values every round, gradients pile up over the epochs, and beta is
-    # there in the first round only
+    # released: nothing is a client's own. All load the server's own encoder, which it trains like the shared one, and
+    # start from the first gate; they step on everything between epochs, gradients pile up over the epochs, and beta is
+    # there in the first round only.
     variant: Literal["paper", "released"] = "paper"
     loss_stop: float = 0.0  # end the run when a round changes the mean loss by less than this part; released: 0.01
     half: bool = False  # own parts are kept in bfloat16 between rounds: half the memory
@@ -71,6 +73,10 @@ class FedDAE(Method):
         if self.variant == "released":
             return ()
         return tuple(part + name for part in (OWN, GATE) for name in self._shapes(part, 1))
+
+    def sent(self) -> tuple[str, ...]:
+        """The parts that the server trains."""
+        return (OWN, SHARED, DECODER) if self.variant == "released" else (SHARED, DECODER)
 
     def strength(self, round: int) -> float:
         """beta_t of the KL term."""
@@ -110,7 +116,7 @@ class FedDAE(Method):
         return made
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        sent = self.initial(world, SHARED) | self.initial(world, DECODER)
+        sent = {name: value for part in self.sent() for name, value in self.initial(world, part).items()}
         moments = {mark + name: torch.zeros_like(value) for mark in (FIRST, SECOND) for name, value in sent.items()}
         return sent | moments | {STEPS: torch.zeros((), dtype=torch.float64)}
 
@@ -133,56 +139,60 @@ class FedDAE(Method):
     # -- one round --
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared={name: value for name, value in server.items() if name.startswith((SHARED, DECODER))})
+        return Down(shared={name: value for name, value in server.items() if name.startswith(self.sent())})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        own = self._own(state, chunk)
-        folded = chunk.foldable
-        sent = dict(down.shared) if folded else replicate(down.shared, len(chunk.clients))
-        total = self._train(own, sent, chunk, round)
-        for name, value in own.items() if state.per_client else ():
-            kept = state.per_client[name]
-            kept[_filled(chunk, kept.shape[1]) if name.endswith(ROWS) else slice(None)] = value.to(kept.dtype)
+        train = self._train_all if self.variant == "released" else self._train_own
         payload: dict[str, Reduction] = {}
-        for name, value in total.items():
+        for name, value in train(state, down.shared, chunk, round).items():
             base = value.new_zeros(()).expand(value.shape)
-            summed = Folded(base, value.double(), len(chunk.clients)) if folded else value
+            summed = Folded(base, value.double(), len(chunk.clients)) if chunk.foldable else value
             payload[GRADIENT + name] = Mean(summed)
         return state, payload
 
     def _own(self, state: State, chunk: Chunk) -> Tensors:
-        """What clients train: first layers as the rows of all their items, one client after another."""
-        if not state.per_client:
-            common = self.initial(chunk.world, OWN) | self.initial(chunk.world, GATE)
-            rows = chunk.tensor(chunk.items)
-            first = {name: value[rows] for name, value in common.items() if name.endswith(ROWS)}
-            rest = {name: value for name, value in common.items() if name not in first}
-            return first | replicate(rest, len(chunk.clients))
+        """What clients train alone: first layers as the rows of all their items, one client after another."""
+        if self.variant == "released":
+            return _rows_and_copies(self.initial(chunk.world, GATE), chunk)
         held = {}
         for name, value in state.per_client.items():
             mine = value[_filled(chunk, value.shape[1])] if name.endswith(ROWS) else value
             held[name] = mine.to(chunk.world.dtype, copy=True)
         return held
 
-    def _train(self, own: Tensors, sent: Tensors, chunk: Chunk, round: int) -> Tensors:
-        """Adam on `own`, in place; returns the summed gradients of `sent`, which stays as it came."""
-        view, beta = Inputs(chunk), self.strength(round)
-        leaves = {name: value.requires_grad_() for name, value in own.items()}
-        fixed = {name: value.detach().requires_grad_() for name, value in sent.items()}
-        steps = torch.optim.Adam(list(leaves.values()), lr=self.lr, weight_decay=self.weight_decay, fused=True)
+    def _train_own(self, state: State, sent: Tensors, chunk: Chunk, round: int) -> Tensors:
+        """Adam on own encoder and gate, in place; returns the gradients of what is sent, summed over epochs."""
+        own = self._own(state, chunk)
+        common = sent if chunk.foldable else replicate(sent, len(chunk.clients))
+        fixed = {name: value.detach().requires_grad_() for name, value in common.items()}
+        for _ in self._epochs(own, fixed, chunk, round):
+            for value in own.values():
+                value.grad = None  # those of `fixed` go on adding up: that is their sum
+        for name, value in own.items():
+            kept = state.per_client[name]
+            kept[_filled(chunk, kept.shape[1]) if name.endswith(ROWS) else slice(None)] = value.detach().to(kept.dtype)
+        return {name: _slope(leaf) for name, leaf in fixed.items()}
+
+    def _train_all(self, state: State, sent: Tensors, chunk: Chunk, round: int) -> Tensors:
+        """Adam on copies of everything, gradients never cleared; returns their sum over epochs, sums of sums."""
+        copies = _rows_and_copies(sent, chunk)
         total: Tensors = {}
+        for _ in self._epochs(self._own(state, chunk) | copies, {}, chunk, round):
+            total = {name: total.get(name, 0) + _slope(leaf) for name, leaf in copies.items()}
+        whole = {name: _whole(value, sent[name], chunk) if name in ROWED else value for name, value in total.items()}
+        return {name: value.sum(0) for name, value in whole.items()} if chunk.foldable else whole
+
+    def _epochs(self, moving: Tensors, fixed: Tensors, chunk: Chunk, round: int) -> Iterator[None]:
+        """A step of Adam on what moves, by the loss with what is fixed, once for each turn of the caller's loop."""
+        view, beta = Inputs(chunk), self.strength(round)
+        leaves = [value.requires_grad_() for value in moving.values()]
+        steps = torch.optim.Adam(leaves, lr=self.lr, weight_decay=self.weight_decay, fused=True)
         for epoch in range(self.epochs):
-            loss = self._loss(leaves | fixed, view, beta, (round, epoch))
+            loss = self._loss(moving | view.gathered(fixed), view, beta, (round, epoch))
             loss.sum().backward()
             chunk.observe("loss", float(loss.detach().sum()), len(loss))
             steps.step()
-            if self.variant == "paper":
-                steps.zero_grad()  # those of `fixed` go on adding up: that is their sum
-            else:
-                total = {name: total.get(name, 0) + _slope(leaf) for name, leaf in fixed.items()}
-        for value in own.values():
-            value.requires_grad_(False)
-        return total or {name: _slope(leaf) for name, leaf in fixed.items()}
+            yield
 
     def _loss(self, weights: Tensors, view: Inputs, beta: float, when: tuple[int, int]) -> Tensor:
         """Of every client."""
@@ -237,7 +247,8 @@ class FedDAE(Method):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """With the means, without dropout."""
-        view, weights = Inputs(chunk), self._in_context(self._own(state, chunk), chunk) | down.shared
+        view = Inputs(chunk)
+        weights = self._in_context(self._own(state, chunk), chunk) | view.gathered(down.shared)
         gate = self._gate(weights, view, None)
         own, shared = (self._encode(weights, part, view, None)[0] for part in (OWN, SHARED))
         return self._decode(weights, gate[:, :1] * own + gate[:, 1:] * shared)[:, items]
@@ -250,7 +261,7 @@ class FedDAE(Method):
         at, item = chunk.tensor(np.searchsorted(met, trained)), chunk.tensor(met % chunk.world.items)
         first = {}
         for name, value in (self.initial(chunk.world, OWN) | self.initial(chunk.world, GATE)).items():
-            if name.endswith(ROWS):
+            if name.endswith(ROWS) and name in own:
                 first[name] = value[item].index_copy(0, at, own[name])
         return own | first
 
@@ -261,6 +272,8 @@ class FedDAE(Method):
 
     def client_bytes(self, world: World) -> int:
         # own weights, gradient, two moments; what is sent, and its gradient, per client where stages act on it
+        if self.variant == "released":
+            return 4096 + 6 * self._entries(*PARTS, items=world.items) * world.dtype.itemsize
         own = self._entries(OWN, GATE, items=0)
         return 4096 + (6 * own + 2 * self._entries(SHARED, DECODER, items=world.items)) * world.dtype.itemsize
 
@@ -288,12 +301,16 @@ class Inputs:
         """One row per (owner, item) to one per client."""
         return rows.new_zeros(self.count, rows.shape[1]).index_add(0, self.owner, rows)
 
+    def gathered(self, weights: Tensors) -> Tensors:
+        """The same, first layers as the rows of all clients' items."""
+        first = {name: weights[name] for name in ROWED if name in weights}
+        rows = {name: table[self.item] if table.dim() == 2 else table[self.owner, self.item]
+                for name, table in first.items()}  # fmt: skip
+        return weights | rows
+
     def first(self, weights: Tensors, part: str, value: Tensor) -> Tensor:
         """The first layer on an input with these entries."""
-        table = weights[part + ROWS]
-        if part == SHARED:
-            table = table[self.item] if table.dim() == 2 else table[self.owner, self.item]
-        return self.summed(table * value[:, None]) + weights[part + "bias0"]
+        return self.summed(weights[part + ROWS] * value[:, None]) + weights[part + "bias0"]
 
     def kept(self, part: str, when: tuple[int, int], owner: Tensor, position: Tensor, dropout: float) -> Tensor:
         """0 where dropout strikes, else the factor that keeps the expectation."""
@@ -317,6 +334,23 @@ def _layer(weights: Tensors, part: str, layer: int, hidden: Tensor) -> Tensor:
     weight, bias = weights[f"{part}weight{layer}"], weights[f"{part}bias{layer}"]
     through = hidden @ weight if weight.dim() == 2 else torch.bmm(hidden.unsqueeze(1), weight).squeeze(1)
     return through + bias
+
+
+def _rows_and_copies(common: Tensors, chunk: Chunk) -> Tensors:
+    """What every client trains of common weights: the rows of its items, one client after another, and copies."""
+    items = chunk.tensor(chunk.items)
+    first = {name: value[items] for name, value in common.items() if name in ROWED}
+    return first | replicate({name: value for name, value in common.items() if name not in first}, len(chunk.clients))
+
+
+def _whole(rows: Tensor, like: Tensor, chunk: Chunk) -> Tensor:
+    """[1, items, d] the sum of all clients' rows, or [clients, items, d] where each is sent by itself."""
+    items = chunk.tensor(chunk.items)
+    if chunk.foldable:
+        return torch.zeros_like(like).index_add(0, items, rows).unsqueeze(0)
+    table = like.new_zeros(len(chunk.clients), *like.shape)
+    table[torch.repeat_interleave(chunk.tensor(chunk.positives)), items] = rows
+    return table
 
 
 def _slope(leaf: Tensor) -> Tensor:

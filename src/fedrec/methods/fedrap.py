@@ -49,8 +49,15 @@ class FedRAP(LocalTraining):
         "released": {"anneal": "released"},
         # what the released code recommends for ml-100k
         "ml-100k": {"anneal": "released", "sparse": 1e-3, "weight_decay": 1e-6, "lr": 1e-4, "lr_item": 1000.0},
-        # as compared in the papers of these names
-        "cgfedrec": {"anneal": "released", "lr_item": 100.0, "round_decay": 1.0},
+        # as compared in the papers of these names; CGFedRec's code gives all methods its own epochs, batches and l2
+        "cgfedrec": {
+            "anneal": "released",
+            "lr_item": 100.0,
+            "round_decay": 1.0,
+            "epochs": 2,
+            "batch": 256,
+            "weight_decay": 0.0,
+        },
         "fedrkg": {"anneal": "paper"},
     }
 

@@ -46,7 +46,7 @@ class GPFedRec(LocalTraining):
     ranges: ClassVar[Mapping[str, str]] = {"layers": COUNT, "threshold": ANY}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"graph": "paper"},
-        "released": {"graph": "released"},
+        "released": {"graph": "released", "common_user": True},  # clients are copies of one model
         "fedrkg": {"graph": "released", "threshold": 0.5},  # as compared there
     }
 

@@ -7,8 +7,10 @@ every client from r_v alone. Backbone ncf is IFedNCF (private: user vector and n
 linear scorer, which steps before the table does).
 
 The table's rate is lr * items * rate_scale, because a row's gradient comes from few clients and is divided by all in
-the mean. Every step then goes the share pull = 2 * rate * align / (items * dim) of the way to r: 2 and more diverges,
-and is refused. A short last batch moves rows as far as a full one on much less evidence, so it is left out by default.
+the mean. Every step then goes the share pull = 2 * rate * align / (items * dim) of the way to r: from 2 on rows swing
+farther and farther. At such rates a step overshoots, and what bounds the released code is its single-precision sigmoid,
+which has no gradient there: `saturate=released` (`federation/losses.py`). The gradient of the logits explodes instead.
+A short last batch moves rows as far as a full one on much less evidence, so it is left out by default.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, Mean, Method, Reduction, State, Tensors, Ups, World, replicate
+from fedrec.federation.losses import Saturate
 from fedrec.federation.ranges import POSITIVE
 from fedrec.methods.alignment import MODELS, LastBatch, Pulled
 from fedrec.methods.content import (
@@ -57,7 +60,7 @@ class IFedRec(Method):
     backbones: ClassVar[tuple[str, ...]] = ("ncf", "linear")
     backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {"linear": {"lr": 0.1, "align": 10.0}}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
-        "released": {"last_batch": "keep"},
+        "released": {"last_batch": "keep", "saturate": "released"},
         "paper": {"alternate": True},
         "unaligned": {"align": 0.0, "server_epochs": 0},  # the published ablation: chance level
     }
@@ -76,6 +79,7 @@ class IFedRec(Method):
     batch: int = 256
     alternate: bool | None = None  # a step on the private part, then one on the table; None: linear yes, ncf no
     last_batch: LastBatch = "drop"  # of users with more than one: drop, keep, or scale (divide by the nominal size)
+    saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
 
     @cached_property
     def model(self) -> Backbone:
@@ -95,25 +99,24 @@ class IFedRec(Method):
         return 2 * self.rates(world)["item"] * self.align / (world.items * self.dim)
 
     def remarks(self, world: World) -> Sequence[str]:
-        return (f"one step goes {self.pull(world):.3g} of the way to the server's representation (stable below 2)",)
+        pull = self.pull(world)
+        if pull < STABLE:
+            return (f"one step goes {pull:.3g} of the way to the server's representation (stable below 2)",)
+        most = self.align * STABLE / pull
+        return (
+            f"one step goes {pull:.3g} times the way to the server's representation: from 2 on rows swing farther with "
+            f"every step, and the run may diverge; align below {most:.3g} is stable",
+        )
 
     def remedy(self) -> str:
-        drop = "" if self.last_batch == "drop" else "use --set last_batch=drop, or "
-        return drop + super().remedy()
-
-    def _require_stable(self, world: World) -> None:
-        if self.pull(world) >= STABLE:
-            most = self.align * STABLE / self.pull(world)
-            raise FedrecError(
-                f"align={self.align:g} makes every step go {self.pull(world):.3g} times the way to the target, which "
-                f"diverges; use --set align= below {most:.3g}, or a smaller lr or rate_scale"
-            )
+        calmer = {"saturate": "released", "last_batch": "drop"}
+        missing = [f"--set {name}={value}" for name, value in calmer.items() if getattr(self, name) != value]
+        return (f"use {' '.join(missing)}, or " if missing else "") + super().remedy()
 
     # -- the federation --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         x = require_attributes(attributes, self.name)
-        self._require_stable(world)
         meta = uniform_layers(world, META, {"weight": (self.dim, x.shape[1]), "bias": (self.dim,)})
         moments = {f"{moment}_{name}": torch.zeros_like(value) for name, value in meta.items() for moment in MOMENTS}
         server = {"item": normal_rows(world, ITEM, world.items, self.dim), "attributes": x, **meta, **moments}
@@ -134,7 +137,7 @@ class IFedRec(Method):
         world, table = chunk.world, down.shared["item"]
         alternate = self.backbone == "linear" if self.alternate is None else self.alternate
         pulled = Pulled(MODELS[self.backbone], self.rates(world), self.pull(world), alternate, self.batch, self.epochs,
-                        self.last_batch)  # fmt: skip
+                        self.last_batch, self.saturate)  # fmt: skip
         private = state.per_client | (state.per_user if self.model.has_user else {})  # 80,000 numbers each: no copy
         rows = pulled.train(chunk, round, private, table, down.shared["representation"])
         chunk.observe("largest", float(table.abs().max()), 1)

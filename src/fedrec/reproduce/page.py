@@ -35,7 +35,8 @@ def _lines(table: Table, planned: Sequence[Cell], failed: Mapping[str, str]) -> 
     for protocol in table.protocols:
         for dataset in table.datasets:
             yield from ("", f"## {dataset}, protocol `{protocol}`", "")
-            yield from _grid(table, [c for c in planned if (c.protocol, c.dataset) == (protocol, dataset)], protocol)
+            here = [cell for cell in planned if (cell.protocol, cell.dataset) == (protocol, dataset)]
+            yield from (*_grid(table, here, protocol), *_blocks(table, here, protocol))
     if failed:
         yield from ("", "Failed:", *(f"- {name}: {error}" for name, error in failed.items()))
 
@@ -52,6 +53,21 @@ def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]
         mine = [cell for cell in planned if cell.row == row.label]
         if mine:
             yield "| " + " | ".join([row.label, *_figures(table, row, mine, protocol)]) + " |"
+
+
+def _blocks(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]:
+    """Where clients are of several kinds: what was tested of each, and how it did."""
+    lines = []
+    for row in table.rows:
+        done = [summary for cell in planned if cell.row == row.label and (summary := cell.summary()) is not None]
+        for same in zip(*(summary.get("blocks", ()) for summary in done), strict=True):
+            tested = f"{same[0]['users_tested']} of {same[0]['users']}"
+            values = [_spread([block["test"][m] for block in same if m in block["test"]])
+                      for m in table.shown(protocol)]  # fmt: skip
+            lines.append("| " + " | ".join([row.label, same[0]["name"], tested, *values]) + " |")
+    if lines:
+        heads = ["method", "block", "users tested", *table.shown(protocol)]
+        yield from ("", "Block by block:", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *lines)
 
 
 def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Iterable[str]:

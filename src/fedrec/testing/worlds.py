@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import ClientData, Forbidden, Histories, concatenated_ranges
+from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique, concatenated_ranges
 from fedrec.federation.contract import Method, State, Tensors, World
 from fedrec.federation.simulator import Simulator, _Home
 
@@ -27,6 +27,7 @@ def tiny_world(
     seed: int = 0,
     negatives: int = 4,
     forbidden: Forbidden | None = None,
+    unique: Unique = "positive",
     **world: Any,
 ) -> ClientData:
     """Twelve users in float64: one with 75 samples, two with a single item, with `empty` one with none.
@@ -46,7 +47,7 @@ def tiny_world(
     facts = World(items=items, clients=len(sizes), seed=seed, **world)
     client_ptr = np.concatenate([[0], np.cumsum(sizes)])
     return ClientData.build(facts, user[time], item[time], users=users, client_ptr=client_ptr, negatives=negatives,
-                            forbidden=forbidden)  # fmt: skip
+                            forbidden=forbidden, unique=unique)  # fmt: skip
 
 
 def one_more(data: ClientData, places: Sequence[int]) -> tuple[Histories, np.ndarray]:

@@ -1,0 +1,65 @@
+"""Clients of several kinds (`Method.cohorts`): how many of each a protocol tests, and how each did.
+
+A split may have no test rows for some of them. The mean over all tested users then says nothing of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedrec.evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from fedrec.experiment.run import Run
+
+
+@dataclass(frozen=True)
+class Block:
+    """The clients of one cohort and their users; `tested` are the users with held-out test items."""
+
+    name: str
+    clients: int
+    clients_tested: int
+    users: int
+    tested: np.ndarray
+
+    def words(self) -> str:
+        clients = f"{self.clients_tested:,} of {self.clients:,} clients"
+        return f"{self.name} {len(self.tested):,} of {self.users:,} users ({clients})"
+
+    def record(self, test: Evaluation) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "clients": self.clients,
+            "clients_tested": self.clients_tested,
+            "users": self.users,
+            "users_tested": len(self.tested),
+            "test": test.of(self.tested).mean() if len(self.tested) else {},
+        }
+
+
+def blocks_of(run: Run) -> list[Block]:
+    """None where all clients are of one kind."""
+    cohorts = run.method.cohorts(run.world)
+    if len(cohorts) < 2:
+        return []
+    client_of, tested = run.prepared.partition.client_of(), run.prepared.test.users
+    found = []
+    for cohort in cohorts:
+        mine = tested[np.isin(client_of[tested], cohort.clients)]
+        users = int(np.isin(client_of, cohort.clients).sum())
+        found.append(Block(cohort.name, len(cohort.clients), len(np.unique(client_of[mine])), users, mine))
+    return found
+
+
+def tested_note(run: Run) -> list[str]:
+    """What a figure over all tested users is of, block by block."""
+    blocks = blocks_of(run)
+    if not blocks:
+        return []
+    silent = [block.name for block in blocks if not len(block.tested)]
+    end = f"; test figures say nothing of {', '.join(silent)}" if silent else ""
+    return [f"tested, block by block: {', '.join(block.words() for block in blocks)}{end}"]
