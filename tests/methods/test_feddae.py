@@ -21,7 +21,7 @@ from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods.feddae import DECODER, GATE, OWN, SHARED, FedDAE
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
-from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.testing import MethodTests, all_scores, assert_close, one_more, run, tiny_world
 
 SMALL = {"dim": 3, "layers": 2, "lr": 0.02, "lr_server": 0.03, "weight_decay": 1e-3, "epochs": 2}
 
@@ -121,8 +121,11 @@ def named(part: str, parts: nn.ModuleList) -> dict[str, Tensor]:
     return found
 
 
-def reference(method: FedDAE, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    """Released: the server trains an own encoder too, which all clients load; their gates start anew every round."""
+def reference(method: FedDAE, data: ClientData, rounds: int, met: dict[int, int] | None = None) -> dict[str, Tensor]:
+    """Released: the server trains an own encoder too, which all clients load; their gates start anew every round.
+
+    `met`: an item that a client knows by the time it scores.
+    """
     world, released = data.world, method.variant == "released"
     own, shared, decoder = (layers(method, data, part) for part in (OWN, SHARED, DECODER))
     held = [own, shared, decoder] if released else [shared, decoder]
@@ -141,6 +144,8 @@ def reference(method: FedDAE, data: ClientData, rounds: int) -> dict[str, Tensor
         server.step()
     for net in nets if released else ():
         net.own = own
+    for number, item in (met or {}).items():
+        nets[number].x[item] = 1
     with torch.no_grad():
         scores = torch.stack([tower(decoder, net.latent(shared, None)[1]) for net in nets])
     found = {f"server.{name}": value for name, value in (named(SHARED, shared) | named(DECODER, decoder)).items()}
@@ -168,6 +173,20 @@ class TestFedDAE(FedDAETests):
 class TestFedDAEReleased(FedDAETests):
     method = FedDAE(**{**SMALL, "layers": 3, "epochs": 3}, variant="released")
     rounds = 2
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_an_item_met_after_training_has_its_initial_rows(variant):
+    """Without decay a row that nobody's input touches stays where it started, in a whole network too."""
+    method, data, grown = FedDAE(**{**SMALL, "weight_decay": 0.0}, variant=variant), tiny_world(), [0, 3, 4]
+    known, added = one_more(data, grown)
+    simulator = Simulator(method, data)
+    for round in range(2):
+        simulator.round(round)
+    expected = reference(method, data, 2, dict(zip(grown, added.tolist(), strict=True)))["scores"]
+    found = all_scores(simulator, 2, known)
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(found, all_scores(simulator, 2))
 
 
 def test_sizes_are_the_published_ones():
