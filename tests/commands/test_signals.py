@@ -21,7 +21,13 @@ from fedrec.experiment.run import execute
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
 ENDLESS = ("run", "fedmf", *DATA, "--set", "dim=4", "--quiet", "--out", "run", "--rounds")
-CLI = "from fedrec.cli import main\nmain()\n"
+CLI = """
+import signal
+from fedrec.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+main()
+"""
 SLOW_FROM = 3
 SLOW = f"""
 import time

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fedrec import methods as registry
+from fedrec.errors import FedrecError, FedrecWarning
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
 BROKEN = {
     "no module": ("absent_module:Method", None, "No module named 'absent_module'"),
     "no attribute": ("odd_module:Absent", "", "has no attribute 'Absent'"),
-    "an error": ("odd_module:M", "raise ValueError('too\\nold \\x1b[31m')", r"ValueError: too old \x1b[31m"),
+    "an error": ("odd_module:M", "raise ValueError('too\\nold \\x1b[31m')", "ValueError: too old \x1b[31m"),
     "an exit": ("odd_module:M", "import sys; sys.exit('bye')", "SystemExit: bye"),
     "no method": ("odd_module:M", "M = 3", "it is not a method: a class derived from fedrec's Method"),
     "no name": ("odd_module:M", "from fedrec.methods.fedmf import FedMF\nclass M(FedMF): name = ''", "has no name"),
@@ -39,28 +43,41 @@ def installed(place: Path, target: str, source: str | None) -> None:
         (place / "odd_module.py").write_text(source)
 
 
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of packages, and methods that are looked for again."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    caches = (registry._registered, registry._warn)
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path
+    sys.modules.pop("odd_module", None)
+    for cache in caches:
+        cache.cache_clear()
+
+
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_method_is_one_warning(tmp_path: Path, kind: str) -> None:
+def test_a_broken_method_is_left_out_with_a_warning(fresh: Path, kind: str) -> None:
     target, source, reason = BROKEN[kind]
-    installed(tmp_path, target, source)
-    listed = fedrec(tmp_path, "methods")
-    assert listed.returncode == 0, listed.stderr
-    assert "fedmf" in listed.stdout
-    (line,) = listed.stderr.splitlines()
-    assert line.startswith("warning: the method 'theirs' of the package odd cannot be used: ")
-    assert reason in line
-    asked = fedrec(tmp_path, "run", "Theirs", *DATA)
-    assert asked.returncode == 2
-    (error,) = asked.stderr.splitlines()
-    assert error.startswith("error: the method 'theirs' of the package odd cannot be used: ")
-    assert reason in error
+    installed(fresh, target, source)
+    with pytest.warns(FedrecWarning) as warned:
+        known = registry.methods()
+    assert list(known) == [method.name for method in registry.BUILT_IN]
+    (warning,) = warned
+    assert str(warning.message).startswith("the method 'theirs' of the package odd cannot be used: ")
+    assert reason in str(warning.message)
+    with pytest.raises(FedrecError, match="the method 'theirs' of the package odd cannot be used: ") as error:
+        registry.method_class("Theirs")
+    assert reason in str(error.value)
 
 
-def test_all_other_commands_work(tmp_path: Path) -> None:
+def test_every_command_works_and_says_so_in_one_line(tmp_path: Path) -> None:
     target, source, _ = BROKEN["an error"]
     installed(tmp_path, target, source)
-    for words in (("run", "fedmf", *DATA, "--rounds", "1", "--set", "dim=2", "--quiet", "--out", "run"),
+    line = r"the method 'theirs' of the package odd cannot be used: ValueError: too old \x1b[31m" + "\n"
+    for words in (("run", "fedmf", *DATA, "--rounds", "1", "--set", "dim=2", "--quiet", "--out", "run"), ("methods",),
                   ("compare", "run", "--no-references"), ("recommend", "run", "--user", "3")):  # fmt: skip
         done = fedrec(tmp_path, *words)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("warning: ") == len(done.stderr.splitlines()) == 1
+        assert (done.returncode, done.stderr) == (0, f"warning: {line}"), words
+    asked = fedrec(tmp_path, "run", "theirs", *DATA)
+    assert (asked.returncode, asked.stderr) == (2, f"error: {line}")

@@ -50,7 +50,7 @@ class Interrupt:
 
 
 @contextmanager
-def between_rounds() -> Iterator[Interrupt]:
+def at_round_ends() -> Iterator[Interrupt]:
     """Within the block, signals wait for `obey`; when it ends, whoever answered them before gets the one heard."""
     interrupt = Interrupt()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

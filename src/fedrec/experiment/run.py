@@ -20,7 +20,7 @@ from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import claims_epsilon, notes_of, require_cold, require_selectable, rules_of, stages_of
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
 from fedrec.experiment.folder import RunFolder, per_user_columns
-from fedrec.experiment.interrupt import Interrupt, between_rounds
+from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
@@ -134,7 +134,7 @@ class Run:
         if folder is None:
             self._train(None, listener, Interrupt())
         else:
-            with between_rounds() as interrupt:
+            with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
             self._save_end(folder)
         return self._finish(folder, self._load_chosen(folder))
