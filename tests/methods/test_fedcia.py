@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import replace
 
@@ -224,3 +225,5 @@ def test_equations_are_cited_by_the_numbers_that_the_paper_gives_them():
     numbers = {int(number) for _, several in cited for number in several.split(",")}
     assert max(numbers) == 6
     assert [words[:3] for words, number in cited if number == "6"] == ["E_k"]
+    source = inspect.getsource(fedcia)
+    assert {int(number) for number in re.findall(r"[Ee]quations? (\d+)", source)} <= set(range(1, 7))

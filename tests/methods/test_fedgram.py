@@ -243,8 +243,8 @@ def test_the_command_line_says_so():
 
     from fedrec.cli import app
 
-    assert "secure aggregation only" in CliRunner().invoke(app, ["methods", "fedgram"]).output
-    assert "secure aggregation only" not in CliRunner().invoke(app, ["methods", "fedmf"]).output
+    assert "it needs secure aggregation" in CliRunner().invoke(app, ["methods", "fedgram"]).output
+    assert "it needs secure aggregation" not in CliRunner().invoke(app, ["methods", "fedmf"]).output
 
 
 def clipped(method: FedGram, one: list[int], two: list[int], clip: float) -> list[torch.Tensor]:

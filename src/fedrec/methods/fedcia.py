@@ -147,7 +147,7 @@ class FedCIA(SiloTraining):
         return self.answer(server, clients, round)
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        """Equation 9. Only the item table moves; Adam does not hear of it."""
+        """Equation 6. Only the item table moves; Adam does not hear of it."""
         me = self.part(chunk)
         return State({"item": me.exchange.aligned(state.per_client["item"], down.shared, chunk)})
 
