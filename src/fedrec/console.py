@@ -159,6 +159,11 @@ def _text(cell: Any) -> str:
     return f"{cell:,}" if isinstance(cell, int) else visible_line(str(cell))
 
 
+def _how(summary: Mapping[str, Any]) -> str:
+    """How the round came to count: where an epsilon is printed nothing chooses it."""
+    return "counts, the last" if summary.get("privacy", {}).get("epsilon") is not None else "chosen"
+
+
 def show_summary(summary: Mapping[str, Any]) -> None:
     """The result of one run: what was measured, on what, by which protocol, at which price."""
     data = summary["dataset"]
@@ -171,7 +176,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         out.print(f"not honest: {leak}", style="yellow")
     out.print(
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
-        f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} chosen"
+        f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} {_how(summary)}"
     )
     for record in summary["filtered"]:
         out.print(left_out(Filtered.from_dict(record)))

@@ -93,6 +93,13 @@ def test_a_newer_format_is_refused(old: Path) -> None:
         as_meant("honest", 3)
 
 
+def test_the_config_of_an_old_run_repeats_it(cli: Cli, old: Path) -> None:
+    assert cli("run", "--config", str(old / "config.toml"), "--out", "again", "--quiet").code == 0
+    again = read_run(old.parent / "again")
+    assert again.protocol == MEANT
+    assert again.summary["test"] == read_run(old).summary["test"]
+
+
 def test_a_config_of_a_run_can_be_run_again(cli: Cli, tmp_path: Path) -> None:
     fedrec.run("popularity", SMALL, out=tmp_path / "run")
     assert read_config(tmp_path / "run" / "config.toml")["protocol"] == "honest"

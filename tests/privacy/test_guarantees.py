@@ -244,7 +244,7 @@ def test_epsilon_is_that_of_the_client_with_the_most_uploads(cli: Cli, tmp_path:
     noise = float(privacy["stages"][1].split("scale=")[1].split(",")[0])
     assert privacy["epsilon"] == pytest.approx(epsilon_of(noise / 2, int(times.max()), 1e-5))
     assert privacy["epsilon"] < privacy["planned"]["epsilon"] <= 4
-    assert f"uploaded most often, {times.max()} times; with 20 uploads, one in every round, epsilon 4" in outcome.out
+    assert f"uploaded most often, {times.max()} times; with one upload in each of 20 rounds, epsilon 4" in outcome.out
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,10 @@ def parse_memory(text: str) -> int:
 def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
     """The values of a TOML file, checked for unknown keys. Flags given beside it win.
 
-    `of_run`: it is that of a run folder, and an old one says by its format what its protocol meant.
+    `of_run`: it is that of a run folder (as is one that lies beside the record of a run), and an old one says by its
+    format what its protocol meant.
     """
+    of_run = of_run or Path(path).with_name("metrics.jsonl").exists() or Path(path).with_name("summary.json").exists()
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

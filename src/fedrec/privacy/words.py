@@ -21,6 +21,10 @@ def _without_noise(privacy: Mapping[str, Any]) -> str:
 def _limits(privacy: Mapping[str, Any]) -> str:
     planned = privacy["planned"]
     return (
-        f"for the client that uploaded most often, {privacy['uploads']} times; with {planned['uploads']} uploads, one "
-        f"in every round, epsilon {planned['epsilon']:.3g}; not covered: {privacy['not_covered']}"
+        f"for the client that uploaded most often, {_times(privacy['uploads'])}; with one upload in each of "
+        f"{planned['uploads']} rounds, epsilon {planned['epsilon']:.3g}; not covered: {privacy['not_covered']}"
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
