@@ -31,8 +31,8 @@ from fedrec.experiment.prepare import prepare
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import fedca
-from fedrec.methods.fedca import FedCA
+from fedrec.methods.mixture import fedca
+from fedrec.methods.mixture.fedca import FedCA
 
 ROUNDS = 5
 PARTS = {  # the name of a part, and the function that it is

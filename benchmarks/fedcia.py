@@ -23,8 +23,8 @@ from fedrec.data import silos, synthetic
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.fedcia import FedCIA
-from fedrec.methods.similarity import Descent, LowRank
+from fedrec.methods.mixture.similarity import Descent, LowRank
+from fedrec.methods.silo.fedcia import FedCIA
 
 STEPS = 100
 SMALL, LARGE = 1682, 20_000

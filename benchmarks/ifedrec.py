@@ -25,10 +25,10 @@ from fedrec import console
 from fedrec.data import one_user_per_client, synthetic
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.content import normal_rows
-from fedrec.methods.ifedrec import IFedRec
+from fedrec.methods.cold.content import normal_rows
+from fedrec.methods.cold.ifedrec import IFedRec
+from fedrec.training.samples import Samples
 
 CLIENTS, ITEMS, INTERACTIONS, WIDTH = 5_551, 13_584, 164_210, 300
 NEGATIVES = 5
@@ -145,7 +145,7 @@ def _simulator(backbone: str) -> Simulator:
     world = World(items=ITEMS, clients=CLIENTS)
     data = ClientData.build(world, found.user, found.item, users=parts.users, client_ptr=parts.offsets,
                             negatives=NEGATIVES)  # fmt: skip
-    settings = IFedRec.backbone_defaults.get(backbone, {})
+    settings = IFedRec.info.backbones.get(backbone, {})
     method = IFedRec(backbone=backbone, **settings)  # type: ignore[arg-type]
     return Simulator(method, data, attributes=normal_rows(world, 9, ITEMS, WIDTH))
 

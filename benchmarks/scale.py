@@ -21,7 +21,7 @@ from fedrec.experiment.prepare import prepare
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.local import Local
+from fedrec.methods.reference.local import Local
 
 
 def apart(kind: str, clients: int, items: int, interactions: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedrec.evaluation import protocol
 from fedrec.experiment.prepare import prepare
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.fedmf import FedMF
+from fedrec.methods.average.fedmf import FedMF
 
 METHOD = FedMF(dim=32, lr=10.0, batch=256, epochs=1, optimiser="sgd")
 

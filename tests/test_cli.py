@@ -52,9 +52,9 @@ def test_methods_lists_all_with_their_other_names(cli: Cli) -> None:
     assert outcome.code == 0
     federated, _, references = outcome.out.partition("references")
     for method in methods().values():
-        listed = references if method.centralised else federated
-        assert any(line.startswith(method.name + " ") for line in listed.splitlines())
-        assert all(alias in outcome.out for alias in method.aliases)
+        listed = references if method.info.centralised else federated
+        assert any(line.startswith(method.info.name + " ") for line in listed.splitlines())
+        assert all(alias in outcome.out for alias in method.info.aliases)
 
 
 @pytest.mark.parametrize("name", ["fedmf", "FCF", "waa", "IM", "fedncf", "ease", "popularity", "mf", "local"])
@@ -65,7 +65,7 @@ def test_methods_shows_one_with_its_parameters(cli: Cli, name: str) -> None:
     outcome = cli("methods", name)
     assert outcome.code == 0
     cls, _ = method_class(name)
-    assert outcome.out.startswith(cls.name)
+    assert outcome.out.startswith(cls.info.name)
     assert all(re.search(rf"^{parameter} ", outcome.out, re.MULTILINE) for parameter in parameters(cls))
 
 

@@ -218,7 +218,7 @@ def test_nothing_that_is_needed_is_overwritten(
 def test_methods_say_who_sees_attributes(capsys: pytest.CaptureFixture[str]) -> None:
     fedrec("methods")
     words = " ".join(capsys.readouterr().out.split())
-    assert words.count("attributes at:") == sum(cls.attributes != "none" for cls in methods().values())
+    assert words.count("attributes at:") == sum(cls().disclosure.attributes != "none" for cls in methods().values())
 
 
 def test_other_settings_of_a_run(world: Interactions) -> None:

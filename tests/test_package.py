@@ -33,7 +33,7 @@ sys.meta_path.insert(0, Absent())
 CORE = """
 import fedrec
 import fedrec.evaluation, fedrec.methods, fedrec.models, fedrec.privacy.accountant
-import fedrec.federation.loop, fedrec.federation.simulator, fedrec.federation.training, fedrec.federation.wire
+import fedrec.federation.loop, fedrec.federation.simulator, fedrec.training.local_training, fedrec.federation.wire
 import numpy as np
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
@@ -44,7 +44,7 @@ rng = np.random.default_rng(0)
 pairs = np.unique(np.stack([np.repeat(np.arange(20), 6), rng.integers(0, 50, 120)]), axis=1)
 for name in ("fedmf", "fedncf", "local", "popularity", "ease", "mf"):
     cls, implied = method_class(name)
-    clients = 1 if cls.centralised else 20
+    clients = 1 if cls.info.centralised else 20
     world = World(items=50, clients=clients)
     data = ClientData.build(world, *pairs, users=np.arange(20), client_ptr=np.linspace(0, 20, clients + 1).astype(int))
     simulator = Simulator(cls(**implied), data)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
-from fedrec.federation import kernels
+from fedrec.kernels import mf as kernels
 from fedrec.random import (
     BITS,
     Purpose,

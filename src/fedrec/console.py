@@ -18,7 +18,7 @@ from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
 from fedrec.federation.simulator import RoundLog
-from fedrec.privacy.words import beside
+from fedrec.privacy.explain import beside
 from fedrec.visible import visible, visible_line
 
 

@@ -21,7 +21,7 @@ from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import Run
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import State
+from fedrec.federation.contract import State, TakesNewItems
 
 CLOSE = 1e-2  # attributes have variance 1; other machines round otherwise
 
@@ -63,8 +63,10 @@ class Recommender:
         Returns how many share no attribute with the items of the run.
         """
         run = self.run
-        if run.method.attributes == "none":
-            raise FedrecError(f"{run.method.name} knows nothing of attributes; train with ifedrec --protocol ifedrec")
+        if not isinstance(run.method, TakesNewItems):
+            raise FedrecError(
+                f"{run.method.info.name} knows nothing of attributes; train with ifedrec --protocol ifedrec"
+            )
         if not arrivals:
             raise FedrecError("there are no new items to rank; give at least one")
         known = torch.from_numpy(run.prepared.described[0])
@@ -104,14 +106,16 @@ class Recommender:
     def for_history(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> list[Recommendation]:
         """A user who was not in training, known only by a list of items (oldest first)."""
         method, simulator = self.run.method, self.run.simulator
-        if method.fold_in_rounds is None:
-            raise FedrecError(f"{method.name} has no way to serve a user who was not in training; use fedmf or ease")
+        if method.info.new_users is None:
+            raise FedrecError(
+                f"{method.info.name} has no way to serve a user who was not in training; use fedmf or ease"
+            )
         history = np.array([self._find(self.item_ids, item, "item") for item in dict.fromkeys(items)], dtype=np.int64)
         if not len(history):
             raise FedrecError("the history is empty; give at least one item")
         state, chunk = self._newcomer(history)
         down = method.broadcast(simulator.server, chunk.clients, self.round)
-        for number in range(method.fold_in_rounds):
+        for number in range(method.info.new_users):
             state, _ = method.local(state, down, chunk, number)
         with torch.no_grad():
             scores = method.score(state, down, chunk, torch.arange(simulator.world.items))
@@ -132,8 +136,8 @@ class Recommender:
         )
         chunk = data.chunk(np.array([0]))
         state = method.init_clients(world, chunk)
-        if method.centralised:
-            state.per_client = simulator.homes[0].state.per_client
+        if method.info.centralised:
+            state.per_client = simulator.cohorts[0].state.per_client
         return state, chunk
 
     def _lists(self, users: np.ndarray, scores: Tensor, k: int) -> list[Recommendation]:

@@ -38,8 +38,8 @@ interrupt.GRACE, run.FIRST_CHECKPOINT, run.CHECKPOINT_SECONDS = {{grace}}, {{eve
 run.CHECKPOINT_SHARE = float("inf")
 train = Simulator._train
 
-def slow(self, home, chunk, where, number, basket):
-    train(self, home, chunk, where, number, basket)  # some clients have moved on
+def slow(self, members, chunk, where, number, accumulator):
+    train(self, members, chunk, where, number, accumulator)  # some clients have moved on
     if number == {SLOW_FROM}:
         open("slow", "w").close()
         for _ in range({{naps}}):

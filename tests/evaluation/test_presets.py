@@ -7,10 +7,10 @@ import pytest
 
 from fedrec.data import Interactions, load
 from fedrec.evaluation import PRESETS, Protocol, protocol
-from fedrec.evaluation.words import one_line, record
+from fedrec.evaluation.describe import one_line, record
 from fedrec.experiment.prepare import prepare
 from fedrec.federation.contract import World
-from fedrec.federation.samples import negatives
+from fedrec.training.samples import negatives
 
 COLUMNS = ("neg_pool", "candidates", "ties", "select_on", "select_metric", "ks", "time_missing", "split_ties")
 TABLE = {

@@ -17,7 +17,7 @@ IMPORTS = """
 from dataclasses import dataclass
 from typing import ClassVar
 from fedrec.federation.contract import Down, Mean, State
-from fedrec.federation.training import LocalTraining
+from fedrec.training.local_training import LocalTraining
 """
 
 
@@ -49,4 +49,4 @@ class TestMyMethod(GUIDE["TestMyMethod"]):  # type: ignore[misc]
 
 def test_the_guide_uses_the_conformance_suite() -> None:
     assert issubclass(TestMyMethod, MethodTests)
-    assert TestMyMethod.method.name == "mymethod"
+    assert TestMyMethod.method.info.name == "mymethod"

@@ -18,7 +18,7 @@ from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, make_config, parse_memory, read_config
 from fedrec.experiment.params import build_method, convert, parse_settings
-from fedrec.federation.contract import Method
+from fedrec.federation.contract import Method, MethodInfo
 from fedrec.methods import method_class
 
 from . import SMALL
@@ -111,9 +111,11 @@ def test_fedrec_run_explains_mistakes_in_python_too(values: dict[str, Any], says
 
 @dataclass(frozen=True)
 class Toy(Method):
-    name: ClassVar[str] = "toy"
-    presets: ClassVar[dict[str, dict[str, object]]] = {"paper": {"size": 9, "rounds": 5}, "tuned": {"size": 10}}
-    backbones: ClassVar[tuple[str, ...]] = ("mf", "ncf")
+    info: ClassVar[MethodInfo] = MethodInfo(
+        "toy",
+        presets={"paper": {"size": 9, "rounds": 5}, "tuned": {"size": 10}},
+        backbones={"mf": {}, "ncf": {}},
+    )
 
     size: int = 3
     rate: float = 0.5
@@ -180,9 +182,9 @@ def test_presets_lie_between_defaults_and_settings(monkeypatch: pytest.MonkeyPat
      ("fedncf", "fedavg", "ncf"), ("FedNCF", "fedavg", "ncf"), ("FEDMF", "fedmf", "mf")],
 )  # fmt: skip
 def test_names_of_the_papers(alias: str, name: str, backbone: str) -> None:
-    assert method_class(alias)[0].name == name
+    assert method_class(alias)[0].info.name == name
     method = build_method(alias)
-    assert (method.name, getattr(method, "backbone", None)) == (name, backbone)
+    assert (method.info.name, getattr(method, "backbone", None)) == (name, backbone)
     assert fedrec.run(alias, SMALL, rounds=1, dim=2).summary["method"] == name  # output uses the one name
 
 

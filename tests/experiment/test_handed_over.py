@@ -12,7 +12,7 @@ import pytest
 import fedrec
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Method
+from fedrec.federation.contract import Method, MethodInfo
 from fedrec.methods import FedAvg, FedMF
 
 from . import SMALL
@@ -20,7 +20,7 @@ from . import SMALL
 
 @dataclass(frozen=True)
 class Halved(FedMF):
-    name: ClassVar[str] = "halved"
+    info: ClassVar[MethodInfo] = MethodInfo("halved")
 
     part: float = 0.5
 

@@ -47,7 +47,7 @@ def made(name: str, params: dict[str, Any]) -> Method:
 def test_models_of_histories_answer_as_if_the_item_had_been_there(name: str) -> None:
     """Trained on short histories, asked with longer ones: as a client that has the longer ones and the same model."""
     method = made(name, READERS[name])
-    silos = (12,) if method.centralised else None
+    silos = (12,) if method.info.centralised else None
     data = tiny_world(silos=silos)
     known, added = one_more(data, [0, 3, 4])
     grown = dataclasses.replace(data, user_ptr=known.ptr, items=known.by_item(), history=known.items)
@@ -55,8 +55,8 @@ def test_models_of_histories_answer_as_if_the_item_had_been_there(name: str) -> 
     for number in range(method.rounds):
         short.round(number)
     long.server = short.server
-    for home, other in zip(long.homes, short.homes, strict=True):
-        home.state = other.state
+    for members, other in zip(long.cohorts, short.cohorts, strict=True):
+        members.state = other.state
     assert len(added) == 3
     asked, expected, plain = all_scores(short, 2, known), all_scores(long, 2), all_scores(short, 2)
     assert torch.allclose(asked, expected, rtol=1e-12, atol=1e-12)
@@ -83,7 +83,7 @@ def test_tables_that_are_trained_again_are_trained_on_training_rows() -> None:
 def test_what_was_fitted_stays_fitted_on_training_rows(name: str) -> None:
     """User vectors, graphs and filters do not change with a history that is longer than what was trained on."""
     method = made(name, {})
-    data = tiny_world(silos=(12,) if method.centralised else (4, 4, 4) if name == "fedcia" else None)
+    data = tiny_world(silos=(12,) if method.info.centralised else (4, 4, 4) if name == "fedcia" else None)
     simulator = Simulator(method, data)
     simulator.round(0)
     known, _ = one_more(data, [0, 3, 4])

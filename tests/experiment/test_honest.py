@@ -17,7 +17,7 @@ from fedrec.experiment.run import Run
 from fedrec.federation import clients
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import World
-from fedrec.federation.samples import negatives
+from fedrec.training.samples import negatives
 
 from . import SMALL
 
@@ -101,7 +101,7 @@ def test_the_simulator_of_a_run_reaches_no_held_out_pair() -> None:
     users, items = (np.array(sorted(wanted))[:, side] for side in (0, 1))
     for path, array in reachable(run.simulator, "simulator").items():
         if not path.startswith("simulator.data."):
-            assert path.split(".")[1] in ("server", "homes", "wire"), path  # the model's own tensors
+            assert path.split(".")[1] in ("server", "cohorts", "wire"), path  # the model's own tensors
         assert np.asarray(array).shape not in {users.shape, items.shape, (len(users), 2)}, path
 
 

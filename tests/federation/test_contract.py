@@ -11,9 +11,10 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
+    Answer,
     Cohort,
     Down,
-    Each,
+    Gather,
     Mean,
     Method,
     Plan,
@@ -66,7 +67,7 @@ class Mailbox(Method):
 @BUDGETS
 def test_per_client_broadcast_reaches_its_client(memory):
     simulator = simulate(Mailbox(), memory=memory, participation=0.5)
-    got = simulator.homes[0].state.per_client["got"]
+    got = simulator.cohorts[0].state.per_client["got"]
     here = participants(simulator.world, 0, 0.5)
     assert got[here].tolist() == [[100.0, float(c)] for c in here]
     away = np.setdiff1d(np.arange(CLIENTS), here)
@@ -120,7 +121,7 @@ def test_sums_and_weighted_means(memory):
 @BUDGETS
 def test_silent_round_trains_everybody_and_sends_nothing(memory):
     simulator = simulate(Counting(silent="all"), 2, memory)
-    assert simulator.homes[0].state.per_client["rounds"].tolist() == [2] * CLIENTS
+    assert simulator.cohorts[0].state.per_client["rounds"].tolist() == [2] * CLIENTS
     assert simulator.server["sum"].item() == 0
     assert not simulator.wire.ledger.up.any()
     assert [entry["trained"] for entry in simulator.wire.ledger.rounds.values()] == [CLIENTS] * 2
@@ -132,15 +133,19 @@ def test_only_the_uploading_part_is_seen_and_counted(memory):
     even = np.arange(CLIENTS) % 2 == 0
     assert simulator.server["who"].tolist() == even.astype(float).tolist()
     assert (simulator.wire.ledger.up > 0).tolist() == even.tolist()
-    assert simulator.homes[0].state.per_client["rounds"].tolist() == [1] * CLIENTS
+    assert simulator.cohorts[0].state.per_client["rounds"].tolist() == [1] * CLIENTS
 
 
 @BUDGETS
 def test_a_plan_in_any_order(memory):
     """`local` itself asserts that each client meets its own state again."""
     simulator = simulate(Counting(order="mixed"), 3, memory)
-    assert simulator.homes[0].state.per_client["rounds"].tolist() == [3] * CLIENTS
-    assert simulator.homes[0].state.per_client["seen"].tolist() == list(range(CLIENTS))
+    assert simulator.cohorts[0].state.per_client["rounds"].tolist() == [3] * CLIENTS
+    assert simulator.cohorts[0].state.per_client["seen"].tolist() == list(range(CLIENTS))
+
+
+def _numbers(clients: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(clients).double()
 
 
 @dataclass(frozen=True)
@@ -148,10 +153,11 @@ class Answering(Counting):
     """The server answers with the sum so far to the clients 1 and 4, which need not have trained."""
 
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        return Plan(np.array([0, 1, 2]), receive=np.array([1, 4]))
+        return Plan(np.array([0, 1, 2]))
 
-    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down({"sum": server["sum"]}, {"twice": 2 * torch.from_numpy(clients).double()})
+    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer:
+        assert arrived.tolist() == [0, 1, 2]
+        return Answer(np.array([1, 4]), lambda some: Down({"sum": server["sum"]}, {"twice": 2 * _numbers(some)}))
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
         return State({"rounds": down.shared["sum"] * 100 + down.own["twice"]})
@@ -160,7 +166,7 @@ class Answering(Counting):
 @BUDGETS
 def test_answer_reaches_those_who_receive_after_the_aggregation(memory):
     simulator = simulate(Answering(), 1, memory)
-    rounds = simulator.homes[0].state.per_client["rounds"]
+    rounds = simulator.cohorts[0].state.per_client["rounds"]
     assert rounds.tolist() == [1, 302, 1, 0, 308, 0, 0, 0, 0, 0, 0, 0]
     assert simulator.wire.ledger.down.tolist() == [0, 16, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0]
 
@@ -196,7 +202,7 @@ def test_ragged_silos_keep_their_users_together(memory, participation):
     assert len(here) == (3 if participation == 1.0 else 2)
     users = np.concatenate([data.users[data.client_ptr[c] : data.client_ptr[c + 1]] for c in here])
     assert simulator.server["mean"].item() == pytest.approx(users.mean())
-    assert simulator.homes[0].state.per_client["size"][here].tolist() == np.array([5, 4, 3])[here].tolist()
+    assert simulator.cohorts[0].state.per_client["size"][here].tolist() == np.array([5, 4, 3])[here].tolist()
     scores = all_scores(simulator, 1)
     assert scores[:, 0].tolist() == [k + 100 * (k in users) for k in range(12)]
 
@@ -206,9 +212,9 @@ def test_fedavg_runs_on_ragged_silos(silos):
     """User vectors lie with their users: nothing is padded to the largest silo."""
     data = tiny_world(silos=silos)
     simulator = Simulator(FedAvg(dim=4, init_std=0.3, batch=16, lr=1.0), data)
-    before = simulator.homes[0].state.per_user["user"].clone()
+    before = simulator.cohorts[0].state.per_user["user"].clone()
     simulator.round(0)
-    after = simulator.homes[0].state.per_user["user"]
+    after = simulator.cohorts[0].state.per_user["user"]
     assert after.shape == (12, 4)
     assert bool((after != before).any(1).all())
 
@@ -256,7 +262,7 @@ def test_cohorts_of_different_shape_are_summed_apart(memory):
     assert simulator.server["narrow"].tolist() == [10 * users[small].sum() + 4 * k for k in range(2)]
     assert simulator.server["wide"].tolist() == [10 * users[~small].sum() + 8 * k for k in range(3)]
     assert simulator.server["both"].item() == CLIENTS
-    widths = [home.state.per_user["vector"].shape for home in simulator.homes]
+    widths = [members.state.per_user["vector"].shape for members in simulator.cohorts]
     assert widths[1:] == [(4, 2), (8, 3)]
     narrow = dict(zip(users, small, strict=True))
     expected = [2 * (10 * u + 1) + 1 if narrow[u] else 3 * (10 * u + 1) + 3 for u in range(12)]
@@ -279,7 +285,7 @@ class Roll(Method):
     """The server sees every client's own upload, with its name on it."""
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        return state, {"square": Each(numbers(chunk)[:, None] ** 2)}
+        return state, {"square": Gather(numbers(chunk)[:, None] ** 2)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         assert "square" in ups
@@ -322,7 +328,7 @@ def test_attributes_stay_with_the_server():
     attributes = torch.arange(120).reshape(40, 3).double()
     simulator = Simulator(Attributed(), tiny_world(), attributes=attributes)
     simulator.round(0)
-    assert torch.equal(simulator.homes[0].state.per_client["got"], attributes.sum(1).expand(12, -1))
+    assert torch.equal(simulator.cohorts[0].state.per_client["got"], attributes.sum(1).expand(12, -1))
     assert simulator.wire.ledger.down.tolist() == [40 * 8] * 12
 
 
@@ -381,7 +387,7 @@ def test_a_method_without_a_score_says_so():
 
 
 def test_a_parameter_hides_nothing_that_others_ask_for():
-    with pytest.raises(TypeError, match="clips_apart"):
+    with pytest.raises(TypeError, match="disclosure"):
 
         class Quiet(Method):
-            clips_apart: float = 0.1  # a twentieth of the noise that a budget needs
+            disclosure: float = 0.1  # what the accountant asks

@@ -13,9 +13,10 @@ import fedrec
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
-from fedrec.federation.contract import Mean, Method
+from fedrec.federation.advice import remedy_of
+from fedrec.federation.contract import Mean, Method, MethodInfo
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.fedmf import FedMF
+from fedrec.methods.average.fedmf import FedMF
 from fedrec.testing import tiny_world
 from methods.cold import attributes
 
@@ -53,13 +54,13 @@ def test_divergence_names_the_rate(name: str, backbone: str | None, rate: str) -
 
 
 def test_rates_that_a_method_does_not_use_are_not_named() -> None:
-    assert build_method("fedmf", params={"lr": 5}).remedy() == "lower the learning rate (lr=5)"
-    assert build_method("popularity").remedy() == "lower what is large among its parameters"
+    assert remedy_of(build_method("fedmf", params={"lr": 5})) == "lower the learning rate (lr=5)"
+    assert remedy_of(build_method("popularity")) == "lower what is large among its parameters"
 
 
 def test_one_upload_that_is_not_finite_is_enough() -> None:
     class Broken(Method):
-        name = "broken"
+        info = MethodInfo("broken")
 
         def local(self, state, down, chunk, round):  # type: ignore[no-untyped-def]
             value = torch.zeros(len(chunk.clients), 3, dtype=chunk.world.dtype)
@@ -101,7 +102,7 @@ def test_a_run_that_diverges_before_any_round_was_chosen_is_refused():
 class Exploding(FedMF):
     """Takes a step that is too large in its fourth round."""
 
-    name = "exploding"
+    info = MethodInfo("exploding")
 
     def local(self, state, down, chunk, round):  # type: ignore[no-untyped-def]
         return FedMF.local(replace(self, lr=1e30) if round == 3 else self, state, down, chunk, round)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedrec.federation.linear_kernels import saturated_slopes
-from fedrec.federation.losses import bce, bce_slope
+from fedrec.kernels.linear import saturated_slopes
+from fedrec.training.losses import bce, bce_slope
 
 LOGITS = torch.cat([torch.arange(-40, 40.125, 0.125), torch.tensor([-1000.0, -90.0, 90.0, 1000.0])])
 

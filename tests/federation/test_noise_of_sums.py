@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 
 from fedrec.federation import wire
-from fedrec.federation.basket import Basket
-from fedrec.federation.contract import Down, Each, Mean, Reduction, Rows, Sum, World
+from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.contract import Down, Gather, Mean, Reduction, Rows, Sum, World
 from fedrec.federation.stages import Clip, Gaussian, Laplace, Quantise, Stage
 from fedrec.federation.wire import Wire
 from fedrec.methods import FedMF
@@ -26,10 +26,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def received(stages: list[Stage], kind: type, value: torch.Tensor | Rows, round: int = 0) -> torch.Tensor:
-    basket, door = Basket(), Wire(World(items=SHAPE[0], clients=CLIENTS, dtype=torch.float64), stages)
+    accumulator, door = Accumulator(), Wire(World(items=SHAPE[0], clients=CLIENTS, dtype=torch.float64), stages)
     for k in range(CLIENTS):
-        door.send_up({"x": kind(value[[k]])}, Down(), np.array([k]), "all", round, basket)
-    return door.collect(basket, round)["x"]
+        door.send_up({"x": kind(value[[k]])}, Down(), np.array([k]), "all", round, accumulator)
+    return door.collect(accumulator, round)["x"]
 
 
 @pytest.mark.parametrize("kind", [Sum, Mean])
@@ -65,7 +65,7 @@ def test_chunks_do_not_matter(at_once: None) -> None:
 @pytest.mark.parametrize(
     ("reduction", "stages"),
     [
-        (Each(torch.zeros(1, 4)), [Laplace(1.0)]),
+        (Gather(torch.zeros(1, 4)), [Laplace(1.0)]),
         (Mean(torch.zeros(1, 4), weight=torch.ones(1)), [Laplace(1.0)]),
         (Sum(torch.zeros(1, 4, dtype=torch.int64)), [Laplace(1.0)]),
         (Sum(torch.zeros(1, 4)), [Laplace(1.0), Quantise(8)]),
@@ -75,15 +75,15 @@ def test_chunks_do_not_matter(at_once: None) -> None:
 def test_where_more_than_a_plain_sum_is_seen_every_client_draws(
     at_once: None, reduction: Reduction, stages: list[Stage]
 ) -> None:
-    basket, door = Basket(), Wire(World(items=4, clients=1), stages)
-    door.send_up({"x": reduction}, Down(), np.array([0]), "all", 0, basket)
-    assert not basket.owed
+    accumulator, door = Accumulator(), Wire(World(items=4, clients=1), stages)
+    door.send_up({"x": reduction}, Down(), np.array([0]), "all", 0, accumulator)
+    assert not accumulator.owed
 
 
 def test_few_draws_are_every_clients_own() -> None:
-    basket, door = Basket(), Wire(World(items=4, clients=1), [Laplace(1.0)])
-    door.send_up({"x": Sum(torch.zeros(1, 4))}, Down(), np.array([0]), "all", 0, basket)
-    assert not basket.owed
+    accumulator, door = Accumulator(), Wire(World(items=4, clients=1), [Laplace(1.0)])
+    door.send_up({"x": Sum(torch.zeros(1, 4))}, Down(), np.array([0]), "all", 0, accumulator)
+    assert not accumulator.owed
 
 
 @pytest.mark.parametrize("order", [("late", "own"), ("own", "late")])
@@ -93,13 +93,13 @@ def test_a_cohort_that_draws_its_own_noise_takes_nothing_from_one_whose_noise_wa
     """Three clients send a plain sum; a fourth, of another shape, sends something beside it: 2 = sqrt(3 + 1)."""
     found = []
     for round in range(10):
-        basket, door = Basket(), Wire(World(items=SHAPE[0], clients=4, dtype=torch.float64), [Gaussian(1.0)])
+        accumulator, door = Accumulator(), Wire(World(items=SHAPE[0], clients=4, dtype=torch.float64), [Gaussian(1.0)])
         zeros = torch.zeros(3, *SHAPE, dtype=torch.float64)
         sent: dict[str, tuple[dict[str, Reduction], np.ndarray]] = {
             "late": ({"x": Sum(zeros)}, np.arange(3)),
-            "own": ({"x": Sum(zeros[:1]), "y": Each(zeros[:1, 0])}, np.array([3])),
+            "own": ({"x": Sum(zeros[:1]), "y": Gather(zeros[:1, 0])}, np.array([3])),
         }
         for cohort in order:
-            door.send_up(sent[cohort][0], Down(), sent[cohort][1], cohort, round, basket)
-        found.append(door.collect(basket, round)["x"])
+            door.send_up(sent[cohort][0], Down(), sent[cohort][1], cohort, round, accumulator)
+        found.append(door.collect(accumulator, round)["x"])
     assert float(torch.stack(found).std()) == pytest.approx(2.0, rel=0.02)

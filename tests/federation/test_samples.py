@@ -13,10 +13,10 @@ from scipy import stats
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk, ClientData, Forbidden, Pool
 from fedrec.federation.contract import World
-from fedrec.federation.kernels import draw_negatives, permutation
-from fedrec.federation.samples import Samples, negatives
+from fedrec.kernels.mf import draw_negatives, permutation
 from fedrec.random import SWAPS, Purpose, fold, stream
 from fedrec.testing import tiny_world
+from fedrec.training.samples import Samples, negatives
 
 ROUND = 3
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import Folded, Rows, World
-from fedrec.federation.samples import Samples
+from fedrec.federation.contract import PartialSum, Rows, World
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.training import Fitted, LocalTraining
 from fedrec.methods import FedMF, Local
 from fedrec.testing import tiny_world
+from fedrec.training.local_training import Fitted, LocalTraining
+from fedrec.training.samples import Samples
 
 MF = LocalTraining(dim=4, init_std=0.3, batch=16, lr=0.5)
 
@@ -99,7 +99,7 @@ def assert_same_from_a_common_start(method: LocalTraining, data: ClientData) -> 
     left = [torch.zeros(12, data.world.items, method.dim, dtype=torch.float64) for _ in range(2)]
     compiled, plain = (fit_network(method, data, c, left=left[c]) for c in (True, False))
     assert_same_network(compiled, plain)
-    assert isinstance(compiled[0].table, Folded), "the kernel was not used"
+    assert isinstance(compiled[0].table, PartialSum), "the kernel was not used"
     assert isinstance(plain[0].table, Rows)
     assert torch.allclose(left[True], left[False], atol=1e-12)
     weight = torch.arange(1, 13)[:, None, None]
@@ -176,7 +176,7 @@ def test_a_network_that_diverged_shows():
 
 def test_what_the_network_kernel_lacks_is_left_to_torch():
     data = tiny_world()
-    assert isinstance(fit_network(NCF, data, compiled=True)[0].table, Folded)
+    assert isinstance(fit_network(NCF, data, compiled=True)[0].table, PartialSum)
     assert isinstance(fit_network(replace(NCF, pulling=0.1), data, compiled=True)[0].table, Rows)
     assert isinstance(fit_network(replace(NCF, backbone="neumf"), data, compiled=True)[0].table, Rows)
 
@@ -221,7 +221,7 @@ def test_folding_is_not_used_where_single_uploads_are_needed():
 
 
 def test_integer_rates_do_not_compile_the_kernel_again():
-    from fedrec.federation.kernels import train_clients
+    from fedrec.kernels.mf import train_clients
 
     data = tiny_world()
     fit(MF, everyone(data))
@@ -239,7 +239,7 @@ def test_nothing_to_train_on(compiled, silos):
     chunk = data.chunk(np.array([data.world.clients - 1]), foldable=True)
     fitted = fit(MF, chunk)
     assert torch.equal(fitted.user, MF.init_users(data.world, chunk.users))
-    changed = fitted.table.total if isinstance(fitted.table, Folded) else fitted.table.value
+    changed = fitted.table.total if isinstance(fitted.table, PartialSum) else fitted.table.value
     assert not changed.any()
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedrec.federation.triples import Triples
 from fedrec.testing import tiny_world
+from fedrec.training.triples import Triples
 
 DATA = tiny_world(silos=(5, 4, 3), empty=True)
 EVERYONE = DATA.chunk(np.arange(3))

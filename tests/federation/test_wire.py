@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedrec.errors import FedrecError
-from fedrec.federation.basket import Basket
-from fedrec.federation.contract import Down, Each, Folded, Mean, Reduction, Rows, Sum, Tensors, World
+from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Tensors, World
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip, Gaussian, Laplace, Place, Quantise, Stage, SumGaussian, parse_stages
 from fedrec.federation.wire import Wire
@@ -42,10 +42,10 @@ def staged(stages: list[Stage], payload: dict[str, Reduction], down: Down, clien
            memory: int = 1 << 30) -> Tensors:  # fmt: skip
     """What the server sees of every client's upload, by client."""
     here = np.arange(3) if clients is None else clients
-    basket = Basket()
+    accumulator = Accumulator()
     wire = Wire(world(), stages, memory)
-    wire.send_up({name: Each(r.value) for name, r in payload.items()}, down, here, "all", 0, basket)
-    ups = basket.ups(torch.float64)
+    wire.send_up({name: Gather(r.value) for name, r in payload.items()}, down, here, "all", 0, accumulator)
+    ups = accumulator.ups(torch.float64)
     return {name: ups.stacked(name)[1] for name in payload}
 
 
@@ -96,8 +96,8 @@ class TestBytes:
         stages = [Quantise(3)]
         wire = Wire(world(), stages)
         payload: dict[str, Reduction] = {"item": Mean(sparse()), "vector": Sum(generated(3, 5)),
-                                         "id": Each(torch.arange(3))}  # fmt: skip
-        wire.send_up(payload, Down(), np.arange(3), "all", 0, Basket())
+                                         "id": Gather(torch.arange(3))}  # fmt: skip
+        wire.send_up(payload, Down(), np.arange(3), "all", 0, Accumulator())
         assert wire.ledger.up.tolist() == [(12 * 3 + 7) // 8 + 8 * 6 + (5 * 3 + 7) // 8 + 8 + 8] * 3
 
     def test_noise_and_clip_do_not_change_the_size(self):
@@ -219,9 +219,9 @@ class TestNoise:
         payload: dict[str, Reduction] = {"x": Mean(generated(3, 4), torch.tensor([1.0, 5.0, 2.0]).double())}
         means = []
         for memory in (1, 1 << 30):
-            basket = Basket()
-            Wire(world(), [stage(1.0)], memory).send_up(payload, Down(), np.arange(3), "all", 0, basket)
-            means.append(basket.ups(torch.float64).reduced)
+            accumulator = Accumulator()
+            Wire(world(), [stage(1.0)], memory).send_up(payload, Down(), np.arange(3), "all", 0, accumulator)
+            means.append(accumulator.ups(torch.float64).reduced)
         assert_close(means[0], means[1], 1e-12, "one client at a time")
 
     def test_a_noisy_run_does_not_depend_on_chunks(self, stage, law, spread):
@@ -239,9 +239,9 @@ def test_two_noise_stages_on_one_upload_are_independent(text, spread, late, monk
     """Drawn from one stream they would add up: 2 in place of sqrt(2)."""
     if late:
         monkeypatch.setattr("fedrec.federation.wire.DRAWS", 0)
-    wire, basket = Wire(world(items=4000), parse_stages(text)), Basket()
-    wire.send_up({"x": Sum(torch.zeros(3, 4000, 2).double())}, Down(), np.arange(3), "all", 0, basket)
-    assert float(wire.collect(basket, 0)["x"].std()) == pytest.approx(spread * 3**0.5, rel=0.03)
+    wire, accumulator = Wire(world(items=4000), parse_stages(text)), Accumulator()
+    wire.send_up({"x": Sum(torch.zeros(3, 4000, 2).double())}, Down(), np.arange(3), "all", 0, accumulator)
+    assert float(wire.collect(accumulator, 0)["x"].std()) == pytest.approx(spread * 3**0.5, rel=0.03)
 
 
 def test_one_noise_on_an_upload_draws_what_it_always_drew():
@@ -259,7 +259,7 @@ class TestQuantise:
     @given(st.integers(1, 16), st.integers(0, 1000), st.floats(1e-3, 1e3))
     def test_error_is_half_a_step_of_the_rows_range(self, bits, seed, scale):
         rows = scale * generated(3, 5, 8, seed=seed)
-        found = staged([Quantise(bits)], {"x": Each(rows)}, Down())["x"]
+        found = staged([Quantise(bits)], {"x": Gather(rows)}, Down())["x"]
         step = (rows.amax(-1, keepdim=True) - rows.amin(-1, keepdim=True)) / (2**bits - 1)
         assert bool(((found - rows).abs() <= step / 2 * (1 + 1e-9)).all())
         assert all(len(row.unique()) <= 2**bits for row in found.reshape(-1, 8))
@@ -268,14 +268,14 @@ class TestQuantise:
 
     def test_a_constant_row_stays(self):
         rows = torch.full((3, 2, 4), 0.7, dtype=torch.float64)
-        assert torch.equal(staged([Quantise(2)], {"x": Each(rows)}, Down())["x"], rows)
+        assert torch.equal(staged([Quantise(2)], {"x": Gather(rows)}, Down())["x"], rows)
 
     @pytest.mark.parametrize("shape", [(3,), (3, 1), (3, 4), (3, 2, 4)])
     def test_clients_do_not_share_a_range(self, shape):
         value = generated(*shape)
-        together = staged([Quantise(2)], {"x": Each(value)}, Down())["x"]
+        together = staged([Quantise(2)], {"x": Gather(value)}, Down())["x"]
         for k in range(3):
-            alone = staged([Quantise(2)], {"x": Each(value[k : k + 1])}, Down(), np.array([k]))["x"]
+            alone = staged([Quantise(2)], {"x": Gather(value[k : k + 1])}, Down(), np.array([k]))["x"]
             assert torch.equal(alone[0], together[k])
 
 
@@ -338,9 +338,9 @@ class TestReductions:
     weight = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
 
     def reduced(self, reduction: Reduction, pieces: bool = False) -> torch.Tensor:
-        basket = Basket()
-        basket.add({"x": reduction}, np.arange(3), "all")
-        return basket.ups(torch.float64)["x"]
+        accumulator = Accumulator()
+        accumulator.add({"x": reduction}, np.arange(3), "all")
+        return accumulator.ups(torch.float64)["x"]
 
     @pytest.mark.parametrize("make", [Sum, Mean])
     def test_sparse_tables_fold_as_dense_ones(self, make):
@@ -348,7 +348,7 @@ class TestReductions:
         expected = rows.dense().sum(0) if make is Sum else rows.dense().mean(0)
         assert torch.allclose(self.reduced(make(rows)), expected, atol=1e-12)
         assert torch.allclose(self.reduced(make(rows.dense())), expected, atol=1e-12)
-        folded = Folded(rows.base, (rows.dense() - rows.base).sum(0), 3)
+        folded = PartialSum(rows.base, (rows.dense() - rows.base).sum(0), 3)
         assert torch.allclose(self.reduced(make(folded)), expected, atol=1e-12)
 
     def test_weighted_mean(self):
@@ -357,23 +357,23 @@ class TestReductions:
         expected = (dense[0] + 5 * dense[1]) / 6
         assert torch.allclose(self.reduced(Mean(rows, self.weight)), expected, atol=1e-12)
         assert torch.allclose(self.reduced(Mean(dense, self.weight)), expected, atol=1e-12)
-        folded = Folded(rows.base, torch.tensordot(self.weight, dense - rows.base, dims=1), 3)
+        folded = PartialSum(rows.base, torch.tensordot(self.weight, dense - rows.base, dims=1), 3)
         assert torch.allclose(self.reduced(Mean(folded, self.weight)), expected, atol=1e-12)
 
     def test_chunks_of_unequal_weight(self):
         """The mean over chunks is that over clients, not that of the chunks' means."""
         value, weight = generated(3, 4), torch.tensor([1.0, 2.0, 7.0], dtype=torch.float64)
-        basket = Basket()
-        basket.add({"x": Mean(value[:2], weight[:2])}, np.array([0, 1]), "all")
-        basket.add({"x": Mean(value[2:], weight[2:])}, np.array([2]), "all")
-        assert torch.allclose(basket.ups(torch.float64)["x"], torch.tensordot(weight, value, dims=1) / 10)
+        accumulator = Accumulator()
+        accumulator.add({"x": Mean(value[:2], weight[:2])}, np.array([0, 1]), "all")
+        accumulator.add({"x": Mean(value[2:], weight[2:])}, np.array([2]), "all")
+        assert torch.allclose(accumulator.ups(torch.float64)["x"], torch.tensordot(weight, value, dims=1) / 10)
 
     def test_each_keeps_clients_apart_and_in_order(self):
         value = generated(3, 4)
-        basket = Basket()
-        basket.add({"x": Each(value[[2]])}, np.array([8]), "all")
-        basket.add({"x": Each(value[[0, 1]])}, np.array([3, 5]), "all")
-        ids, stacked = basket.ups(torch.float64).stacked("x")
+        accumulator = Accumulator()
+        accumulator.add({"x": Gather(value[[2]])}, np.array([8]), "all")
+        accumulator.add({"x": Gather(value[[0, 1]])}, np.array([3, 5]), "all")
+        ids, stacked = accumulator.ups(torch.float64).stacked("x")
         assert ids.tolist() == [3, 5, 8]
         assert torch.equal(stacked, value)
 
@@ -398,18 +398,18 @@ WHOLE_ROWS = Rows(torch.zeros(6, 1, dtype=torch.int64), torch.arange(3), torch.a
     [
         ("gaussian=1", {"x": Mean(generated(3, 4))}, {}),
         ("gaussian=1", {"x": Mean(generated(3, 4), WEIGHTS)}, {"the weights of 'x'": 3 * 8}),
-        ("gaussian=1", {"x": Each(generated(3, 4)), "n": Each(COUNTS)}, {"'n'": 3 * 8}),
-        ("gaussian=1", {"x": Each(generated(3, 4), torch.tensor([1, 4, 2]))}, {"the lengths of 'x'": 3 * 8}),
-        ("gaussian=1", {"n": Each(COUNTS, torch.ones(3).int())}, {"'n'": 3 * 8, "the lengths of 'n'": 3 * 8}),
+        ("gaussian=1", {"x": Gather(generated(3, 4)), "n": Gather(COUNTS)}, {"'n'": 3 * 8}),
+        ("gaussian=1", {"x": Gather(generated(3, 4), torch.tensor([1, 4, 2]))}, {"the lengths of 'x'": 3 * 8}),
+        ("gaussian=1", {"n": Gather(COUNTS, torch.ones(3).int())}, {"'n'": 3 * 8, "the lengths of 'n'": 3 * 8}),
         ("gaussian=1", {"n": Sum(WHOLE_ROWS)}, {"'n'": 3 * 6 * 8}),
         ("gaussian=1", {"n": Mean(COUNTS > 3, WEIGHTS)}, {"'n'": 3, "the weights of 'n'": 3 * 8}),
-        ("gaussian=1", {"x": Each(generated(3, 4) + 0j)}, {"'x'": 3 * 4 * 16}),
-        ("laplace:x=1", {"x": Each(generated(3, 4)), "y": Sum(sparse())}, {"'y'": 3 * 12 * 8}),
-        ("laplace:x=1,laplace:y=1", {"x": Each(generated(3, 4)), "y": Sum(sparse())}, {}),
-        ("clip=1,quantise=8", {"x": Each(generated(3, 4))}, {"'x'": 3 * (4 + 8)}),
+        ("gaussian=1", {"x": Gather(generated(3, 4) + 0j)}, {"'x'": 3 * 4 * 16}),
+        ("laplace:x=1", {"x": Gather(generated(3, 4)), "y": Sum(sparse())}, {"'y'": 3 * 12 * 8}),
+        ("laplace:x=1,laplace:y=1", {"x": Gather(generated(3, 4)), "y": Sum(sparse())}, {}),
+        ("clip=1,quantise=8", {"x": Gather(generated(3, 4))}, {"'x'": 3 * (4 + 8)}),
         ("clip=1,sum-gaussian=1", {"x": Sum(generated(3, 4)), "y": Sum(sparse())}, {}),
         ("clip=1,sum-gaussian=1", {"x": Sum(generated(3, 4)), "n": Sum(COUNTS)}, {"'n'": 3 * 8}),
-        ("clip=1,sum-gaussian=1", {"x": Each(generated(3, 4))}, {"'x'": 3 * 4 * 8}),
+        ("clip=1,sum-gaussian=1", {"x": Gather(generated(3, 4))}, {"'x'": 3 * 4 * 8}),
     ],
 )
 def test_what_no_noise_reaches_counts_as_unprotected(
@@ -417,19 +417,19 @@ def test_what_no_noise_reaches_counts_as_unprotected(
 ) -> None:
     """Every kind of upload and every part of it: weights, lengths, whole numbers, what a name leaves out."""
     wire = Wire(world(), parse_stages(stages))
-    wire.send_up(payload, Down(), np.arange(3), "all", 0, Basket())
+    wire.send_up(payload, Down(), np.arange(3), "all", 0, Accumulator())
     assert wire.ledger.unprotected == open_to_all
-    wire.send_up(payload, Down(), np.arange(3), "all", 1, Basket())
+    wire.send_up(payload, Down(), np.arange(3), "all", 1, Accumulator())
     assert wire.ledger.unprotected == {part: 2 * size for part, size in open_to_all.items()}, "of all rounds"
 
 
 def test_the_size_of_a_message_tells_as_much_as_a_length() -> None:
-    wire, basket = Wire(world(), [Gaussian(1.0)]), Basket()
+    wire, accumulator = Wire(world(), [Gaussian(1.0)]), Accumulator()
     for client in range(3):
-        wire.send_up({"x": Each(generated(1, 1 + client))}, Down(), np.array([client]), "all", 0, basket)
+        wire.send_up({"x": Gather(generated(1, 1 + client))}, Down(), np.array([client]), "all", 0, accumulator)
     assert wire.ledger.unprotected == {"the size of 'x'": 2 * 8}
     for cohort in ("wide", "narrow"):  # what a cohort sends is known to all
-        wire.send_up({"x": Each(generated(1, 2 + len(cohort)))}, Down(), np.array([0]), cohort, 1, basket)
+        wire.send_up({"x": Gather(generated(1, 2 + len(cohort)))}, Down(), np.array([0]), cohort, 1, accumulator)
     assert wire.ledger.unprotected == {"the size of 'x'": 2 * 8}
 
 
@@ -450,11 +450,11 @@ def test_the_ledger_counts_how_often_each_client_uploaded() -> None:
 
 
 def test_uploads_of_different_lengths_are_filled_up():
-    basket = Basket()
+    accumulator = Accumulator()
     for clients, width in ((np.array([4]), 2), (np.array([0, 2]), 3)):
         value = torch.ones(len(clients), 2, width)
-        basket.add({"x": Each(value), "n": Each(torch.from_numpy(clients))}, clients, "all")
-    ups = basket.ups(torch.float64)
+        accumulator.add({"x": Gather(value), "n": Gather(torch.from_numpy(clients))}, clients, "all")
+    ups = accumulator.ups(torch.float64)
     ids, found = ups.stacked("x")
     assert ids.tolist() == [0, 2, 4]
     assert found.sum(-1).tolist() == [[3, 3], [3, 3], [2, 2]]

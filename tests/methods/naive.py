@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.federation.samples import Samples
-from fedrec.federation.training import LocalTraining
+from fedrec.training.local_training import LocalTraining
+from fedrec.training.samples import Samples
 
 # One epoch of plain steps from a normal start, where a method's own defaults would take ten of Adam.
 SGD = {"optimiser": "sgd", "epochs": 1, "init": "normal", "weight_decay_dense": 0.0}

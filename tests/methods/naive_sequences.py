@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.samples import negatives
-from fedrec.federation.sequences import SequenceSamples
-from fedrec.federation.training import LocalTraining
 from fedrec.methods import CentralSASRec
 from fedrec.models import SASRec
+from fedrec.training.local_training import LocalTraining
+from fedrec.training.samples import negatives
+from fedrec.training.sequences import SequenceSamples
 from methods import naive
 
 

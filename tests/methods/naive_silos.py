@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.federation.silo_training import SiloTraining
-from fedrec.federation.triples import Triples
+from fedrec.training.silo_training import SiloTraining
+from fedrec.training.triples import Triples
 
 
 class Silo(nn.Module):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedrec.methods import aggregation
-from fedrec.methods.aggregation import (
+from fedrec.methods.mixture import aggregation
+from fedrec.methods.mixture.aggregation import (
     complementarity,
     composite_weights,
     first_scores,

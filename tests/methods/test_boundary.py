@@ -6,14 +6,16 @@ import pytest
 import torch
 
 from fedrec.experiment.params import build_method
-from fedrec.federation.contract import Down, Each
+from fedrec.federation.contract import Down, Gather
 from fedrec.methods import methods
-from fedrec.methods.cs_pfedrec import CsPFedRec
-from fedrec.methods.fedmvmf import FedMVMF
-from fedrec.methods.ifedrec import IFedRec
+from fedrec.methods.cold.cs_pfedrec import CsPFedRec
+from fedrec.methods.cold.fedmvmf import FedMVMF
+from fedrec.methods.cold.ifedrec import IFedRec
 from fedrec.testing import require_attributes_stay, tiny_world
 
-SAYING_SO = [name for name, cls in methods().items() if cls.attributes == "server" and not cls.centralised]
+SAYING_SO = [
+    name for name, cls in methods().items() if cls().disclosure.attributes == "server" and not cls.info.centralised
+]
 SMALL = {"ifedrec": {"dim": 4, "batch": 16, "lr": 0.1, "rate_scale": 0.2, "align": 5.0}}
 
 
@@ -64,14 +66,14 @@ class OffersNeighbours(CsPFedRec):
 class UploadsItems(FedMVMF):
     def local(self, state, down, chunk, round):
         state, payload = super().local(state, down, chunk, round)
-        return state, payload | {"mine": Each(torch.from_numpy(chunk.matrix().toarray()))}
+        return state, payload | {"mine": Gather(torch.from_numpy(chunk.matrix().toarray()))}
 
 
 class UploadsMarkedRows(FedMVMF):
     def local(self, state, down, chunk, round):
         state, payload = super().local(state, down, chunk, round)
         marks = torch.from_numpy(chunk.matrix().toarray())[..., None].expand(-1, -1, self.dim)
-        return state, payload | {"mine": Each(marks.contiguous())}
+        return state, payload | {"mine": Gather(marks.contiguous())}
 
 
 LEAKS = {

@@ -14,7 +14,7 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Gaussian, Laplace, Quantise, parse_stages
 from fedrec.methods import FedCA
-from fedrec.methods.aggregation import complementarity
+from fedrec.methods.mixture.aggregation import complementarity
 from fedrec.privacy.accountant import guarantee
 from fedrec.testing import run, tiny_world
 
@@ -115,7 +115,7 @@ def uploads(method, stages):
 
     class Kept(FedCA):
         def aggregate(self, server, ups, round):
-            kept.update({name: ups.stacked(name)[1] for name in ups.each})
+            kept.update({name: ups.stacked(name)[1] for name in ups.gathered})
             return super().aggregate(server, ups, round)
 
     own = {field.name: getattr(method, field.name) for field in fields(method)}

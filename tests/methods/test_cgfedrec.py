@@ -11,16 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.observers import observer_of
+from fedrec.experiment.observers.labels import label_agreement
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Laplace
 from fedrec.methods import Local, PFedRec
-from fedrec.methods.cgfedrec import CGFedRec, label_agreement
-from fedrec.methods.kmeans import kmeans, random_labels
+from fedrec.methods.cluster.cgfedrec import CGFedRec
+from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.samples import Samples
 from methods import naive
 from methods.test_contrast import LABELS, TABLE, plain
 
@@ -198,12 +200,12 @@ def test_noise_reaches_the_labels_alone():
     clean, noised = Simulator(method, data), Simulator(method, data, (Laplace(5.0),))
     clean.round(0)
     noised.round(0)
-    assert torch.equal(clean.homes[0].state.per_client["item"], noised.homes[0].state.per_client["item"])
+    assert torch.equal(clean.cohorts[0].state.per_client["item"], noised.cohorts[0].state.per_client["item"])
     assert not torch.allclose(clean.server["item"], noised.server["item"], atol=0.5)
     assert label_agreement(clean, 0) == 1
     assert label_agreement(noised, 0) < 0.8
-    assert noised.method.insight(noised, 0) == {"label_agreement": label_agreement(noised, 0)}
-    assert not clean.method.insight(clean, 0), "without noise there is nothing to compare"
+    assert observer_of(noised.method).figures(noised, 0) == {"label_agreement": label_agreement(noised, 0)}
+    assert not observer_of(clean.method).figures(clean, 0), "without noise there is nothing to compare"
     assert noised.wire.ledger.up.sum() == clean.wire.ledger.up.sum()
 
 

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.cofedrec import CLIENT, CLUSTER, CoFedRec, elbow
-from fedrec.methods.kmeans import kmeans
-from fedrec.methods.local import Local
+from fedrec.methods.cluster.cofedrec import CLIENT, CLUSTER, CoFedRec, elbow
+from fedrec.methods.cluster.kmeans import kmeans
+from fedrec.methods.reference.local import Local
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.samples import Samples
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "item_rate_scale": 0.1}
 
@@ -141,8 +141,8 @@ def test_one_client_is_local(silo):
 
 
 class Nobody(CoFedRec):
-    def answered(self, server, plan, round):
-        return plan.train[:0]
+    def answer(self, server, plan, arrived, round):
+        return None
 
 
 def test_without_group_and_contrast_it_is_local():
@@ -158,7 +158,7 @@ def test_only_the_group_is_replaced_and_pays():
         simulator.round(round)
         group = simulator.server["group"].numpy()
         paid += (40 if round else 0) + group * 40 * 4 * 4  # a byte per label, a table
-        own = simulator.homes[0].state.per_client["item"]
+        own = simulator.cohorts[0].state.per_client["item"]
         same = (own == simulator.server["item"]).all(2).all(1).numpy()
         assert np.array_equal(same, group)
         assert 0 < group.sum() < 12

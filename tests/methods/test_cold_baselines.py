@@ -14,14 +14,14 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method, participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import CsFedNCF, CsMF, CsNCF, CsPFedRec, FedDCN, FedMVMF, FedVBPR, IFedRecLAN, methods
-from fedrec.methods.content import neighbour_rows, neighbours, with_neighbours
-from fedrec.methods.feddcn import CROSS, crossed
-from fedrec.methods.fedmvmf import attribute_factors, cold_factors, user_factors
-from fedrec.methods.fedvbpr import VBPR
+from fedrec.methods.cold.content import neighbour_rows, neighbours, with_neighbours
+from fedrec.methods.cold.feddcn import CROSS, crossed
+from fedrec.methods.cold.fedmvmf import attribute_factors, cold_factors, user_factors
+from fedrec.methods.cold.fedvbpr import VBPR
 from fedrec.testing import MethodTests, tiny_world
+from fedrec.training.samples import Samples
 from methods import naive
 from methods.cold import COLD, attributes, saturates, with_attributes
 from methods.test_pfedrec import reference as pfedrec_reference
@@ -106,7 +106,7 @@ class TestLinearLAN(ContentTests):
 
 class TestSaturatedLAN(ContentTests):
     tolerance = 1e-4  # of single precision, after steps that go far
-    method = with_attributes(IFedRecLAN, **SMALL, **IFedRecLAN.presets["released"], lr=6.0)
+    method = with_attributes(IFedRecLAN, **SMALL, **IFedRecLAN.info.presets["released"], lr=6.0)
 
     def test_some_scores_saturate(self) -> None:
         saturates(self.method, self.data(), self.rounds)
@@ -162,7 +162,7 @@ class TestSaturatedCsPFedRec(TestCsPFedRec):
     layouts = ("devices",)
     tolerance = 1e-4  # of single precision, after steps that go far
     rounds = 2
-    method = with_attributes(CsPFedRec, **SMALL, **CsPFedRec.presets["released"], lr=20.0, item_rate_scale=0.02,
+    method = with_attributes(CsPFedRec, **SMALL, **CsPFedRec.info.presets["released"], lr=20.0, item_rate_scale=0.02,
                              neighbours=3)  # fmt: skip
 
     def test_some_scores_saturate(self) -> None:
@@ -290,13 +290,13 @@ def test_neighbours_by_hand():
     assert torch.equal(rows, torch.tensor([[1.5, 1], [0, 1]], dtype=D))
 
 
-@pytest.mark.parametrize("name", [name for name, cls in methods().items() if cls.attributes != "none"])
+@pytest.mark.parametrize("name", [name for name, cls in methods().items() if cls().disclosure.attributes != "none"])
 def test_new_items_are_scored_and_can_be_added(name):
     """Also after training; items with equal attributes tie exactly; without attributes it says what is missing."""
     cls = methods()[name]
     small = {"dim": 4} | ({"align": 0.0} if name == "ifedrec" else {})
     method = build_method(name, params=small)
-    data = tiny_world(silos=(12,)) if cls.centralised else tiny_world()
+    data = tiny_world(silos=(12,)) if cls.info.centralised else tiny_world()
     with pytest.raises(FedrecError, match="needs item attributes"):
         Simulator(method, data)
     x = attributes(data.world)

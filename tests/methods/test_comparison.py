@@ -33,7 +33,7 @@ def test_all_train_alike(name):
     assert torch.equal(method.init_items(tiny_world().world), own.init_items(tiny_world().world))
     if name != "local":
         assert len(method.plan(tiny_world().world, method.init_server(tiny_world().world), 0).uploads()) == 7
-    if "ncf" in method.backbones:
+    if "ncf" in method.info.backbones:
         assert build_method(name, preset="fedca", backbone="ncf").rates() == own.rates()
 
 
@@ -93,7 +93,7 @@ def test_early_exit_stops_clients_one_by_one(optimiser):
         assert torch.allclose(both[0].server["item"], both[1].server["item"], atol=1e-10)
         chunk = both[0].data.chunk(np.arange(12))
         some.local(
-            both[0]._take(both[0].homes[0], np.arange(12)), some.broadcast(both[0].server, chunk.clients, 1), chunk, 1
+            both[0]._take(both[0].cohorts[0], np.arange(12)), some.broadcast(both[0].server, chunk.clients, 1), chunk, 1
         )
         seen.append(chunk.observed["loss"][1] / chunk.sample_counts().sum())
     assert seen[0] == 8
@@ -103,7 +103,7 @@ def test_early_exit_stops_clients_one_by_one(optimiser):
 
 def test_early_exit_looks_at_the_mean_since_the_round_began():
     """Equal losses in the last two epochs are no reason to stop: their running means still move."""
-    from fedrec.federation.training import settled
+    from fedrec.training.local_training import settled
 
     means = torch.tensor([0.70, 0.60, 0.59, 0.59]).double().cumsum(0) / torch.arange(1, 5)
     assert torch.allclose(means, torch.tensor([0.70, 0.65, 0.63, 0.62]).double())

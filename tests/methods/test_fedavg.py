@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedrec
-from fedrec.federation.basket import Basket
+from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, Mean, Rows
 from fedrec.federation.simulator import Simulator
@@ -126,9 +126,9 @@ def test_summed_steps_against_averaged_tables():
     base = torch.zeros(1, 1, dtype=torch.float64)
     stepped = torch.tensor([[-0.1], [-0.3]], dtype=torch.float64)
     rows = Rows(base, torch.tensor([0, 1]), torch.tensor([0, 0]), stepped, 2)
-    basket = Basket()
-    basket.add({"item": Mean(rows)}, np.array([0, 1]), "all")
-    server = FedMF(dim=1).aggregate({"item": base}, basket.ups(torch.float64), 0)
+    accumulator = Accumulator()
+    accumulator.add({"item": Mean(rows)}, np.array([0, 1]), "all")
+    server = FedMF(dim=1).aggregate({"item": base}, accumulator.ups(torch.float64), 0)
     assert server["item"].item() == pytest.approx(-0.2)
 
 
@@ -144,9 +144,9 @@ def test_summed_gradients_are_averaging_at_a_rate_n_times_larger():
 def test_a_client_that_stays_away_keeps_its_vector():
     data = tiny_world(participation=0.25)
     simulator = Simulator(FedMF(**MF, lr=1.0), data)
-    before = simulator.homes[0].state.per_user["user"].clone()
+    before = simulator.cohorts[0].state.per_user["user"].clone()
     simulator.round(0)
-    moved = (simulator.homes[0].state.per_user["user"] != before).any(1)
+    moved = (simulator.cohorts[0].state.per_user["user"] != before).any(1)
     assert int(moved.sum()) == 3
 
 

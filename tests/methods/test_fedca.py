@@ -15,13 +15,13 @@ from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State
-from fedrec.federation.samples import negatives
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip, Laplace
 from fedrec.methods import FedAvg, FedMF, Local
-from fedrec.methods.aggregation import complementarity, represent
-from fedrec.methods.fedca import FedCA
+from fedrec.methods.mixture.aggregation import complementarity, represent
+from fedrec.methods.mixture.fedca import FedCA
 from fedrec.testing import MethodTests, Watched, assert_close, outcome, run, tiny_world
+from fedrec.training.samples import negatives
 from methods import naive
 
 MF = {"dim": 5, "lr": 0.05, "epochs": 2, "batch": 16, "components": 3}
@@ -146,7 +146,7 @@ class Composite(naive.Federation):
                 listed = chunk.items if method.complementarity == "right-greedy" else np.unique(chunk.items)
                 pictures.append(picture(method, table, listed, drawn))
                 sizes.append(5.0 * len(chunk.items))
-            for u, number in enumerate(plan.receives()):
+            for u, number in enumerate(plan.uploads()):
                 w = mixture(method, u, tables, pictures, sizes, start)
                 mixed = {name: sum(w[v] * held[name] for v, held in enumerate(tensors)) for name in tensors[0]}
                 rho = method.interpolation
@@ -166,11 +166,11 @@ class FedCATests(MethodTests):
 
 
 class TestPaper(FedCATests):
-    method = FedCA(**MF | MANY | FedCA.presets["paper"])
+    method = FedCA(**MF | MANY | FedCA.info.presets["paper"])
 
 
 class TestReleased(FedCATests):
-    method = FedCA(**MF | FedCA.presets["released"] | MANY)
+    method = FedCA(**MF | FedCA.info.presets["released"] | MANY)
 
 
 class TestProximal(FedCATests):
@@ -263,7 +263,6 @@ def test_all_train_and_a_part_is_aggregated():
         assert len(plan.train) == 12
         assert len(plan.uploads()) == 7
         assert np.array_equal(plan.uploads(), np.unique(plan.uploads()))
-        assert np.array_equal(plan.receives(), plan.uploads())
     assert len({tuple(plan.uploads()) for plan in plans}) > 1, "drawn afresh in every round"
     assert len(replace(method, aggregated_fraction=0.01).plan(data.world, {}, 0).uploads()) == 1
     half = method.plan(replace(data.world, participation=0.5), {}, 0)
@@ -286,7 +285,9 @@ def test_who_is_not_aggregated_keeps_its_own_table():
     composite.round(0)
     alone = Simulator(replace(method, interpolation=1.0), data)
     alone.round(0)
-    same = (composite.homes[0].state.per_client["item"] == alone.homes[0].state.per_client["item"]).flatten(1).all(1)
+    same = (
+        (composite.cohorts[0].state.per_client["item"] == alone.cohorts[0].state.per_client["item"]).flatten(1).all(1)
+    )
     outside = np.setdiff1d(np.arange(12), method.plan(data.world, {}, 0).uploads())
     assert torch.equal(same.nonzero().flatten(), torch.from_numpy(outside))
 
@@ -327,7 +328,7 @@ def test_a_checkpoint_fits_a_fresh_simulator(method):
 
 def test_the_released_start_is_common_to_all():
     world = tiny_world().world
-    method = FedCA(**FedCA.presets["released"])
+    method = FedCA(**FedCA.info.presets["released"])
     users = method.init_users(world, np.arange(50))
     assert bool((users == users[0]).all())
     assert float(method.init_items(world).std()) == pytest.approx(1, abs=0.1)
@@ -355,7 +356,7 @@ def test_presets_train_as_published(backbone, preset):
 
 @pytest.mark.parametrize("preset", ["paper", "released"])
 def test_privacy_stages_act_on_every_upload(preset):
-    method = FedCA(**MF | FedCA.presets[preset] | {"aggregated_fraction": 0.5})
+    method = FedCA(**MF | FedCA.info.presets[preset] | {"aggregated_fraction": 0.5})
     for stages in ((Laplace(0.1),), (Clip(1.0), Laplace(0.05))):
         noised = run(method, tiny_world(empty=True), 2, stages=stages)
         assert bool(noised["scores"].isfinite().all())

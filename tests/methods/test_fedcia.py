@@ -15,7 +15,8 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import FedCIA, fedcia
+from fedrec.methods import FedCIA
+from fedrec.methods.silo import fedcia
 from fedrec.models.gfcf import GFCF
 from fedrec.testing import MethodTests, all_scores, run, tiny_world
 from methods.naive_silos import Federation
@@ -189,7 +190,7 @@ def test_networks_and_users_stay_private():
     simulator = Simulator(method, data)
     simulator.round(0)
     assert set(simulator.server) == {"vectors", "values", "tail"}
-    weights = simulator.homes[0].state.per_client["weight0"]
+    weights = simulator.cohorts[0].state.per_client["weight0"]
     assert not torch.equal(weights[0], weights[1])
 
 

@@ -19,7 +19,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, Ups, participants
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
-from fedrec.methods.feddae import DECODER, GATE, OWN, SHARED, FedDAE
+from fedrec.methods.personal.feddae import DECODER, GATE, OWN, SHARED, FedDAE
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 from fedrec.testing import MethodTests, all_scores, assert_close, one_more, run, tiny_world
 
@@ -194,7 +194,7 @@ def test_sizes_are_the_published_ones():
     assert [shapes[f"weight{k}"] for k in range(3)] == [(1682, 768), (768, 512), (512, 512)]
     shapes = FedDAE()._shapes(DECODER, 1682)
     assert [shapes[f"weight{k}"] for k in range(3)] == [(256, 512), (512, 768), (768, 1682)]
-    small = FedDAE(**FedDAE.presets["small"])
+    small = FedDAE(**FedDAE.info.presets["small"])
     assert [small._shapes(OWN, 9)[f"weight{k}"] for k in range(2)] == [(9, 64), (64, 64)]
     assert [small._shapes(DECODER, 9)[f"weight{k}"] for k in range(2)] == [(32, 64), (64, 9)]
     assert small._shapes(GATE, 9)["weight0"] == (9, 32)
@@ -227,7 +227,7 @@ def test_released_has_one_own_encoder_which_the_server_trains():
         before = {name: simulator.server[name].clone() for name in start}
         simulator.round(round)
         assert all(not torch.equal(simulator.server[name], value) for name, value in before.items())
-    assert not simulator.homes[0].state.per_client
+    assert not simulator.cohorts[0].state.per_client
     assert (simulator.wire.ledger.up == 2 * 4 * floats).all()
     down = method.broadcast(simulator.server, np.arange(12), 2)
     scores = method.score(State(), down, data.chunk(np.arange(12)), torch.arange(40))
@@ -249,7 +249,7 @@ def test_half_the_memory_is_nearly_the_same():
     whole, half = (Simulator(FedDAE(**SMALL, half=kind), data) for kind in (False, True))
     for simulator in (whole, half):
         simulator.round(0)
-    kept, rough = whole.homes[0].state.per_client, half.homes[0].state.per_client
+    kept, rough = whole.cohorts[0].state.per_client, half.cohorts[0].state.per_client
     assert all(2 * rough[name].nbytes == value.nbytes for name, value in kept.items())
     assert all(torch.allclose(rough[name].float(), value, atol=0.02) for name, value in kept.items())
 

@@ -14,8 +14,8 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Ups, participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedFast, Local
-from fedrec.methods.fedfast import merge_rows
-from fedrec.methods.perfedrec import cluster
+from fedrec.methods.average.fedfast import merge_rows
+from fedrec.methods.average.perfedrec import cluster
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
@@ -123,10 +123,10 @@ def test_subordinates_follow_and_others_do_not():
     method = FedFast(**MF, clusters=2, user_propagation=True)
     simulator = Simulator(method, data)
     simulator.round(0)
-    label, before = simulator.server["label"].tolist(), simulator.homes[0].state.per_user["user"].clone()
+    label, before = simulator.server["label"].tolist(), simulator.cohorts[0].state.per_user["user"].clone()
     plan = method.plan(data.world, simulator.server, 1)
     simulator.round(1)
-    after = simulator.homes[0].state.per_user["user"]
+    after = simulator.cohorts[0].state.per_user["user"]
     moved = set((after != before).any(1).nonzero().flatten().tolist())
     led = {label[k] for k in plan.train} - {2}
     subordinates = {k for k in range(12) if label[k] in led and k not in plan.train}

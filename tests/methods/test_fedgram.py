@@ -15,8 +15,8 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, World, participants
 from fedrec.federation.stages import Clip, Place
 from fedrec.methods import Ease, FedGram
-from fedrec.methods.gfcf import CentralGFCF
-from fedrec.methods.gram import fading, inverse, next_block, state_block
+from fedrec.methods.closed_form.gram import fading, inverse, next_block, state_block
+from fedrec.methods.reference.gfcf import CentralGFCF
 from fedrec.testing import MethodTests, run, tiny_world
 
 ORDER = {"order": True, "half_life": 2.0, "floor": 0.1, "window": 3, "co": 0.5, "l2": 2.0}
@@ -235,7 +235,7 @@ def test_refuses_what_does_not_fit_together():
 
 
 def test_declares_that_its_sum_must_be_blind():
-    assert FedGram.blind_sum
+    assert FedGram().disclosure.secure_aggregation
 
 
 def test_the_command_line_says_so():
@@ -269,13 +269,13 @@ def test_clipped_uploads_lie_no_further_apart_than_the_noise_is_measured_by(para
     method = FedGram(**params)
     u, v = clipped(method, one, two, clip)
     assert max(float(u.norm()), float(v.norm())) <= clip * (1 + 1e-12)
-    assert float((u - v).norm()) <= method.clips_apart * clip * (1 + 1e-12)
+    assert float((u - v).norm()) <= method.disclosure.sensitivity * clip * (1 + 1e-12)
 
 
 def test_that_bound_is_reached_and_a_sketch_has_none_so_low():
     u, v = clipped(FedGram(), [0, 1], [2, 3, 4], 0.5)
-    assert float((u - v).norm()) == pytest.approx(FedGram().clips_apart * 0.5)
-    assert FedGram(sketch=4).clips_apart == 2.0
+    assert float((u - v).norm()) == pytest.approx(FedGram().disclosure.sensitivity * 0.5)
+    assert FedGram(sketch=4).disclosure.sensitivity == 2.0
 
 
 def test_noise_that_regularisation_nearly_hides_is_not_amplified():

@@ -14,10 +14,10 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.fedrap import FedRAP
+from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.samples import Samples
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "lr_item": 2.0, "epochs": 3, "weight_decay": 0.01}
 
@@ -145,7 +145,7 @@ def test_one_step_by_hand():
                             client_ptr=np.array([0, 1]), negatives=1)  # fmt: skip
     simulator = Simulator(method, data)
     simulator.server["item"] = client.shared.detach().clone()
-    held = simulator.homes[0].state.per_client
+    held = simulator.cohorts[0].state.per_client
     held["own"][0], held["weight0"][0], held["bias0"][0] = client.own.data, client.weight.data, client.bias.data
     log = simulator.round(0)
     assert log.observed["loss"] == pytest.approx(0.403204, abs=1e-6)

@@ -10,18 +10,21 @@ from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.evaluation.groups import by_activity
+from fedrec.experiment.observers import observer_of
+from fedrec.experiment.observers.guidance import gate_means, gates_by_group
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.declarations import OwnNoise
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.training import LocalTraining
 from fedrec.methods import FedMF, Local
-from fedrec.methods.fedrap import FedRAP
-from fedrec.methods.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
-from fedrec.methods.guidance import gate_means, gates_by_group
+from fedrec.methods.personal.fedrap import FedRAP
+from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
+from fedrec.privacy import own_noise
 from fedrec.privacy.accountant import zcdp
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
+from fedrec.training.local_training import LocalTraining
+from fedrec.training.samples import Samples
 from methods import naive
 
 OWN = torch.tensor([[1.0, 0, -1], [0.5, 0.5, 0]], dtype=torch.float64)
@@ -220,11 +223,13 @@ def test_accounting_by_hand():
     rho, epsilon = zcdp(0.1 / 1.0, 1000, 1e-5)
     assert rho == pytest.approx(5)
     assert epsilon == pytest.approx(20.174, abs=0.001)
-    method = FedRKG(dp="gradient", clip=0.1, noise=1.0)
-    assert method.epsilon_zcdp(1000, "add") == pytest.approx(20.174, abs=0.001)
-    assert method.epsilon(1000, "add") < method.epsilon_zcdp(1000, "add"), "exact composition is tighter"
-    assert method.epsilon(1000) > method.epsilon(1000, "add")
-    assert "10 uploads" in FedRKG(dp="output").promise(tiny_world())
+    added = OwnNoise("", scale=1.0, sensitivity=0.1, steps=1000, counted="steps", delta=1e-5)
+    assert own_noise.looser_epsilon(added) == pytest.approx(20.174, abs=0.001)
+    assert own_noise.epsilon(added) < own_noise.looser_epsilon(added), "exact composition is tighter"
+    spent = FedRKG(dp="output", clip=0.1, noise=1.0).noise_spent(tiny_world())
+    assert spent is not None
+    assert (spent.sensitivity, spent.steps) == (0.2, 10), "data are replaced: two uploads lie up to two clips apart"
+    assert "10 uploads" in own_noise.sentence(spent)
 
 
 def numbers(method: LocalTraining, data: ClientData) -> dict[str, float]:
@@ -286,9 +291,9 @@ def test_everybody_is_guided_in_guidance_rounds_alone():
 
 
 def test_never_stops_right_before_guidance():
-    method = FedRKG(interval=100)
-    assert [round for round in range(400) if not method.may_stop(round)] == [98, 198, 298, 398]
-    assert FedRKG(variant="PIE").may_stop(98)
+    observer = observer_of(FedRKG(interval=100))
+    assert [round for round in range(400) if not observer.may_stop(round)] == [98, 198, 298, 398]
+    assert observer_of(FedRKG(variant="PIE")).may_stop(98)
 
 
 def test_before_the_commit():
@@ -314,7 +319,7 @@ def test_gates_by_group():
     for round in range(2):
         simulator.round(round)
     found = gate_means(simulator, labels, np.array([3, 5]))
-    held, user = simulator.homes[0].state.per_client, np.flatnonzero(labels == 2)
+    held, user = simulator.cohorts[0].state.per_client, np.flatnonzero(labels == 2)
     place = [int(np.flatnonzero(data.users == one)[0]) for one in user]
     logits = gate_logits(held["item"], simulator.server["item"], held["gate"], held["gate_bias"])[place][:, [3, 5]]
     assert found[2]["logit"] == pytest.approx(float(logits.mean()))
@@ -324,8 +329,8 @@ def test_gates_by_group():
     everything = gate_means(simulator, labels)
     assert groups["gate warm"] == everything[2]["gate"]
     assert groups["logit cold"] == everything[0]["logit"]
-    assert method.insight(simulator, 1) == groups
-    assert not method.insight(simulator, 0), "gates speak in guidance rounds"
+    assert observer_of(method).figures(simulator, 1) == groups
+    assert not observer_of(method).figures(simulator, 0), "gates speak in guidance rounds"
     with pytest.raises(FedrecError, match="gate=true"):
         gate_means(Simulator(FedRKG(**SMALL, gate=False), data), labels)
 
@@ -335,9 +340,9 @@ def test_noise_on_gradients_falls_on_all_rows():
     data = tiny_world(500, per_user=(40,) * 12)
     method = FedRKG(dim=4, batch=64, lr=0.5, dp="gradient", clip=1e-9, noise=0.2, init_std=0.1)
     simulator = Simulator(method, data)
-    start = simulator.homes[0].state.per_client["item"].clone()
+    start = simulator.cohorts[0].state.per_client["item"].clone()
     simulator.round(0)
-    moved = simulator.homes[0].state.per_client["item"] - start
+    moved = simulator.cohorts[0].state.per_client["item"] - start
     touched = torch.zeros(12, 500, dtype=torch.bool)
     samples = Samples(data.chunk(np.arange(12)), 0, "bce", 64)
     touched[samples.order[samples.owner], samples.item] = True
@@ -355,7 +360,7 @@ def test_noised_uploads_leave_the_own_table_clean():
     for simulator in (clean, noised):
         for round in range(2):
             simulator.round(round)
-    own, seen = clean.homes[0].state.per_client["item"], noised.homes[0].state.per_client
+    own, seen = clean.cohorts[0].state.per_client["item"], noised.cohorts[0].state.per_client
     assert torch.equal(own, seen["item"])
     change = own - FedRKG(**settings).init_items(data.world)
     norm = change.flatten(1).norm(dim=1)[:, None, None]
@@ -379,7 +384,7 @@ def test_patience_waits_for_guidance():
     for interval, end in ((1000, 3), (4, 4)):
         method = FedRKG(**OFTEN | {"interval": interval})
         progress = Progress()
-        rules = Rules(10, patience=2, may_stop=method.may_stop)
+        rules = Rules(10, patience=2, may_stop=observer_of(method).may_stop)
         run_rounds(Simulator(method, tiny_world()), progress, rules, evaluate, lambda: None, lambda log, score: None)
         assert progress.stopped_early
         assert progress.next_round == end

@@ -14,12 +14,12 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.aggregation import cosines
-from fedrec.methods.gpfedrec import GPFedRec
-from fedrec.methods.local import Local
+from fedrec.methods.mixture.aggregation import cosines
+from fedrec.methods.mixture.gpfedrec import GPFedRec
+from fedrec.methods.reference.local import Local
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.samples import Samples
 from methods import naive
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16}
@@ -92,7 +92,7 @@ class TestGPFedRec(GPFedRecTests):
 
 
 class TestGPFedRecReleased(GPFedRecTests):
-    method = GPFedRec(**{**GPFedRec.presets["released"], **NCF}, layers=2, epochs=2)
+    method = GPFedRec(**{**GPFedRec.info.presets["released"], **NCF}, layers=2, epochs=2)
 
 
 class TestGPFedRecMf(GPFedRecTests):
@@ -125,7 +125,7 @@ def test_nearest_neighbours_and_nobody():
 def test_released_clients_copy_one_user_vector():
     """The paper's start from vectors of their own."""
     for preset, distinct in (("released", 1), ("paper", 12)):
-        state = Simulator(build_method("gpfedrec", preset=preset), tiny_world()).homes[0].state
+        state = Simulator(build_method("gpfedrec", preset=preset), tiny_world()).cohorts[0].state
         assert len(state.per_user["user"].unique(dim=0)) == distinct
 
 
@@ -157,7 +157,7 @@ def test_rows_without_samples_approach_the_guide():
     simulator.round(0)
     common, guide = simulator.server["item"].clone(), simulator.server["guide"].clone()
     simulator.round(1)
-    own = simulator.homes[0].state.per_client["item"]
+    own = simulator.cohorts[0].state.per_client["item"]
     left = (1 - 2 * 2.0 * 5.0 / (500 * 8)) ** -(-data.positives * 5 // 16)
     expected = guide + torch.from_numpy(left)[:, None, None] * (common - guide)
     away = (guide - common).abs().amax(-1) > 1e-9

@@ -13,15 +13,16 @@ from torch.nn import functional as F
 
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment.params import build_method
-from fedrec.federation.basket import weighted_sum
+from fedrec.federation.accumulator import weighted_sum
+from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, Rows, State, participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip, Laplace, Place
 from fedrec.methods import IFedRec
-from fedrec.methods.content import meta_gradients
+from fedrec.methods.cold.content import meta_gradients
 from fedrec.testing import MethodTests, Watched, assert_close, run, tiny_world
+from fedrec.training.samples import Samples
 from methods import naive
 from methods.cold import COLD, attributes, saturates, with_attributes
 
@@ -146,12 +147,12 @@ class Saturated(IFedRecTests):
 
 
 class TestSaturatedNCF(Saturated):
-    method = with_attributes(IFedRec, **IFedRec.presets["released"], dim=4, batch=16, lr=0.5, rate_scale=1000.0,
+    method = with_attributes(IFedRec, **IFedRec.info.presets["released"], dim=4, batch=16, lr=0.5, rate_scale=1000.0,
                              align=0.001)  # fmt: skip
 
 
 class TestSaturatedLinear(Saturated):
-    method = with_attributes(IFedRec, **IFedRec.presets["released"], backbone="linear", dim=4, batch=16, lr=20.0,
+    method = with_attributes(IFedRec, **IFedRec.info.presets["released"], backbone="linear", dim=4, batch=16, lr=20.0,
                              rate_scale=0.05, align=1.0)  # fmt: skip
 
 
@@ -261,9 +262,9 @@ def test_rates_that_only_the_released_gradient_survives(name, scale):
 
 
 def test_what_is_said_when_it_diverges():
-    said = build_method("IFedNCF").remedy()
+    said = remedy_of(build_method("IFedNCF"))
     assert said.startswith("use --set saturate=released, or lower")
-    assert build_method("IFedNCF", preset="released").remedy().startswith("use --set last_batch=drop, or lower")
+    assert remedy_of(build_method("IFedNCF", preset="released")).startswith("use --set last_batch=drop, or lower")
 
 
 def test_without_samples_rows_go_the_share_and_without_pull_nowhere():
@@ -274,7 +275,9 @@ def test_without_samples_rows_go_the_share_and_without_pull_nowhere():
         simulator = Simulator(method, data)
         start, target = (simulator.server[name].clone() for name in ("item", "representation"))
         chunk = data.chunk(np.arange(12))
-        rows = method.local(simulator.homes[0].state, method.broadcast(simulator.server, chunk.clients, 0), chunk, 0)[1]
+        rows = method.local(simulator.cohorts[0].state, method.broadcast(simulator.server, chunk.clients, 0), chunk, 0)[
+            1
+        ]
         dense = rows["item"].value.dense()
         untouched = torch.ones(12, 500, dtype=torch.bool)
         untouched[rows["item"].value.owner, rows["item"].value.item] = False
@@ -287,10 +290,10 @@ def test_who_never_took_part_predicts_with_the_start():
     data = tiny_world(participation=0.25)
     method = with_attributes(IFedRec, dim=4, batch=16, lr=0.1, rate_scale=0.2, align=5.0)
     simulator = Simulator(method, data)
-    start = {name: value.clone() for name, value in simulator.homes[0].state.per_client.items()}
+    start = {name: value.clone() for name, value in simulator.cohorts[0].state.per_client.items()}
     simulator.round(0)
     absent = np.setdiff1d(np.arange(12), participants(data.world, 0, 0.25))
-    for name, value in simulator.homes[0].state.per_client.items():
+    for name, value in simulator.cohorts[0].state.per_client.items():
         assert torch.equal(value[absent], start[name][absent])
         assert not torch.equal(value, start[name])
 
@@ -343,7 +346,7 @@ def test_stages_see_whole_tables():
     simulator = Simulator(method, data)
     chunk = data.chunk(np.arange(12))
     down = method.broadcast(simulator.server, chunk.clients, 0)
-    rows = method.local(simulator.homes[0].state, down, chunk, 0)[1]["item"].value
+    rows = method.local(simulator.cohorts[0].state, down, chunk, 0)[1]["item"].value
     assert torch.allclose(weighted_sum(rows, None), rows.dense().sum(0))
     weight = torch.arange(12, dtype=D)
     assert torch.allclose(weighted_sum(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedrec.methods.kmeans import adjusted_rand, kmeans, random_labels
+from fedrec.methods.cluster.kmeans import adjusted_rand, kmeans, random_labels
 
 
 def test_separate_groups_are_found():

@@ -62,7 +62,7 @@ def test_silos_score_each_with_its_own_model():
     data = tiny_world(silos=(5, 4, 3))
     simulator = Simulator(Local(**MF, lr=1.0), data)
     simulator.round(0)
-    state = simulator.homes[0].state
+    state = simulator.cohorts[0].state
     ((users, scores),) = simulator.scores(1)
     owner = [0] * 5 + [1] * 4 + [2] * 3
     expected = torch.stack([state.per_client["item"][c] @ state.per_user["user"][k] for k, c in enumerate(owner)])

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.samples import Samples
 from fedrec.methods import CentralNeuMF
 from fedrec.testing import MethodTests, tiny_world
+from fedrec.training.samples import Samples
 
 
 class Plain(nn.Module):

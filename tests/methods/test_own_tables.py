@@ -23,7 +23,7 @@ def test_half_the_memory_and_nearly_the_same_scores(method, kind, near):
     half = Simulator(replace(method, table_dtype=kind), data)
     for number in range(3):
         half.round(number)
-    tables = [value for name, value in half.homes[0].state.per_client.items() if name.endswith("item")]
+    tables = [value for name, value in half.cohorts[0].state.per_client.items() if name.endswith("item")]
     assert all(table.dtype == getattr(torch, kind) for table in tables)
     assert sum(table.nbytes for table in tables) == len(tables) * 12 * 40 * 4 * 2
     found, full = outcome(half, 3), run(method, data, 3)
@@ -35,9 +35,9 @@ def test_half_the_memory_and_nearly_the_same_scores(method, kind, near):
 def test_rows_that_nobody_touches_keep_their_bits():
     data = tiny_world(items=500)
     simulator = Simulator(replace(METHODS[0], table_dtype="float16"), data)
-    start = simulator.homes[0].state.per_client["item"].clone()
+    start = simulator.cohorts[0].state.per_client["item"].clone()
     simulator.round(0)
-    same = (simulator.homes[0].state.per_client["item"] == start).all(-1)
+    same = (simulator.cohorts[0].state.per_client["item"] == start).all(-1)
     assert int((~same).sum()) <= 5 * len(data.items)
     assert int(same.sum()) > 0
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Ups
+from fedrec.federation.contract import Plan, Ups
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedMF, Local, PerFedRec
-from fedrec.methods.perfedrec import cluster, profiles
+from fedrec.methods.average.perfedrec import cluster, profiles
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
@@ -132,9 +132,9 @@ def test_bytes_are_two_models_down_one_and_a_profile_up(method):
 
 def test_the_others_keep_their_model_and_send_nothing():
     simulator = Simulator(PerFedRec(**MF, aggregated_fraction=0.5), tiny_world())
-    start = simulator.homes[0].state.per_client["cluster.item"].clone()
+    start = simulator.cohorts[0].state.per_client["cluster.item"].clone()
     simulator.round(0)
-    state = simulator.homes[0].state.per_client
+    state = simulator.cohorts[0].state.per_client
     answered = (state["cluster.item"] != start).flatten(1).any(1).numpy()
     assert answered.sum() == 6
     assert ((simulator.wire.ledger.up > 0) == answered).all()
@@ -155,4 +155,8 @@ def test_order_of_clients_does_not_matter():
 def test_a_silent_round_answers_nobody():
     method, world = PerFedRec(**MF), tiny_world().world
     silent = method.aggregate(method.init_server(world), Ups({}, {}, np.zeros(0, np.int64)), 0)
-    assert method.answer(silent, np.arange(3), 0) is None
+    nobody = np.zeros(0, np.int64)
+    answer = method.answer(silent, Plan(np.arange(3)), nobody, 0)
+    assert answer is not None
+    assert answer.clients is not None
+    assert not len(answer.clients)

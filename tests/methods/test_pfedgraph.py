@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Ups, participants
+from fedrec.federation.contract import Plan, Ups, participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedGraph
 from fedrec.testing import MethodTests, assert_close, outcome, run, tiny_world
@@ -105,7 +105,7 @@ def test_rows_nobody_drew_stay_with_everybody():
     data = tiny_world(items=2000)
     simulator = Simulator(PFedGraph(**MF), data)
     simulator.round(0)
-    tables = simulator.homes[0].state.per_client["item"]
+    tables = simulator.cohorts[0].state.per_client["item"]
     same = torch.isclose(tables, simulator.server["initial.item"], rtol=0, atol=1e-12).all(0).all(1)
     assert 2000 - 5 * len(data.items) <= int(same.sum()) < 2000
 
@@ -123,7 +123,11 @@ def test_bytes_are_the_model_each_way_and_a_number(method):
 def test_a_silent_round_answers_nobody():
     method, world = PFedGraph(**MF), tiny_world().world
     silent = method.aggregate(method.init_server(world), Ups({}, {}, np.zeros(0, np.int64)), 0)
-    assert method.answer(silent, np.arange(3), 0) is None
+    nobody = np.zeros(0, np.int64)
+    answer = method.answer(silent, Plan(np.arange(3)), nobody, 0)
+    assert answer is not None
+    assert answer.clients is not None
+    assert not len(answer.clients)
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5, 0.01])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk, ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
-from fedrec.federation.samples import Samples
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedRec
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.samples import Samples
 from methods import naive
 
 SMALL = {"dim": 4, "init_std": 0.3, "batch": 16}
@@ -179,7 +179,7 @@ def test_replayed_tables_take_no_memory():
     for number in range(3):
         for simulator in (kept, again):
             simulator.round(number)
-    assert "item" not in again.homes[0].state.per_client
+    assert "item" not in again.cohorts[0].state.per_client
     assert np.array_equal(kept.wire.ledger.down, again.wire.ledger.down)
     some = torch.tensor([7, 3, 39])
     for items in (None, some):
@@ -190,9 +190,9 @@ def test_replayed_tables_take_no_memory():
 def test_own_tables_differ_and_the_absent_keep_theirs():
     data = tiny_world(participation=0.25)
     simulator = Simulator(PFedRec(**LINEAR), data)
-    start = simulator.homes[0].state.per_client["item"].clone()
+    start = simulator.cohorts[0].state.per_client["item"].clone()
     simulator.round(0)
-    moved = (simulator.homes[0].state.per_client["item"] != start).flatten(1).any(1)
+    moved = (simulator.cohorts[0].state.per_client["item"] != start).flatten(1).any(1)
     assert int(moved.sum()) == 3
-    tables = simulator.homes[0].state.per_client["item"][moved]
+    tables = simulator.cohorts[0].state.per_client["item"][moved]
     assert not torch.equal(tables[0], tables[1])

@@ -20,8 +20,10 @@ BROKEN = {
     "an error": ("odd_module:M", "raise ValueError('too\\nold \\x1b[31m')", "ValueError: too old \x1b[31m"),
     "an exit": ("odd_module:M", "import sys; sys.exit('bye')", "SystemExit: bye"),
     "no method": ("odd_module:M", "M = 3", "it is not a method: a class derived from fedrec's Method"),
-    "no name": ("odd_module:M", "from fedrec.methods.fedmf import FedMF\nclass M(FedMF): name = ''", "has no name"),
-    "a taken name": ("odd_module:M", "from fedrec.methods.fedmf import FedMF\nclass M(FedMF): pass",
+    "no name": ("odd_module:M", "from fedrec.methods.average.fedmf import FedMF\n"
+                "from fedrec.federation.contract import MethodInfo\nclass M(FedMF): info = MethodInfo('')",
+                "has no name"),
+    "a taken name": ("odd_module:M", "from fedrec.methods.average.fedmf import FedMF\nclass M(FedMF): pass",
                      "the name 'fedmf' is that of another method"),
 }  # fmt: skip
 
@@ -62,7 +64,7 @@ def test_a_broken_method_is_left_out_with_a_warning(fresh: Path, kind: str) -> N
     installed(fresh, target, source)
     with pytest.warns(FedrecWarning) as warned:
         known = registry.methods()
-    assert list(known) == [method.name for method in registry.BUILT_IN]
+    assert list(known) == [method.info.name for method in registry.BUILT_IN]
     (warning,) = warned
     assert str(warning.message).startswith("the method 'theirs' of the package odd cannot be used: ")
     assert reason in str(warning.message)

@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.samples import negatives
 from fedrec.methods import GAR, Heater
-from fedrec.methods.gar import generator_loss, recommender_loss
-from fedrec.methods.heater import half, loss_of, mixture, samples, standardised
-from fedrec.methods.pretrained import Pretrained, dropped, positives
+from fedrec.methods.cold.gar import generator_loss, recommender_loss
+from fedrec.methods.cold.heater import half, loss_of, mixture, samples, standardised
+from fedrec.methods.cold.pretrained import Pretrained, dropped, positives
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, run, tiny_world
+from fedrec.training.samples import negatives
 from methods.cold import WIDTH, attributes, with_attributes
 
 D = torch.float64
@@ -208,5 +208,5 @@ def test_pretraining_happens_once():
     (GAR, {"drop_recommender": 1.0}), (GAR, {"batch": 1}), (GAR, {"lr": 0.0}),
 ])  # fmt: skip
 def test_values_out_of_range_are_refused(cls, wrong):
-    with pytest.raises(FedrecError, match=f"{next(iter(wrong))}=.* does not fit {cls.name}"):
+    with pytest.raises(FedrecError, match=f"{next(iter(wrong))}=.* does not fit {cls.info.name}"):
         cls(**wrong)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 import pytest
 
@@ -13,7 +12,7 @@ from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method, parameters
 from fedrec.federation.contract import Method
-from fedrec.federation.ranges import ANY, interval_of
+from fedrec.federation.ranges import ANY, Interval, interval_of
 from fedrec.methods import BUILT_IN
 from fedrec.methods.kinds import kinds_of
 
@@ -30,7 +29,7 @@ def test_every_number_of_every_method_has_a_least_and_is_finite(cls: type[Method
         anything = interval_of(cls, name, hint in (int, int | None)).missed(-1.0) == []
         assert not anything or name in ("threshold", "popularity_power")
         for wrong in [float("nan"), float("inf"), *([] if anything else [-1])]:
-            with pytest.raises(FedrecError, match=f"{name}={wrong} does not fit {cls.name}: it must be "):
+            with pytest.raises(FedrecError, match=f"{name}={wrong} does not fit {cls.info.name}: it must be "):
                 dataclasses.replace(made, **{name: wrong})
 
 
@@ -38,28 +37,27 @@ def test_every_number_of_every_method_has_a_least_and_is_finite(cls: type[Method
 @pytest.mark.parametrize("name", ["rounds", "dim", "batch", "epochs", "clusters", "components", "temperature"])
 def test_nothing_is_trained_with_none_of_it(cls: type[Method], name: str) -> None:
     if name in parameters(cls):
-        with pytest.raises(FedrecError, match=f"{name}=0.* does not fit {cls.name}: it must be (at least|above)"):
-            build_method(cls.name, backbone=(cls.backbones or (None,))[-1], params={name: "0"})
+        with pytest.raises(FedrecError, match=f"{name}=0.* does not fit {cls.info.name}: it must be (at least|above)"):
+            build_method(cls.info.name, backbone=[None, *cls.info.backbones][-1], params={name: "0"})
 
 
 @pytest.mark.parametrize("cls", ALL)
 def test_defaults_and_presets_are_in_range(cls: type[Method]) -> None:
-    for preset in (None, *cls.presets):
-        for backbone in (None, *cls.backbones):
-            build_method(cls.name, preset=preset, backbone=None if preset else backbone)
+    for preset in (None, *cls.info.presets):
+        for backbone in (None, *cls.info.backbones):
+            build_method(cls.info.name, preset=preset, backbone=None if preset else backbone)
 
 
 def test_the_nearest_class_says_which_numbers() -> None:
     @dataclasses.dataclass(frozen=True)
     class First(Method):
-        ranges: ClassVar[Mapping[str, str]] = {"share": "(0, 1]", "shift": ANY}
-        share: float = 0.5
-        shift: float = -3.0
+        share: Annotated[float, Interval("(0, 1]")] = 0.5
+        shift: Annotated[float, Interval(ANY)] = -3.0
 
     @dataclasses.dataclass(frozen=True)
     class Second(First):
-        ranges: ClassVar[Mapping[str, str]] = {"share": "[0, 0.5)"}
-        share: float = 0.0
+        share: Annotated[float, Interval("[0, 0.5)")] = 0.0
+        shift: float = -4.0  # another default, the same numbers
 
     assert First(share=1, shift=-9).share == 1
     assert Second(share=0.25, shift=-9).shift == -9

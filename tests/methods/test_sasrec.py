@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method, method_of
 from fedrec.federation.clients import ClientData
-from fedrec.federation.sequences import SequenceSamples
-from fedrec.federation.softmax_training import softmax_loss
 from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PFedRec
 from fedrec.reproduce.definition import tables
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.sequences import SequenceSamples
+from fedrec.training.softmax_training import softmax_loss
 from methods import naive_sequences as naive
 
 SMALL = {"backbone": "sasrec", "dim": 4, "length": 5, "batch": 2, "init_std": 0.3, "optimiser": "adam", "lr": 0.02}
@@ -199,7 +199,7 @@ def test_softmax_loss_is_torchs_and_keeps_to_its_blocks(monkeypatch, dtype):
     expected = F.cross_entropy(leaves[0] @ leaves[1].T, target, reduction="sum")
     gradients = torch.autograd.grad(0.3 * expected, leaves)
     mine = [value.to(dtype).requires_grad_() for value in (states, table)]
-    monkeypatch.setattr("fedrec.federation.softmax_training.LOGITS", 8 * 70)
+    monkeypatch.setattr("fedrec.training.softmax_training.LOGITS", 8 * 70)
     with Watch() as watch:
         found = softmax_loss(*mine, target)
         by_states, by_table = torch.autograd.grad(0.3 * found, mine)

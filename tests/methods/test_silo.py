@@ -8,15 +8,15 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
-from fedrec.federation.basket import Basket
+from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Mean
-from fedrec.federation.silo_training import TripleDescent
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.triples import Triples
 from fedrec.methods import CentralGFCF, CentralLightGCN, FedAvg, Local
-from fedrec.methods.silo import SiloFedAvg, SiloLocal
+from fedrec.methods.silo.silo import SiloFedAvg, SiloLocal
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.silo_training import TripleDescent
+from fedrec.training.triples import Triples
 from methods.naive_silos import Federation
 
 MF = {"dim": 3, "batch": 7, "weight_decay": 0.01, "lr": 0.05}
@@ -99,9 +99,9 @@ def test_one_silo_is_central_training(kind):
 def test_weights_are_interactions():
     """Two silos of 3 and 1 interactions."""
     tables = torch.tensor([[[1.0, 0], [0, 2]], [[3, 2], [4, 0]]], dtype=torch.float64)
-    basket = Basket()
-    basket.add({"item": Mean(tables, torch.tensor([3, 1]))}, np.arange(2), "all")
-    server = SiloFedAvg(dim=2).aggregate({"item": tables[0]}, basket.ups(torch.float64), 0)
+    accumulator = Accumulator()
+    accumulator.add({"item": Mean(tables, torch.tensor([3, 1]))}, np.arange(2), "all")
+    server = SiloFedAvg(dim=2).aggregate({"item": tables[0]}, accumulator.ups(torch.float64), 0)
     assert server["item"].tolist() == [[1.5, 0.5], [1, 1.5]]
 
 
@@ -153,9 +153,9 @@ def test_loss_of_graph_convolution():
 def test_identical_silos_average_to_themselves():
     """The same rows in every silo, one common draw left out: the mean of equal tables is the table."""
     table = torch.rand(3, 5, 2, dtype=torch.float64)[:1].repeat(3, 1, 1)
-    basket = Basket()
-    basket.add({"item": Mean(table, torch.tensor([1, 5, 2]))}, np.arange(3), "all")
-    assert torch.allclose(basket.ups(torch.float64)["item"], table[0], atol=1e-15)
+    accumulator = Accumulator()
+    accumulator.add({"item": Mean(table, torch.tensor([1, 5, 2]))}, np.arange(3), "all")
+    assert torch.allclose(accumulator.ups(torch.float64)["item"], table[0], atol=1e-15)
 
 
 def test_local_silos_start_apart_and_federated_ones_together():

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedrec.errors import FedrecError
-from fedrec.federation.sequences import Dropout, bands, filled, user_vectors
 from fedrec.models import SASRec, Sequential
 from fedrec.testing import tiny_world
+from fedrec.training.sequences import Dropout, bands, filled, user_vectors
 from methods.naive_sequences import Attentive
 
 MODELS = [SASRec(4, length=7), SASRec(6, length=7, blocks=3, heads=2, norm_first=True)]
@@ -108,9 +108,9 @@ def test_bands_hold_every_sequence_once_and_keep_to_their_bounds(monkeypatch):
     lengths, cpu, gpu = [50, 40, 26, 25, 24, 13, 12, 12, 2, 1, 1, 0, 0], torch.device("cpu"), torch.device("cuda")
     assert [(b.start, b.stop) for b in bands(lengths, model, cpu)] == [(0, 4), (4, 8), (8, 11)]
     assert [(b.start, b.stop) for b in bands(lengths, model, gpu)] == [(0, 11)]
-    monkeypatch.setattr("fedrec.federation.sequences.FLOATS", 2 * model.floats(24))
+    monkeypatch.setattr("fedrec.training.sequences.FLOATS", 2 * model.floats(24))
     assert [(b.start, b.stop) for b in bands(lengths, model, cpu)][1:4] == [(1, 2), (2, 3), (3, 4)]
-    monkeypatch.setattr("fedrec.federation.sequences.FLOATS_ON_GPU", 5 * model.floats(50))
+    monkeypatch.setattr("fedrec.training.sequences.FLOATS_ON_GPU", 5 * model.floats(50))
     assert next((b.start, b.stop) for b in bands(lengths, model, gpu)) == (0, 5)
     at, real = filled(torch.tensor([3, 10]), torch.tensor([3, 1]), 3)
     assert at.tolist() == [[3, 4, 5], [10, 10, 10]]

@@ -16,15 +16,31 @@ import fedrec
 from conftest import Cli
 from fedrec.console import Plain
 from fedrec.errors import FedrecError
+from fedrec.experiment import observers
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.observers import Observer
 from fedrec.experiment.run import Run, execute
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import Cohort, Down, Each, Mean, Method, Plan, Reduction, State, Sum, Tensors, World
+from fedrec.federation.contract import (
+    Cohort,
+    Down,
+    Gather,
+    Mean,
+    Method,
+    MethodInfo,
+    Plan,
+    Reduction,
+    State,
+    Sum,
+    Tensors,
+    World,
+)
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedMF, FedRKG, methods
 from fedrec.privacy.accountant import NOT_COVERED, delta_of, epsilon_of
+from fedrec.privacy.own_noise import sentence
 from fedrec.testing import tiny_world
 
 SMALL = "synthetic@users=60+items=100+interactions=1200+seed=1"
@@ -79,11 +95,11 @@ def test_without_a_budget_it_is_counted_and_said(cli: Cli, tmp_path: Path) -> No
 class Late(FedMF):
     """Sends how many items a client has, from the second round on."""
 
-    name: ClassVar[str] = "late"
+    info: ClassVar[MethodInfo] = MethodInfo("late")
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         state, payload = super().local(state, down, chunk, round)
-        return state, payload | ({"items": Each(chunk.tensor(chunk.positives))} if round else {})
+        return state, payload | ({"items": Gather(chunk.tensor(chunk.positives))} if round else {})
 
 
 def test_what_comes_up_later_is_stopped_at_the_door(tmp_path: Path) -> None:
@@ -99,7 +115,7 @@ def test_what_comes_up_later_is_stopped_at_the_door(tmp_path: Path) -> None:
 class TwoKinds(FedMF):
     """A second cohort weighs its tables."""
 
-    name: ClassVar[str] = "two-kinds"
+    info: ClassVar[MethodInfo] = MethodInfo("two-kinds")
 
     def cohorts(self, world: World) -> Sequence[Cohort]:
         first, second = np.array_split(np.arange(world.clients), 2)
@@ -117,16 +133,16 @@ def test_every_cohort_is_looked_at_before_anything_is_sent(monkeypatch: pytest.M
         fedrec.run(TwoKinds, SMALL, rounds=2, dim=4, privacy="clip=1", epsilon=4.0, delta=1e-5)
 
 
-FEDERATED = [method for method in methods().values() if not method.centralised]
+FEDERATED = [method for method in methods().values() if not method.info.centralised]
 
 
-@pytest.mark.parametrize("method", FEDERATED, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", FEDERATED, ids=lambda method: method.info.name)
 def test_a_method_that_knows_how_to_cover_everything_is_right(method: type[Method]) -> None:
     """With the settings of `covered_with` noise reaches all that is sent."""
     attributes = torch.eye(40, 6).double()
-    simulator = Simulator(method(**method.covered_with), tiny_world(), NOISE, attributes=attributes)
+    simulator = Simulator(method(**method().disclosure.covered_with), tiny_world(), NOISE, attributes=attributes)
     sent, unprotected = simulator.preview()
-    assert bool(unprotected) == (method.name == "pfedgraph"), (sent, unprotected)  # which has no such setting
+    assert bool(unprotected) == (method.info.name == "pfedgraph"), (sent, unprotected)  # which has no such setting
 
 
 def neighbours() -> list[ClientData]:
@@ -145,9 +161,9 @@ def test_two_data_sets_of_a_client_are_as_hard_to_tell_apart_as_printed(method: 
         sent = []
         for simulator in both:
             chunk = simulator.data.chunk(np.array([1]))
-            home = simulator.homes[0]
+            members = simulator.cohorts[0]
             down = method.broadcast(simulator.server, chunk.clients, number)
-            _, payload = method.local(simulator._take(home, np.array([1])), down, chunk, number)
+            _, payload = method.local(simulator._take(members, np.array([1])), down, chunk, number)
             staged = simulator.wire._staged(payload, simulator.wire.stages, down, chunk.clients, slice(0, 1), number)
             sent.append({name: up.value for name, up in staged.items()})
         square += sum(
@@ -211,18 +227,16 @@ def test_noise_that_claims_nothing_leaves_the_choice() -> None:
     assert not any("the last round counts" in note for note in found["notes"])
 
 
-def test_a_loss_that_settles_ends_no_run_that_prints_an_epsilon() -> None:
+def test_a_loss_that_settles_ends_no_run_that_prints_an_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The training loss passes no noise either."""
 
-    @dataclass(frozen=True)
-    class Settles(FedMF):
-        name: ClassVar[str] = "settles"
-
+    class Settled(Observer):
         def settled(self, round: int, before: Any, now: Any) -> bool:
             return round == 1
 
-    plain = fedrec.run(Settles, SMALL, rounds=4, dim=4, privacy="clip=1").summary
-    private = fedrec.run(Settles, SMALL, rounds=4, dim=4, privacy="clip=1", epsilon=4.0, delta=1e-5).summary
+    monkeypatch.setitem(observers.OBSERVERS, FedMF, lambda method: Settled())
+    plain = fedrec.run("fedmf", SMALL, rounds=4, dim=4, privacy="clip=1").summary
+    private = fedrec.run("fedmf", SMALL, rounds=4, dim=4, privacy="clip=1", epsilon=4.0, delta=1e-5).summary
     assert (plain["rounds_run"], private["rounds_run"]) == (2, 4)
 
 
@@ -251,7 +265,7 @@ def test_epsilon_is_that_of_the_client_with_the_most_uploads(cli: Cli, tmp_path:
 class Chosen(Method):
     """Who sent something large is asked again."""
 
-    name: ClassVar[str] = "chosen"
+    info: ClassVar[MethodInfo] = MethodInfo("chosen")
 
     rounds: int = 6
 
@@ -293,7 +307,7 @@ def test_popularity_sends_the_history_and_so_needs_secure_sums(cli: Cli, tmp_pat
     method, chunk = methods()["popularity"](), data.chunk(np.array([1]))
     _, payload = method.local(State(), Down(method.init_server(data.world)), chunk, 0)
     assert np.array_equal(np.flatnonzero(_dense(payload["count"].value)[0, :, 0]), chunk.items)
-    assert methods()["popularity"].blind_sum
+    assert methods()["popularity"]().disclosure.secure_aggregation
     outcome = cli("run", "popularity", "--data", SMALL, *BUDGET, "--quiet", "--out", "run")
     assert "epsilon 4, delta 1e-05 (of the sum: holds where secure aggregation" in outcome.out
     assert "blind sum" in cli("methods", "popularity").out
@@ -317,7 +331,7 @@ def moved_apart(method: FedRKG) -> float:
             data = replace(data, items=items, history=items.copy())
         simulator = Simulator(method, data)
         simulator.round(0)
-        simulator.homes[0].state.per_client["item"][np.arange(12) != 1] = 0.5  # the others' share is not its own
+        simulator.cohorts[0].state.per_client["item"][np.arange(12) != 1] = 0.5  # the others' share is not its own
         sent.append(_first_upload(simulator))
     return float((sent[0] - sent[1]).norm())
 
@@ -325,7 +339,7 @@ def moved_apart(method: FedRKG) -> float:
 def _first_upload(simulator: Simulator) -> torch.Tensor:
     chunk = simulator.data.chunk(np.array([1]))
     down = simulator.method.broadcast(simulator.server, chunk.clients, 1)
-    _, payload = simulator.method.local(simulator._take(simulator.homes[0], np.array([1])), down, chunk, 1)
+    _, payload = simulator.method.local(simulator._take(simulator.cohorts[0], np.array([1])), down, chunk, 1)
     return _dense(payload["item"].value).clone()
 
 
@@ -352,7 +366,9 @@ def test_steps_are_those_of_the_client_with_the_most_batches() -> None:
     method = FedRKG(**OFTEN | {"gate": False, "clip": 0.1, "noise": 1.0, "rounds": 10, "epochs": 2})
     data = tiny_world()
     assert method.batches(data) == 5
-    promise = method.promise(data)
+    spent = method.noise_spent(data)
+    assert spent is not None
+    promise = sentence(spent)
     assert "100 steps" in promise
     assert f"epsilon = {epsilon_of(1.0 / 0.2, 100, 1e-5):.4g}" in promise
     assert "as many batches" in promise
@@ -363,9 +379,9 @@ def test_clipped_steps_stay_within_what_is_said_of_them() -> None:
     method = FedRKG(**OFTEN | {"gate": False, "clip": 1e-3, "rounds": 1})
     data = tiny_world()
     simulator = Simulator(method, data)
-    start = simulator.homes[0].state.per_client["item"].clone()
+    start = simulator.cohorts[0].state.per_client["item"].clone()
     simulator.round(0)
-    moved = (simulator.homes[0].state.per_client["item"] - start).flatten(1).norm(dim=1).max()
+    moved = (simulator.cohorts[0].state.per_client["item"] - start).flatten(1).norm(dim=1).max()
     one, most = method.update_sensitivity(), method.update_sensitivity(method.batches(data))
     assert one < 2 * float(moved) <= most
 

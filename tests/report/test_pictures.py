@@ -276,7 +276,7 @@ def test_skew_starts_at_the_run_and_averages_as_told(studies: Path, monkeypatch:
 
 def _naive_skew(model: Model, size: int) -> np.ndarray:
     """One client and one item at a time."""
-    state, prepared = model.simulator.homes[0].state, model.run.prepared
+    state, prepared = model.simulator.cohorts[0].state, model.run.prepared
     tables, users = state.per_client["item"].double().numpy(), state.per_user["user"].double().numpy()
     order = skew.neighbours(model, size)
     distances = ((tables[:, None] - tables[None]) ** 2).sum((2, 3))

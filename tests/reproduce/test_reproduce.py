@@ -17,7 +17,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
 from fedrec.methods import IFedRec
-from fedrec.methods.fedmf import FedMF
+from fedrec.methods.average.fedmf import FedMF
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
 from fedrec.reproduce.page import write_page

@@ -13,20 +13,25 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Mean, Reduction, State, Tensors, Ups, World
-from fedrec.federation.training import LocalTraining
+from fedrec.federation.contract import Disclosure, Down, Mean, MethodInfo, Reduction, State, Tensors, Ups, World
+from fedrec.training.local_training import LocalTraining
 
 
 @dataclass(frozen=True)
 class FedAvgM(LocalTraining):
-    name: ClassVar[str] = "fedavgm"
-    summary: ClassVar[str] = "mean of item tables, with momentum at the server"
-    paper: ClassVar[str] = "Hsu et al. 2019"
-    backbones: ClassVar[tuple[str, ...]] = ("mf",)
-    private: ClassVar[tuple[str, ...]] = ("user",)
-    fold_in_rounds: ClassVar[int | None] = 30
+    info: ClassVar[MethodInfo] = MethodInfo(
+        "fedavgm",
+        summary="mean of item tables, with momentum at the server",
+        paper="Hsu et al. 2019",
+        backbones={"mf": {}},
+        new_users=30,
+    )
 
     momentum: float = 0.9  # beta
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",))
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         table = self.init_items(world)

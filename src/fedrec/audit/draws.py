@@ -6,9 +6,9 @@ table of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,11 +18,12 @@ from torch.nn.functional import pad
 
 from fedrec.evaluation import Evaluator, Pairs, Targets
 from fedrec.evaluation.targets import Ints, pair_keys
-from fedrec.federation.available import has_numba
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.samples import negatives
+from fedrec.kernels import find
 from fedrec.random import Purpose, stream
+from fedrec.training.samples import negatives
 
+HOST = torch.device("cpu")  # draws are counted there, wherever a run trains
 CELLS = 8_000_000  # counts held at once
 MARKS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 WORTH_COMPILING = 5_000_000  # draws from which the compiled sampler pays for its compilation
@@ -70,9 +71,9 @@ class SampledDraws:
             if round + 1 in self.marks():
                 yield round + 1, counts
 
-    def _adder(self, chunk: Chunk) -> Any:
+    def _adder(self, chunk: Chunk) -> Callable[[Chunk, int, Counts], None]:
         large = len(chunk.items) * self.data.negatives * self.rounds >= WORTH_COMPILING
-        return add_compiled if large and has_numba() else add_torch
+        return add_compiled if find("count_draws", HOST, compiled=large) else add_torch
 
 
 def add_torch(chunk: Chunk, round: int, counts: Counts) -> None:
@@ -84,12 +85,11 @@ def add_torch(chunk: Chunk, round: int, counts: Counts) -> None:
 
 def add_compiled(chunk: Chunk, round: int, counts: Counts) -> None:
     """The same count, drawn by the compiled kernels."""
-    from fedrec.audit.counting import add_draws
-
-    data, world = chunk.data, chunk.world
+    data, world, kernel = chunk.data, chunk.world, find("count_draws", HOST)
+    assert kernel is not None
     key = np.uint64(stream(world.seed, Purpose.NEGATIVES, round))
-    add_draws(chunk.places, data.users, data.user_ptr, data.pool.indptr, data.pool.gap, world.items, data.negatives,
-              data.unique == "user", key, counts)  # fmt: skip
+    kernel(chunk.places, data.users, data.user_ptr, data.pool.indptr, data.pool.gap, world.items, data.negatives,
+           data.unique == "user", key, counts)  # fmt: skip
 
 
 class FileDraws:

@@ -22,12 +22,14 @@ def methods_command(
 
     if name is None:
         for title, central in (("federated", False), ("references, all data in one place", True)):
-            rows = [[m.name, _what(m)] for m in methods().values() if m.centralised == central]
+            rows = [[m.info.name, _what(m)] for m in methods().values() if m.info.centralised == central]
             console.table(["method", title], rows)
             console.out.print()
         return
     cls, _ = method_class(name)
-    console.out.print(f"{cls.name}: {cls.summary}" + (f" ({cls.paper})" if cls.paper else ""), style="bold")
+    console.out.print(
+        f"{cls.info.name}: {cls.info.summary}" + (f" ({cls.info.paper})" if cls.info.paper else ""), style="bold"
+    )
     module = inspect.getmodule(cls)
     if module is not None and module.__doc__:
         console.out.print(module.__doc__.strip() + "\n")
@@ -35,8 +37,8 @@ def methods_command(
     _show_parameters(usual, "parameter (--set)")
     for kind in others:
         console.out.print()
-        _show_parameters(kind, f"with --backbone {' | '.join(kind.backbones)} of silos")
-    if cls.blind_sum:
+        _show_parameters(kind, f"with --backbone {' | '.join(kind.info.backbones)} of silos")
+    if cls().disclosure.secure_aggregation:
         console.out.print(
             "blind sum: a single upload would reveal everything; outside a simulation it needs secure aggregation"
         )
@@ -50,21 +52,22 @@ def _show_parameters(cls: type[Method], title: str) -> None:
     hints = parameters(cls).items()
     rows = [[key, str(defaults[key]), describe(hint), range_of(cls, key, hint)] for key, hint in hints]
     console.table([title, "default", "type", "range"], rows)
-    if cls.presets:
-        console.out.print(f"presets: {', '.join(cls.presets)}")
+    if cls.info.presets:
+        console.out.print(f"presets: {', '.join(cls.info.presets)}")
 
 
 def _what(method: type[Method]) -> str:
     """A method in a line or two: what it does, its backbones and other names, who sees the attributes of items."""
     from fedrec.methods.kinds import backbones_of, kinds_of
 
-    aliases = dict.fromkeys(alias for kind in kinds_of(method) for alias in kind.aliases)
+    seen = method().disclosure.attributes
+    aliases = dict.fromkeys(alias for kind in kinds_of(method) for alias in kind.info.aliases)
     parts = {
         "backbones": ", ".join(backbones_of(method)),
         "also called": ", ".join(aliases),
-        "attributes at": "" if method.attributes == "none" else method.attributes,
+        "attributes at": "" if seen == "none" else seen,
     }
-    return "; ".join([method.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
+    return "; ".join([method.info.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
 
 
 def protocols_command(
@@ -72,7 +75,7 @@ def protocols_command(
 ) -> None:
     """List the protocols, or show one with all its choices and what it leaks."""
     from fedrec import console, evaluation
-    from fedrec.evaluation.words import one_line, record
+    from fedrec.evaluation.describe import one_line, record
 
     if spec is None:
         rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]

@@ -25,19 +25,19 @@ PER_CLIENT = ("up", "down", "uploads")  # what a ledger counts for every client
 def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
     """Everything that changes, by name: `server.item`, `client.all.item`, `user.all.user`, ..."""
     found = {f"server.{name}": value for name, value in simulator.server.items()}
-    for home in simulator.homes:
-        found |= {f"client.{home.cohort.name}.{name}": value for name, value in home.state.per_client.items()}
-        found |= {f"user.{home.cohort.name}.{name}": value for name, value in home.state.per_user.items()}
+    for members in simulator.cohorts:
+        found |= {f"client.{members.cohort.name}.{name}": value for name, value in members.state.per_client.items()}
+        found |= {f"user.{members.cohort.name}.{name}": value for name, value in members.state.per_user.items()}
     return found
 
 
 def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
     """Put tensors back in place; their names and shapes must be those of this simulator."""
     expected = tensors_of(simulator)
-    for name in (f"server.{own}" for own in simulator.method.per_round):
-        if name in tensors and name in expected:  # made for fewer rounds: those that follow are still empty
-            more = max(0, len(expected[name]) - len(tensors[name]))
-            tensors[name] = torch.cat([tensors[name], tensors[name].new_zeros(more, *tensors[name].shape[1:])])
+    for name, value in expected.items():
+        if name in tensors and name.startswith("server.") and _grows(value, tensors[name], simulator.method.rounds):
+            more = len(value) - len(tensors[name])  # of a run that was to be shorter: what follows is still empty
+            tensors[name] = torch.cat([tensors[name], tensors[name].new_zeros(more, *value.shape[1:])])
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in expected.items()}:
         raise FedrecError("the checkpoint belongs to another method or data set; use a fresh --out folder")
     device = simulator.world.device
@@ -45,6 +45,11 @@ def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
     for name, value in expected.items():
         if not name.startswith("server."):
             value.copy_(tensors[name])
+
+
+def _grows(now: Tensor, then: Tensor, rounds: int) -> bool:
+    """Whether a server tensor has an entry for each round, and was made for fewer."""
+    return now.dim() > 0 and len(now) == rounds > len(then) and now.shape[1:] == then.shape[1:]
 
 
 def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig
-from fedrec.federation.contract import Method
+from fedrec.federation.contract import Method, NoisesItself
 from fedrec.federation.loop import Rules
 from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
 from fedrec.methods import methods
+from fedrec.models import Sequential
 from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
+from fedrec.privacy.own_noise import sentence
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
@@ -26,15 +28,25 @@ FEDERATED = ("silos", "participation")  # settings that mean nothing where all d
 def notes_of(run: Run) -> list[str]:
     """In the order in which they are printed."""
     method, prepared, found = run.method, run.prepared, list(run.prepared.notes)
-    if method.attributes != "none" and prepared.warm is not None:
+    if method.disclosure.attributes != "none" and prepared.warm is not None:
         found += prepared.alike
     ignored = [name for name in FEDERATED if getattr(run.config, name) != getattr(RunConfig, name)]
-    if method.centralised and ignored:
-        found.append(f"{method.name} has all data in one place; ignored: {', '.join(ignored)}")
-    if method.uses_order() and prepared.source.time == "none":
-        found.append(f"the data has no times: {method.name} takes the order of its lines for that of events")
-    found += [*tested_note(run), *method.remarks(run.world), *filter(None, [method.promise(run.simulator.data)])]
+    if method.info.centralised and ignored:
+        found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(ignored)}")
+    if _reads_order(method) and prepared.source.time == "none":
+        found.append(f"the data has no times: {method.info.name} takes the order of its lines for that of events")
+    found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
+
+
+def _reads_order(method: Method) -> bool:
+    return method.info.reads_order(method) or isinstance(getattr(method, "model", None), Sequential)
+
+
+def _own_promise(run: Run) -> str:
+    """The epsilon of noise within the method, in a sentence; empty where it claims none."""
+    noise = run.method.noise_spent(run.simulator.data) if isinstance(run.method, NoisesItself) else None
+    return "" if noise is None else sentence(noise)
 
 
 def require_selectable(protocol: Protocol) -> None:
@@ -50,23 +62,23 @@ def require_selectable(protocol: Protocol) -> None:
 
 def require_cold(run: Run) -> None:
     """Items that nobody met in training have only their attributes to be ranked by."""
-    if run.prepared.warm is not None and run.method.attributes == "none":
-        able = ", ".join(name for name, method in methods().items() if method.attributes != "none")
-        raise FedrecError(f"{run.method.name} cannot rank items that training never met; use one of {able}")
+    if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
+        able = ", ".join(name for name, method in methods().items() if method().disclosure.attributes != "none")
+        raise FedrecError(f"{run.method.info.name} cannot rank items that training never met; use one of {able}")
 
 
 def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
     """What happens to uploads, with the noise that a budget asks for."""
-    stages, blind = parse_stages(config.privacy), method.blind_sum
-    if method.centralised and (stages or config.epsilon is not None):
+    stages, blind = parse_stages(config.privacy), method.disclosure.secure_aggregation
+    if method.info.centralised and (stages or config.epsilon is not None):
         raise FedrecError(
-            f"{method.name} has all data in one place and uploads nothing that could be protected; leave "
+            f"{method.info.name} has all data in one place and uploads nothing that could be protected; leave "
             "--privacy and --epsilon out"
         )
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
-        raise FedrecError(f"sum-gaussian protects a blind sum, which {method.name} has not; use gaussian")
+        raise FedrecError(f"sum-gaussian protects a blind sum, which {method.info.name} has not; use gaussian")
     if config.epsilon is not None:
-        return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, method.clips_apart)
+        return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, method.disclosure.sensitivity)
     if config.delta is not None and not stages:
         raise FedrecError("--delta alone protects nothing; add --privacy clip=1 --epsilon 8, or leave it out")
     return stages
@@ -79,12 +91,12 @@ def claims_epsilon(run: Run) -> bool:
         if isinstance(stage, Noise) and names and stage.only not in ("", *names):
             raise unknown("upload", stage.only, names)
     by_stages = promised(run, run.method.rounds, unprotected).epsilon is not None
-    return by_stages or bool(run.method.promise(run.simulator.data))
+    return by_stages or bool(_own_promise(run))
 
 
 def promised(run: Run, uploads: int, unprotected: Iterable[str]) -> Guarantee:
     """What the stages give a client that uploads so often."""
-    return guarantee(run.stages, uploads, run.config.delta or DELTA, unprotected, run.method.clips_apart)
+    return guarantee(run.stages, uploads, run.config.delta or DELTA, unprotected, run.method.disclosure.sensitivity)
 
 
 def rules_of(run: Run) -> Rules:
@@ -102,6 +114,6 @@ def rules_of(run: Run) -> Rules:
         config.eval_every,
         patience,
         protocol.select_last,
-        may_stop=method.may_stop,
-        settled=method.settled,
+        may_stop=run.observer.may_stop,
+        settled=run.observer.settled,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedrec.evaluation import Evaluation
+from fedrec.federation.contract import cohorts_of
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
@@ -43,7 +44,7 @@ class Block:
 
 def blocks_of(run: Run) -> list[Block]:
     """None where all clients are of one kind."""
-    cohorts = run.method.cohorts(run.world)
+    cohorts = cohorts_of(run.method, run.world)
     if len(cohorts) < 2:
         return []
     client_of, tested = run.prepared.partition.client_of(), run.prepared.test.users

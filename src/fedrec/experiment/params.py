@@ -30,20 +30,24 @@ def build_method(
     cls = choose_kind(usual, None if wanted is None else str(wanted), preset, params or {})
     values: dict[str, Any] = dict(implied)
     if preset is not None:
-        if preset not in cls.presets:
-            none = f"{cls.name} has no presets; leave --preset out"
-            raise unknown(f"preset of {cls.name}", preset, cls.presets) if cls.presets else FedrecError(none)
-        values |= cls.presets[preset]
+        if preset not in cls.info.presets:
+            none = f"{cls.info.name} has no presets; leave --preset out"
+            raise (
+                unknown(f"preset of {cls.info.name}", preset, cls.info.presets)
+                if cls.info.presets
+                else FedrecError(none)
+            )
+        values |= cls.info.presets[preset]
     values |= {key: convert(cls, key, value) for key, value in (params or {}).items()}
     if backbone is not None:
         values["backbone"] = backbone
     if rounds is not None:
         values["rounds"] = rounds
     chosen = values.get("backbone")
-    if chosen is not None and chosen not in cls.backbones:
+    if chosen is not None and chosen not in cls.info.backbones:
         known = backbones_of(usual) or ["(none: it has a model of its own)"]
-        raise unknown(f"backbone of {cls.name}", str(chosen), known)
-    return cls(**{**cls.backbone_defaults.get(str(chosen), {}), **values})
+        raise unknown(f"backbone of {cls.info.name}", str(chosen), known)
+    return cls(**{**cls.info.backbones.get(str(chosen), {}), **values})
 
 
 def method_of(config: RunConfig) -> Method:
@@ -78,30 +82,35 @@ def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method
         made = dataclasses.replace(
             method, **{name: convert(type(method), name, value) for name, value in changes.items()}
         )
-    known = methods().get(made.name)
-    if not made.name or (known is not None and type(made) not in kinds_of(known)):
-        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: name: ClassVar[str] = ...")
+    known = methods().get(made.info.name)
+    if not made.info.name or (known is not None and type(made) not in kinds_of(known)):
+        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: info = MethodInfo(name, ...)")
     settings = {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
-    values |= {"method": made.name, "rounds": settings.pop("rounds"), "params": settings}
+    values |= {"method": made.info.name, "rounds": settings.pop("rounds"), "params": settings}
     return made
 
 
-def parameters(cls: type[Method]) -> dict[str, Any]:
-    """Names and types of a method's parameters."""
+def parameters(cls: type[Any]) -> dict[str, Any]:
+    """Names and types of the settings of a method, or of any dataclass."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def convert(cls: type[Method], key: str, value: Any) -> Any:
-    """A value, from text or TOML, as the type that the parameter declares."""
+    """A value of a method's parameter, from text or TOML, as the type that the parameter declares."""
+    return typed(cls, cls.info.name, key, value)
+
+
+def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
+    """The same for any dataclass with settings, under the name that people know it by."""
     known = parameters(cls)
     if key not in known:
-        raise unknown(f"parameter of {cls.name}", key, known)
+        raise unknown(f"parameter of {name}", key, known)
     converted = _converted(known[key], value)
     if converted is _BAD:
         endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
         wanted = "finite" if endless else describe(known[key])
-        raise FedrecError(f"{key}={value} does not fit {cls.name}: it should be {wanted}")
+        raise FedrecError(f"{key}={value} does not fit {name}: it should be {wanted}")
     return converted
 
 

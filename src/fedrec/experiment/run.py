@@ -22,9 +22,11 @@ from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memor
 from fedrec.experiment.folder import RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.machine import device_named
+from fedrec.experiment.observers import observer_of
 from fedrec.experiment.params import handed_over, method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_split
 from fedrec.experiment.summary import summary_of
+from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.loop import Progress, Score, run_rounds
@@ -73,6 +75,7 @@ class Run:
         self.config = config
         self.memory = parse_memory(config.memory)
         self.method: Method = method or method_of(config)
+        self.observer = observer_of(self.method)
         self.protocol: Protocol = protocol(config.protocol)
         require_selectable(self.protocol)
         self.stages = stages_of(config, self.method)
@@ -109,12 +112,12 @@ class Run:
         return notes_of(self)
 
     def _attributes(self) -> Tensor | None:
-        if self.method.attributes == "none":
+        if self.method.disclosure.attributes == "none":
             return None
         return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
 
     def _prepare(self, data: Interactions | None) -> Prepared:
-        config, central = self.config, self.method.centralised
+        config, central = self.config, self.method.info.centralised
         if config.train is not None and config.test is not None:
             given = rooms.read(config.train, config.valid, config.test)
             return prepare_split(given, self.protocol, config.silos, central, items=config.attributes)
@@ -238,13 +241,13 @@ class Run:
 
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
-        due = self.rules.due(round) and self.method.commits(round)
+        due = self.rules.due(round) and self.observer.looks_before_answer(round)
         self._before = self._select(round) if due else None
 
     def _seen_inside(self, round: int) -> dict[str, Any]:
         """What a record of a simulation may tell beside its metrics."""
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
-        inside = dict(self.method.insight(self.simulator, round)) if self.rules.due(round) else {}
+        inside = dict(self.observer.figures(self.simulator, round)) if self.rules.due(round) else {}
         return found | ({"inside": inside} if inside else {})
 
     def evaluate(self, part: Part, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
@@ -268,7 +271,7 @@ class Run:
             for users, scores in self.simulator.scores(round, ranked, known):
                 evaluator.update(users, scores)
         except DivergedError as error:
-            raise DivergedError(error.what, self.method.remedy()) from None
+            raise DivergedError(error.what, remedy_of(self.method)) from None
         return evaluator.result()
 
     def _keep_best(self, folder: RunFolder | None) -> None:

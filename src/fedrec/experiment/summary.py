@@ -24,7 +24,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
     ended = ending(progress)
     summary: dict[str, Any] = {
         "format": FORMAT,
-        "method": method.name,
+        "method": method.info.name,
         "backbone": getattr(method, "backbone", None),
         "preset": run.config.preset,
         "dataset": {

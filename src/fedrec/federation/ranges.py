@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from fedrec.errors import FedrecError
 
@@ -13,29 +13,31 @@ if TYPE_CHECKING:
     from fedrec.federation.contract import Method
 
 MOST = 1 << 31  # beyond it no array can be indexed, and no user means it
-COUNT, POSITIVE, ANY = f"[1, {MOST}]", "(0, inf)", "(-inf, inf)"
-
-# Parameters that mean the same wherever they are. Whatever is named neither here nor by a method is not negative.
-USUAL = {
-    **dict.fromkeys(("rounds", "dim", "batch", "epochs", "clusters", "components", "frequencies"), COUNT),
-    **dict.fromkeys(("temperature", "item_rate_scale", "rate_scale"), POSITIVE),
-    "dropout": "[0, 1)",
-    "aggregated_fraction": "(0, 1]",
-}
+ANY = "(-inf, inf)"
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    low: float
-    high: float
-    above: bool  # low itself is outside
-    below: bool
+    """`Interval("(0, 1]")` is above 0 and up to 1."""
 
-    @staticmethod
-    @cache
-    def of(text: str) -> Interval:
-        low, high = text[1:-1].split(",")
-        return Interval(float(low), float(high), text[0] == "(", text[-1] == ")")
+    text: str
+
+    @cached_property
+    def low(self) -> float:
+        return float(self.text[1:-1].split(",")[0])
+
+    @cached_property
+    def high(self) -> float:
+        return float(self.text[1:-1].split(",")[1])
+
+    @property
+    def above(self) -> bool:
+        """Whether `low` itself is outside."""
+        return self.text[0] == "("
+
+    @property
+    def below(self) -> bool:
+        return self.text[-1] == ")"
 
     def missed(self, value: float) -> list[str]:
         """What a value is not; what is no number is nothing of it."""
@@ -56,14 +58,27 @@ class Interval:
         )
 
 
+Count = Annotated[int, Interval(f"[1, {MOST}]")]
+Positive = Annotated[float, Interval("(0, inf)")]
+Share = Annotated[float, Interval("(0, 1]")]
+
+
+@cache
+def intervals(cls: Any) -> dict[str, Interval]:
+    """Those of a method's fields that say one; where a class changes a default alone, its base goes on saying it."""
+    found: dict[str, Interval] = {}
+    for kind in reversed(cls.__mro__[:-1]):
+        hints = get_type_hints(kind, include_extras=True)
+        for name in vars(kind).get("__annotations__", {}):
+            for mark in getattr(hints[name], "__metadata__", ()):
+                found[name] = mark
+    return found
+
+
 def interval_of(cls: type[Method], name: str, whole: bool) -> Interval:
-    """What the nearest class that speaks of this parameter says, or what is usual."""
-    said = (vars(kind).get("ranges", {}) for kind in cls.__mro__)
-    return Interval.of(next((ranges[name] for ranges in said if name in ranges), USUAL.get(name, _otherwise(whole))))
-
-
-def _otherwise(whole: bool) -> str:
-    return f"[0, {MOST}]" if whole else "[0, inf)"
+    """What the nearest class that speaks of this parameter says; else it must not be negative."""
+    kind: Any = cls  # mypy takes no class for hashable whose objects hash by their fields
+    return intervals(kind).get(name) or Interval(f"[0, {MOST}]" if whole else "[0, inf)")
 
 
 def require_in_range(method: Method) -> None:
@@ -73,7 +88,8 @@ def require_in_range(method: Method) -> None:
         if isinstance(value, int | float) and not isinstance(value, bool):
             missed = interval_of(type(method), item.name, isinstance(value, int)).missed(value)
             if missed:
-                raise FedrecError(f"{item.name}={value} does not fit {method.name}: it must be {' and '.join(missed)}")
+                wanted = " and ".join(missed)
+                raise FedrecError(f"{item.name}={value} does not fit {method.info.name}: it must be {wanted}")
 
 
 def _number(value: float) -> str:

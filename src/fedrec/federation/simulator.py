@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError, FedrecError, some
-from fedrec.federation.basket import Basket
+from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.advice import covering, remedy_of
 from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges
-from fedrec.federation.contract import Cohort, Method, Reduction, State, Tensors, Ups
+from fedrec.federation.contract import Answer, Cohort, Method, Reduction, State, Tensors, Ups, cohorts_of
 from fedrec.federation.stages import Stage
 from fedrec.federation.wire import Wire
 
@@ -33,7 +34,7 @@ class RoundLog:
 
 
 @dataclass
-class _Home:
+class CohortState:
     """The state of one cohort's clients. `user_ptr[k]` is where the users of its k-th client start."""
 
     cohort: Cohort
@@ -57,14 +58,14 @@ class Simulator:
                  attributes: Tensor | None = None, sealed: bool = False) -> None:  # fmt: skip
         """`sealed`: nothing may leave that no noise reaches."""
         self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
-        self.wire = Wire(self.world, stages, memory // 4, method.own_noise)
+        self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise)
         self.server: Tensors = method.init_server(self.world, attributes)
-        self.homes = [self._settle(cohort) for cohort in method.cohorts(self.world)]
+        self.cohorts = [self._settle(cohort) for cohort in cohorts_of(method, self.world)]
 
-    def _settle(self, cohort: Cohort) -> _Home:
+    def _settle(self, cohort: Cohort) -> CohortState:
         state = self.method.init_clients(self.world, self.data.chunk(cohort.clients, cohort.name))
         users = np.diff(self.data.client_ptr)[cohort.clients]
-        return _Home(cohort, state, np.concatenate([[0], np.cumsum(users)]))
+        return CohortState(cohort, state, np.concatenate([[0], np.cumsum(users)]))
 
     # -- one round --
 
@@ -74,29 +75,29 @@ class Simulator:
             return self._round(number, before_answer)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             what = f"a matrix cannot be decomposed in round {number + 1}"
-            raise DivergedError(what, self.method.remedy()) from None
+            raise DivergedError(what, remedy_of(self.method)) from None
 
     def _round(self, number: int, before_answer: Callable[[int], None] | None) -> RoundLog:
         started = time.perf_counter()
         plan = self.method.plan(self.world, self.server, number)
         self.wire.ledger.trained(number, len(plan.train))
-        basket = Basket()
+        accumulator = Accumulator()
         observed: dict[str, float] = defaultdict(float)
         sending = np.ones(len(plan.train), bool) if plan.upload is None else np.isin(plan.train, plan.upload)
         for clients, send in ((plan.train[sending], True), (plan.train[~sending], False)):
-            for home, chunk, where in self._chunks(clients):
-                self._train(home, chunk, where, number, basket if send else None)
+            for members, chunk, where in self._chunks(clients):
+                self._train(members, chunk, where, number, accumulator if send else None)
                 for name, (total, count) in chunk.observed.items():
                     observed[name] += total
                     observed["#" + name] += count
-        ups = self.wire.collect(basket, number)
+        ups = self.wire.collect(accumulator, number)
         self._require_finite(ups, observed, number)
         self.server = self.method.aggregate(self.server, ups, number)
         if before_answer is not None:
             paused = time.perf_counter()
             before_answer(number)
             started += time.perf_counter() - paused
-        self._answer(self.method.answered(self.server, plan, number), number)
+        self._answer(self.method.answer(self.server, plan, ups.clients, number), number)
         return self._log(number, len(plan.train), time.perf_counter() - started, observed)
 
     def _require_finite(self, ups: Ups, observed: Mapping[str, float], number: int) -> None:
@@ -104,7 +105,7 @@ class Simulator:
         lost = ["the loss"] if not math.isfinite(observed.get("loss", 0.0)) else []
         lost += [f"the upload '{name}'" for name, value in ups.reduced.items() if not bool(value.sum().isfinite())]
         if lost:
-            raise DivergedError(f"{lost[0]} is no longer finite in round {number + 1}", self.method.remedy())
+            raise DivergedError(f"{lost[0]} is no longer finite in round {number + 1}", remedy_of(self.method))
 
     def preview(self) -> tuple[list[str], list[str]]:
         """What the first client of every cohort that uploads would send: the names, and what of it no noise reaches.
@@ -114,26 +115,26 @@ class Simulator:
         names: set[str] = set()
         unprotected: set[str] = set()
         for clients, number in self._first_uploads():
-            for home, chunk, where in self._chunks(clients):
-                taken = self._take(home, where)
+            for members, chunk, where in self._chunks(clients):
+                taken = self._take(members, where)
                 state = State(*({name: value.clone() for name, value in part.items()}
                                 for part in (taken.per_client, taken.per_user)))  # fmt: skip
                 down = self.method.broadcast(self.server, chunk.clients, number)
                 _, payload = self.method.local(state, down, chunk, number)
                 names |= payload.keys()
-                unprotected |= self._require_covered(payload, chunk, number, Basket()).keys()
+                unprotected |= self._require_covered(payload, chunk, number, Accumulator()).keys()
         return sorted(names), sorted(unprotected)
 
     def _first_uploads(self) -> Iterator[tuple[np.ndarray, int]]:
         """For every cohort the first client that uploads, and the round."""
-        waiting = [home for home in self.homes if len(home.cohort.clients)]
+        waiting = [members for members in self.cohorts if len(members.cohort.clients)]
         for number in range(self.method.rounds):
             if not waiting:
                 return
             sending = np.sort(self.method.plan(self.world, self.server, number).uploads())
-            first = [home.positions(sending)[0][:1] for home in waiting]
+            first = [members.positions(sending)[0][:1] for members in waiting]
             yield from ((client, number) for client in first if len(client))
-            waiting = [home for home, client in zip(waiting, first, strict=True) if not len(client)]
+            waiting = [members for members, client in zip(waiting, first, strict=True) if not len(client)]
 
     def schedule(self) -> np.ndarray:
         """How often each client uploads in all rounds, by what the server knows now."""
@@ -143,41 +144,45 @@ class Simulator:
         return times
 
     def _require_covered(self, payload: dict[str, Reduction], chunk: Chunk, number: int,
-                         basket: Basket) -> dict[str, int]:  # fmt: skip
+                         accumulator: Accumulator) -> dict[str, int]:  # fmt: skip
         """What no noise reaches; where nothing of that kind may leave, an error."""
-        found = self.wire.unprotected(payload, len(chunk.clients), chunk.cohort, basket)
+        found = self.wire.unprotected(payload, len(chunk.clients), chunk.cohort, accumulator)
         if self.sealed and found:
             raise FedrecError(
-                f"--epsilon: {self.method.name} sends {some(found)} without noise (round {number + 1}), so no epsilon "
-                f"holds; {self.method.cover()}"
+                f"--epsilon: {self.method.info.name} sends {some(found)} without noise (round {number + 1}), so no "
+                f"epsilon holds; {covering(self.method)}"
             )
         return found
 
-    def _train(self, home: _Home, chunk: Chunk, where: np.ndarray, number: int, basket: Basket | None) -> None:
+    def _train(
+        self, members: CohortState, chunk: Chunk, where: np.ndarray, number: int, accumulator: Accumulator | None
+    ) -> None:
         down = self.method.broadcast(self.server, chunk.clients, number)
         self.wire.send_down(down, chunk.clients, number)
-        state, payload = self.method.local(self._take(home, where), down, chunk, number)
-        self._put(home, where, state)
-        if basket is not None:
-            self._require_covered(payload, chunk, number, basket)
-            self.wire.send_up(payload, down, chunk.clients, chunk.cohort, number, basket)
+        state, payload = self.method.local(self._take(members, where), down, chunk, number)
+        self._put(members, where, state)
+        if accumulator is not None:
+            self._require_covered(payload, chunk, number, accumulator)
+            self.wire.send_up(payload, down, chunk.clients, chunk.cohort, number, accumulator)
 
-    def _answer(self, clients: np.ndarray, number: int) -> None:
-        for home, chunk, where in self._chunks(clients):
-            down = self.method.answer(self.server, chunk.clients, number)
-            if down is None:
-                return
+    def _answer(self, answer: Answer | None, number: int) -> None:
+        if answer is None:
+            return
+        clients = np.arange(self.world.clients) if answer.clients is None else answer.clients
+        for members, chunk, where in self._chunks(clients):
+            down = answer.make(chunk.clients)
             self.wire.send_down(down, chunk.clients, number)
-            self._put(home, where, self.method.receive(self._take(home, where), down, chunk, number))
+            self._put(members, where, self.method.receive(self._take(members, where), down, chunk, number))
 
     def held(self) -> dict[str, float]:
         """Bytes that a client keeps between rounds, and those among them that it scores with; means over clients."""
         kept = scoring = 0
-        for home in self.homes:
-            for name, value in (home.state.per_client | home.state.per_user).items():
+        idle = self.method.footprint(self.world).training_only
+        for members in self.cohorts:
+            for name, value in (members.state.per_client | members.state.per_user).items():
                 size = value.numel() * value.element_size()
                 kept += size
-                scoring += size * (name not in self.method.train_only)
+                scoring += size * (name not in idle)
         return {"kept_per_client": kept / self.world.clients, "to_score_per_client": scoring / self.world.clients}
 
     def _log(self, number: int, clients: int, seconds: float, observed: Mapping[str, float]) -> RoundLog:
@@ -196,48 +201,50 @@ class Simulator:
         Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
         """
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
-        per_user = self.method.score_bytes(self.world)
+        per_user = self.method.footprint(self.world).score
         everyone = np.arange(self.world.clients)
-        for home, chunk, where in self._chunks(everyone, np.diff(self.data.client_ptr) * per_user):
+        for members, chunk, where in self._chunks(everyone, np.diff(self.data.client_ptr) * per_user):
             down = self.method.offer(self.server, chunk.clients, round, wanted)
             asked = replace(chunk, known=known)
             with torch.no_grad():
-                yield chunk.users, self.method.score(self._take(home, where), down, asked, wanted)
+                yield chunk.users, self.method.score(self._take(members, where), down, asked, wanted)
 
     # -- chunks --
 
-    def _chunks(self, clients: np.ndarray, cost: np.ndarray | None = None) -> Iterator[tuple[_Home, Chunk, np.ndarray]]:
+    def _chunks(
+        self, clients: np.ndarray, cost: np.ndarray | None = None
+    ) -> Iterator[tuple[CohortState, Chunk, np.ndarray]]:
         budget = self.memory // 2
         if cost is None:
-            per_sample = self.method.sample_bytes(self.world) * (1 + self.data.negatives)
-            cost = self.data.positives * per_sample + self.method.client_bytes(self.world)
-            if self.method.cache_bytes is not None and self.world.device.type == "cpu":
-                budget = min(budget, self.method.cache_bytes)
-        for home in self.homes:
-            here, where = home.positions(np.sort(clients))  # `_index` counts on ascending places
+            needed = self.method.footprint(self.world)
+            cost = self.data.positives * needed.sample * (1 + self.data.negatives) + needed.client
+            if needed.cache is not None and self.world.device.type == "cpu":
+                budget = min(budget, needed.cache)
+        for members in self.cohorts:
+            here, where = members.positions(np.sort(clients))  # `_index` counts on ascending places
             for part in _pieces(cost[here], budget):
-                chunk = self.data.chunk(here[part], home.cohort.name, self.wire.foldable)
-                yield home, chunk, where[part]
+                chunk = self.data.chunk(here[part], members.cohort.name, self.wire.foldable)
+                yield members, chunk, where[part]
 
-    def _take(self, home: _Home, where: np.ndarray) -> State:
-        clients, users = self._index(where), self._index(self._users(home, where))
+    def _take(self, members: CohortState, where: np.ndarray) -> State:
+        clients, users = self._index(where), self._index(self._users(members, where))
         return State(
-            {name: value[clients] for name, value in home.state.per_client.items()},
-            {name: value[users] for name, value in home.state.per_user.items()},
+            {name: value[clients] for name, value in members.state.per_client.items()},
+            {name: value[users] for name, value in members.state.per_user.items()},
         )
 
-    def _put(self, home: _Home, where: np.ndarray, state: State) -> None:
-        clients, users = self._index(where), self._index(self._users(home, where))
+    def _put(self, members: CohortState, where: np.ndarray, state: State) -> None:
+        clients, users = self._index(where), self._index(self._users(members, where))
         for kept, new, index in (
-            (home.state.per_client, state.per_client, clients),
-            (home.state.per_user, state.per_user, users),
+            (members.state.per_client, state.per_client, clients),
+            (members.state.per_user, state.per_user, users),
         ):
             for name, value in new.items():
                 if value.data_ptr() != kept[name][index].data_ptr() or not isinstance(index, slice):
                     kept[name][index] = value
 
-    def _users(self, home: _Home, where: np.ndarray) -> np.ndarray:
-        return concatenated_ranges(home.user_ptr[where], home.user_ptr[where + 1])
+    def _users(self, members: CohortState, where: np.ndarray) -> np.ndarray:
+        return concatenated_ranges(members.user_ptr[where], members.user_ptr[where + 1])
 
     def _index(self, where: np.ndarray) -> slice | Tensor:
         """A slice where possible: a view costs nothing and is updated in place."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.federation.available import has_numba
-from fedrec.federation.contract import Rows, Tensors, World, is_exact
+from fedrec.federation.contract import Rows, Tensors, World
+from fedrec.federation.messages import is_exact
+from fedrec.kernels import find
 from fedrec.random import Purpose, fold, fold_tensor, gamma, laplace, normal, stream
 
 Values = dict[str, Tensor | Rows]
@@ -131,12 +132,10 @@ class Noise:
 
     def _added(self, value: Tensor, keys: Tensor, world: World) -> Tensor:
         """With noise from one stream per leading index."""
-        if world.compiled and value.device.type == "cpu" and has_numba():
-            from fedrec.federation import noise_kernels
-
+        add = find(self.kernel, value.device, world.compiled)
+        if add is not None:
             noised = value.clone(memory_format=torch.contiguous_format)
-            add = getattr(noise_kernels, self.kernel)
-            add(keys.numpy().view(np.uint64), self.scale, noised.reshape(len(value), -1).numpy())
+            add(keys.view(torch.uint64), self.scale, noised.reshape(len(value), -1))
             return noised
         position = torch.arange(value[0].numel(), device=value.device)[None]
         return value + self.scale * self._draw(keys[:, None], position, value.dtype).reshape(value.shape)
@@ -163,7 +162,7 @@ class Noise:
 class Laplace(Noise):
     """Laplace noise of this scale on every entry."""
 
-    kernel = "add_laplace"
+    kernel = "laplace_noise"
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return laplace(key, position, dtype)
@@ -177,7 +176,7 @@ class Laplace(Noise):
 class Gaussian(Noise):
     """Gaussian noise of this standard deviation on every entry."""
 
-    kernel = "add_normal"
+    kernel = "normal_noise"
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return normal(key, position, dtype)

@@ -13,21 +13,9 @@ from itertools import takewhile
 import numpy as np
 from torch import Tensor
 
-from fedrec.federation.basket import Basket
-from fedrec.federation.contract import (
-    Down,
-    Each,
-    Folded,
-    Mean,
-    Reduction,
-    Rows,
-    Sum,
-    Upload,
-    Ups,
-    World,
-    content,
-    is_exact,
-)
+from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, Ups, World
+from fedrec.federation.messages import content, is_exact
 from fedrec.federation.stages import Behind, Noise, Place, Stage, SumGaussian, Values, dense
 
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
@@ -97,14 +85,14 @@ class Wire:
         self.ledger.record("down", round, clients, common + own)
 
     def send_up(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, cohort: str, round: int,
-                basket: Basket) -> None:  # fmt: skip
+                accumulator: Accumulator) -> None:  # fmt: skip
         """Encode, count and fold the uploads of one chunk."""
         if not payload:
             return
         self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
-        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, basket))
+        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, accumulator))
         if not self.stages:
-            basket.add(payload, clients, cohort)
+            accumulator.add(payload, clients, cohort)
             return
         now = len(self.stages) - self._late(payload, len(clients))
         stages, late = self.stages[:now], range(now, len(self.stages))
@@ -113,7 +101,7 @@ class Wire:
         for start in range(0, len(clients), block):
             keep = slice(start, min(start + block, len(clients)))
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
-            basket.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
+            accumulator.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
 
     def _late(self, payload: dict[str, Reduction], clients: int) -> int:
         """Stages at the end whose noise can wait for the sums: one draw per entry, not one per entry and client.
@@ -127,21 +115,21 @@ class Wire:
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
         return len(list(last))
 
-    def collect(self, basket: Basket, round: int) -> Ups:
+    def collect(self, accumulator: Accumulator, round: int) -> Ups:
         """What the server gets of a round: the reductions, with the noise that belongs to sums."""
         for number, stage in enumerate(self.stages):
             if isinstance(stage, SumGaussian):
-                basket.disturb(stage, self.world, round, self._behind(number))
+                accumulator.add_noise_to_sums(stage, self.world, round, self._behind(number))
             elif isinstance(stage, Noise):
-                basket.blur(stage, number, self.world, round, self._behind(number))
-        return basket.ups(self.world.dtype)
+                accumulator.add_deferred_noise(stage, number, self.world, round, self._behind(number))
+        return accumulator.ups(self.world.dtype)
 
     def _staged(self, payload: dict[str, Reduction], stages: Sequence[Stage], down: Down, clients: np.ndarray,
                 keep: slice, round: int) -> dict[str, Reduction]:  # fmt: skip
         reference = down.shared | {name: value[keep] for name, value in down.own.items()}
         values: Values = {}
         for name, reduction in payload.items():
-            assert not isinstance(reduction.value, Folded), "folded uploads cannot pass stages"
+            assert not isinstance(reduction.value, PartialSum), "folded uploads cannot pass stages"
             values[name] = reduction.value
         for number, stage in enumerate(stages):
             values = stage.apply(values, Place(self.world, clients, round, reference, self._behind(number)))
@@ -151,7 +139,9 @@ class Wire:
         """The noise that an upload got before the stage of this number, by the upload that each acted on."""
         return (*self.noised, *(stage.only for stage in self.stages[:number] if isinstance(stage, Noise)))
 
-    def unprotected(self, payload: dict[str, Reduction], clients: int, cohort: str, basket: Basket) -> dict[str, int]:
+    def unprotected(
+        self, payload: dict[str, Reduction], clients: int, cohort: str, accumulator: Accumulator
+    ) -> dict[str, int]:
         """Bytes of all these clients that no noise reaches, by what they are: whatever is not known to get some.
 
         That is what a noise stage leaves out by name, what is no real number, and what goes beside the values:
@@ -161,7 +151,7 @@ class Wire:
         for name, reduction in payload.items():
             found |= dict(self._open(name, reduction, clients))
             shape = _shape(reduction.value)
-            if not _has_lengths(reduction) and basket.shapes.setdefault((cohort, name), shape) != shape:
+            if not _has_lengths(reduction) and accumulator.shapes.setdefault((cohort, name), shape) != shape:
                 found[f"the size of '{name}'"] = clients * LENGTH
         return found
 
@@ -181,7 +171,7 @@ class Wire:
         tensor = content(reduction.value)
         entries = _entries(reduction.value, clients)
         rows = max(1, entries // max(1, tensor.shape[-1]))
-        if isinstance(reduction, Each) and reduction.lengths is not None:
+        if isinstance(reduction, Gather) and reduction.lengths is not None:
             return np.array([self._size(rows * length, rows, tensor) for length in reduction.lengths.tolist()])
         weighted = isinstance(reduction, Mean) and reduction.weight is not None
         return self._size(entries, rows, tensor) + (self.world.dtype.itemsize if weighted else 0)
@@ -197,7 +187,7 @@ class Wire:
 def _plain_sum(reduction: Reduction) -> bool:
     """Whether its sum over clients is all that is seen, each counting once."""
     weighted = isinstance(reduction, Mean) and reduction.weight is not None
-    return not isinstance(reduction, Each) and not weighted and not is_exact(reduction.value)
+    return not isinstance(reduction, Gather) and not weighted and not is_exact(reduction.value)
 
 
 def _noises(stage: Stage, name: str, reduction: Reduction) -> bool:
@@ -207,7 +197,7 @@ def _noises(stage: Stage, name: str, reduction: Reduction) -> bool:
 
 
 def _has_lengths(reduction: Reduction) -> bool:
-    return isinstance(reduction, Each) and reduction.lengths is not None
+    return isinstance(reduction, Gather) and reduction.lengths is not None
 
 
 def _shape(value: Upload) -> tuple[int, ...]:
@@ -217,7 +207,7 @@ def _shape(value: Upload) -> tuple[int, ...]:
 
 def _entries(value: Upload, clients: int) -> int:
     """Entries of one client's dense upload."""
-    return value.base.numel() if isinstance(value, Rows | Folded) else value.numel() // max(1, clients)
+    return value.base.numel() if isinstance(value, Rows | PartialSum) else value.numel() // max(1, clients)
 
 
 def _block(reduction: Reduction, keep: slice) -> Reduction:
@@ -230,7 +220,7 @@ def _block(reduction: Reduction, keep: slice) -> Reduction:
                         shift=None if value.shift is None else value.shift[keep])  # fmt: skip
     elif isinstance(value, Tensor):
         value = value[keep]
-    if isinstance(reduction, Each) and reduction.lengths is not None:
+    if isinstance(reduction, Gather) and reduction.lengths is not None:
         reduction = replace(reduction, lengths=reduction.lengths[keep])
     weight = reduction.weight[keep] if isinstance(reduction, Mean) and reduction.weight is not None else None
     return _with_value(reduction, value, weight)
@@ -239,8 +229,8 @@ def _block(reduction: Reduction, keep: slice) -> Reduction:
 def _with_value(reduction: Reduction, value: Upload, weight: Tensor | None = None) -> Reduction:
     if isinstance(reduction, Mean):
         return Mean(value, weight if weight is not None else reduction.weight, reduction.by_cohort)
-    if isinstance(reduction, Each):
-        assert not isinstance(value, Folded)
-        same = Each(value, reduction.lengths)
-        return same if reduction.lengths is None else Each(same.sent() * dense(value), reduction.lengths)
+    if isinstance(reduction, Gather):
+        assert not isinstance(value, PartialSum)
+        same = Gather(value, reduction.lengths)
+        return same if reduction.lengths is None else Gather(same.sent() * dense(value), reduction.lengths)
     return type(reduction)(value, reduction.by_cohort)

@@ -9,42 +9,42 @@ from functools import cache
 from fedrec.errors import FedrecError, FedrecWarning, unknown
 from fedrec.federation.contract import Method
 from fedrec.methods import plugins
-from fedrec.methods.cgfedrec import CGFedRec
-from fedrec.methods.cofedrec import CoFedRec
-from fedrec.methods.cs_fedncf import CsFedNCF
-from fedrec.methods.cs_mf import CsMF
-from fedrec.methods.cs_ncf import CsNCF
-from fedrec.methods.cs_pfedrec import CsPFedRec
-from fedrec.methods.ease import Ease
-from fedrec.methods.fedatt import FedAtt
-from fedrec.methods.fedavg import FedAvg
-from fedrec.methods.fedca import FedCA
-from fedrec.methods.fedcia import FedCIA
-from fedrec.methods.feddae import FedDAE
-from fedrec.methods.feddcn import FedDCN
-from fedrec.methods.fedfast import FedFast
-from fedrec.methods.fedgram import FedGram
-from fedrec.methods.fedmf import FedMF
-from fedrec.methods.fedmvmf import FedMVMF
-from fedrec.methods.fedrap import FedRAP
-from fedrec.methods.fedrkg import FedRKG
-from fedrec.methods.fedvbpr import FedVBPR
-from fedrec.methods.gar import GAR
-from fedrec.methods.gfcf import CentralGFCF
-from fedrec.methods.gpfedrec import GPFedRec
-from fedrec.methods.heater import Heater
-from fedrec.methods.ifedrec import IFedRec
-from fedrec.methods.ifedrec_lan import IFedRecLAN
+from fedrec.methods.average.fedatt import FedAtt
+from fedrec.methods.average.fedavg import FedAvg
+from fedrec.methods.average.fedfast import FedFast
+from fedrec.methods.average.fedmf import FedMF
+from fedrec.methods.average.perfedrec import PerFedRec
+from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.cluster.cgfedrec import CGFedRec
+from fedrec.methods.cluster.cofedrec import CoFedRec
+from fedrec.methods.cold.cs_fedncf import CsFedNCF
+from fedrec.methods.cold.cs_mf import CsMF
+from fedrec.methods.cold.cs_ncf import CsNCF
+from fedrec.methods.cold.cs_pfedrec import CsPFedRec
+from fedrec.methods.cold.feddcn import FedDCN
+from fedrec.methods.cold.fedmvmf import FedMVMF
+from fedrec.methods.cold.fedvbpr import FedVBPR
+from fedrec.methods.cold.gar import GAR
+from fedrec.methods.cold.heater import Heater
+from fedrec.methods.cold.ifedrec import IFedRec
+from fedrec.methods.cold.ifedrec_lan import IFedRecLAN
 from fedrec.methods.kinds import kinds_of
-from fedrec.methods.lightgcn import CentralLightGCN
-from fedrec.methods.local import Local
-from fedrec.methods.mf import CentralMF
-from fedrec.methods.neumf import CentralNeuMF
-from fedrec.methods.perfedrec import PerFedRec
-from fedrec.methods.pfedgraph import PFedGraph
-from fedrec.methods.pfedrec import PFedRec
-from fedrec.methods.popularity import Popularity
-from fedrec.methods.sasrec import CentralSASRec
+from fedrec.methods.mixture.fedca import FedCA
+from fedrec.methods.mixture.gpfedrec import GPFedRec
+from fedrec.methods.mixture.pfedgraph import PFedGraph
+from fedrec.methods.personal.feddae import FedDAE
+from fedrec.methods.personal.fedrap import FedRAP
+from fedrec.methods.personal.fedrkg import FedRKG
+from fedrec.methods.personal.pfedrec import PFedRec
+from fedrec.methods.reference.ease import Ease
+from fedrec.methods.reference.gfcf import CentralGFCF
+from fedrec.methods.reference.lightgcn import CentralLightGCN
+from fedrec.methods.reference.local import Local
+from fedrec.methods.reference.mf import CentralMF
+from fedrec.methods.reference.neumf import CentralNeuMF
+from fedrec.methods.reference.popularity import Popularity
+from fedrec.methods.reference.sasrec import CentralSASRec
+from fedrec.methods.silo.fedcia import FedCIA
 
 BUILT_IN: tuple[type[Method], ...] = (
     Popularity,
@@ -88,7 +88,7 @@ BUILT_IN: tuple[type[Method], ...] = (
 @cache
 def _registered() -> tuple[dict[str, type[Method]], dict[str, str]]:
     """All methods that can be used, by name; those of other packages that cannot, with the reason."""
-    own = {method.name: method for method in BUILT_IN}
+    own = {method.info.name: method for method in BUILT_IN}
     others, broken = plugins.found(own)
     return own | others, broken
 
@@ -111,7 +111,7 @@ def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, o
         return name, {}
     known, broken = _registered()
     for method in (kind for usual in known.values() for kind in kinds_of(usual)):
-        names: dict[str, Mapping[str, object]] = {method.name: {}, **method.aliases}
+        names: dict[str, Mapping[str, object]] = {method.info.name: {}, **method.info.aliases}
         for alias, implied in names.items():
             if name.lower() == alias.lower():
                 _warn()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedrec.federation.contract import Plan, Tensors, World, participants
-from fedrec.federation.training import LocalTraining
+from fedrec.federation.ranges import Count, Share
 from fedrec.random import Purpose, fold_array, stream
+from fedrec.training.local_training import LocalTraining
 
 AGGREGATED = 1  # the stream that draws who is aggregated
 
@@ -22,15 +23,13 @@ AGGREGATED = 1  # the stream that draws who is aggregated
 class Compared(LocalTraining):
     """Local training as in that comparison, the same for every backbone."""
 
-    backbone_defaults: ClassVar[Mapping[str, Mapping[str, object]]] = {}
-
-    rounds: int = 100
-    dim: int = 16
+    rounds: Count = 100
+    dim: Count = 16
     init: Literal["normal", "uniform"] = "uniform"
     lr: float = 0.01
     weight_decay_dense: float = 1e-3
-    epochs: int = 10
-    batch: int = 256
+    epochs: Count = 10
+    batch: Count = 256
     optimiser: Literal["sgd", "adam"] = "adam"  # moments start afresh every round
 
 
@@ -38,13 +37,13 @@ class Compared(LocalTraining):
 class Aggregating(LocalTraining):
     """All that take part train; a part of them, drawn afresh every round, is aggregated."""
 
-    aggregated_fraction: float = 1.0  # of those who train: who uploads, and receives what is its own
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads, and receives what is its own
 
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
         train = participants(world, round, world.participation)
         draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
         chosen = train[np.sort(np.argsort(draws, kind="stable")[: self.aggregated(len(train))])]
-        return Plan(train, upload=chosen, receive=chosen)
+        return Plan(train, upload=chosen)
 
     def aggregated(self, training: int) -> int:
         """How many of those who train."""
@@ -52,7 +51,5 @@ class Aggregating(LocalTraining):
 
 
 # The preset `fedca` of those who send nothing, and of those who are aggregated.
-ALONE: Mapping[str, object] = {
-    name: getattr(Compared, name) for name in Compared.__annotations__ if name != "backbone_defaults"
-}
+ALONE: Mapping[str, object] = {name: getattr(Compared, name) for name in Compared.__annotations__}
 TOGETHER: Mapping[str, object] = {**ALONE, "aggregated_fraction": 0.6}

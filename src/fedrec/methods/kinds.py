@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Collection
 
 from fedrec.federation.contract import Method
-from fedrec.methods.fedavg import FedAvg
-from fedrec.methods.local import Local
-from fedrec.methods.silo import SiloFedAvg, SiloLocal
+from fedrec.methods.average.fedavg import FedAvg
+from fedrec.methods.reference.local import Local
+from fedrec.methods.silo.silo import SiloFedAvg, SiloLocal
 
 KINDS: dict[type[Method], type[Method]] = {Local: SiloLocal, FedAvg: SiloFedAvg}
 
@@ -20,14 +20,14 @@ def kinds_of(cls: type[Method]) -> tuple[type[Method], ...]:
 
 def backbones_of(cls: type[Method]) -> list[str]:
     """The backbones of all kinds."""
-    return list(dict.fromkeys(name for kind in kinds_of(cls) for name in kind.backbones))
+    return list(dict.fromkeys(name for kind in kinds_of(cls) for name in kind.info.backbones))
 
 
 def choose_kind(cls: type[Method], backbone: str | None, preset: str | None, params: Collection[str]) -> type[Method]:
     """The first kind that knows this backbone, this preset and all these parameters; else the usual one."""
     for kind in kinds_of(cls):
         known = {field.name for field in dataclasses.fields(kind)}
-        fits = (backbone is None or backbone in kind.backbones) and (preset is None or preset in kind.presets)
+        fits = (backbone is None or backbone in kind.info.backbones) and (preset is None or preset in kind.info.presets)
         if fits and known.issuperset(params):
             return kind
     return cls

@@ -20,7 +20,7 @@ def found(taken: Collection[str]) -> tuple[dict[str, type[Method]], dict[str, st
             package = f" of the package {point.dist.name}" if point.dist is not None else ""
             broken[point.name] = f"the method '{point.name}'{package} cannot be used: {_words(error)}"
         else:
-            methods[method.name] = method
+            methods[method.info.name] = method
     return methods, broken
 
 
@@ -28,10 +28,10 @@ def _loaded(point: EntryPoint, taken: Collection[str]) -> type[Method]:
     method = point.load()
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise FedrecError("it is not a method: a class derived from fedrec's Method is needed")
-    if not (isinstance(method.name, str) and method.name):
-        raise FedrecError("it has no name; set `name` in its class")
-    if method.name in taken:
-        raise FedrecError(f"the name '{method.name}' is that of another method; rename it")
+    if not (isinstance(method.info.name, str) and method.info.name):
+        raise FedrecError("it has no name; set `info = MethodInfo(name, ...)` in its class")
+    if method.info.name in taken:
+        raise FedrecError(f"the name '{method.info.name}' is that of another method; rename it")
     return method
 
 

@@ -9,7 +9,7 @@ clients does not amplify, because the server sees who takes part.
 Noise on a blind sum (`sum-gaussian`) is counted alike: another client's worth of data moves the sum by at most 2C. It
 holds against whoever sees nothing but sums, so it rests on secure aggregation.
 
-A method may know that its uploads cannot lie 2C apart (`Method.clips_apart`): where no entry is ever negative, the
+A method may know that its uploads cannot lie 2C apart (`Disclosure.sensitivity`): where no entry is ever negative, the
 product of two uploads u and v is not either, and |u - v|^2 = |u|^2 + |v|^2 - 2 u'v is at most 2 C^2.
 """
 

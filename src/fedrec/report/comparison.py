@@ -15,7 +15,7 @@ from fedrec.evaluation import protocol
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method, convert
-from fedrec.report.intact import check_summary
+from fedrec.report.schema import check_summary
 
 SHOWN = ("recall@10", "ndcg@10")
 IDENTITY = ("backbone", "preset", "params", "silos", "participation", "privacy", "epsilon", "delta", "rounds")

@@ -11,9 +11,9 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.run import Listener
 from fedrec.report import figures
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
+from fedrec.report.cost import cost_table
 from fedrec.report.headline import headline, listed
 from fedrec.report.page import write_page
-from fedrec.report.price import price_table
 from fedrec.report.records import FIRST, per_user
 from fedrec.report.references import cheap_references, silent, with_references
 from fedrec.report.samples import sample_users
@@ -68,7 +68,7 @@ def _content(comparison: Comparison, users: bool) -> dict[str, Any]:
         "tables": _tables(comparison, shown, names, tests),
         "significance": None if tests is None else _significance(tests, marked=len(asked) > 1),
         "not_tested": not_tested,
-        "price": price_table(shown),
+        "price": cost_table(shown),
         "samples": samples,
         "no_samples": no_samples,
         "sample_method": best.name,

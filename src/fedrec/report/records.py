@@ -13,7 +13,7 @@ import numpy as np
 from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError
 from fedrec.report.comparison import FinishedRun
-from fedrec.report.intact import is_count, is_number
+from fedrec.report.schema import is_count, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FIRST = 1  # the number that people see of the round that files call 0

@@ -14,7 +14,7 @@ from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import Listener, execute
 from fedrec.report.comparison import FinishedRun, read_run
-from fedrec.report.origin import at_hand
+from fedrec.report.data_source import at_hand
 
 REFERENCES = ("popularity", "local")
 PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes")

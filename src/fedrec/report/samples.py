@@ -10,7 +10,7 @@ import numpy as np
 from fedrec.errors import FedrecError
 from fedrec.recommend import Recommendation, Recommender
 from fedrec.report.comparison import FinishedRun
-from fedrec.report.origin import at_hand
+from fedrec.report.data_source import at_hand
 from fedrec.report.records import per_user, ranks
 
 PLACES = ((0.03, "among the best served"), (0.25, "better than three in four"), (0.5, "in the middle"),

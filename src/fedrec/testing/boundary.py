@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Down, Method, Tensors, World
+from fedrec.federation.contract import Down, Method, Plan, Tensors, World
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.messages import dense_uploads
 from fedrec.testing.worlds import inhabited, state_of
@@ -23,12 +23,13 @@ def require_attributes_stay(method: Method, data: ClientData) -> None:
     first, second = (_unlearned(method, data.world, seed) for seed in (0, 1))
     everyone, items = np.arange(data.world.clients), torch.arange(data.world.items + COLD)
     for round in range(ROUNDS):
-        what = f"of {method.name} in round {round}"
+        what = f"of {method.info.name} in round {round}"
         _require_same(method.broadcast(first, everyone, round), method.broadcast(second, everyone, round),
                       f"the broadcast {what}")  # fmt: skip
         _require_same(method.offer(first, everyone, round, items), method.offer(second, everyone, round, items),
                       f"the offer {what}")  # fmt: skip
-        one, other = (method.answer(server, everyone, round) or Down() for server in (first, second))
+        answers = (method.answer(server, Plan(everyone), everyone, round) for server in (first, second))
+        one, other = (Down() if answer is None else answer.make(everyone) for answer in answers)
         _require_same(one, other, f"the answer {what}")
     _require_learned_uploads(method, data)
 
@@ -65,15 +66,17 @@ def _require_learned_uploads(method: Method, data: ClientData) -> None:
     simulator = Simulator(method, data, attributes=_attributes(data.world, 0))
     learned = {tuple(value.shape) for name, value in simulator.server.items() if name != "attributes"}
     for round in range(ROUNDS):
-        for home in inhabited(simulator):
-            for client in home.cohort.clients.reshape(-1, 1):
-                chunk, down = data.chunk(client, home.cohort.name), method.broadcast(simulator.server, client, round)
-                _, payload = method.local(state_of(simulator, home, client), down, chunk, round)
+        for members in inhabited(simulator):
+            for client in members.cohort.clients.reshape(-1, 1):
+                chunk, down = data.chunk(client, members.cohort.name), method.broadcast(simulator.server, client, round)
+                _, payload = method.local(state_of(simulator, members, client), down, chunk, round)
                 for name, value in dense_uploads(payload).items():
-                    assert tuple(value[0].shape) in learned, f"{method.name} uploads '{name}', which is not learned"
+                    assert tuple(value[0].shape) in learned, (
+                        f"{method.info.name} uploads '{name}', which is not learned"
+                    )
                     before = down.shared.get(name, torch.zeros_like(value[0]))
                     marks = _marks(value[0], before, data.world.items, np.unique(chunk.items))
-                    assert not marks, f"{method.name}: '{name}' marks the items of its client"
+                    assert not marks, f"{method.info.name}: '{name}' marks the items of its client"
         simulator.round(round)
 
 

@@ -10,7 +10,20 @@ import numpy as np
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Each, Folded, Mean, Method, Plan, Reduction, Rows, State, Tensors, World
+from fedrec.federation.contract import (
+    Answer,
+    Down,
+    Gather,
+    Mean,
+    Method,
+    PartialSum,
+    Plan,
+    Reduction,
+    Rows,
+    State,
+    Tensors,
+    World,
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,17 @@ class Watched:
         self.downs.append((clients, down))
         return down
 
-    def answer(self, server: Tensors, clients: np.ndarray, round: int) -> Down | None:
-        down = self._method.answer(server, clients, round)
-        if down is not None:
+    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
+        answer = self._method.answer(server, plan, arrived, round)
+        if answer is None:
+            return None
+
+        def make(clients: np.ndarray) -> Down:
+            down = answer.make(clients)
             self.downs.append((clients, down))
-        return down
+            return down
+
+        return Answer(answer.clients, make)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         new, payload = self._method.local(state, down, chunk, round)
@@ -80,7 +99,7 @@ def dense_uploads(payload: Mapping[str, Reduction]) -> Tensors:
     """Every client's upload whole, with a leading client axis."""
     whole = {}
     for name, reduction in payload.items():
-        assert not isinstance(reduction.value, Folded), f"{name} was folded although the chunk is not foldable"
+        assert not isinstance(reduction.value, PartialSum), f"{name} was folded although the chunk is not foldable"
         whole[name] = reduction.value.dense() if isinstance(reduction.value, Rows) else reduction.value
         if isinstance(reduction, Mean) and reduction.weight is not None:
             whole[name + " weight"] = reduction.weight
@@ -95,7 +114,7 @@ def upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) 
         if isinstance(value, Tensor):
             assert len(value) == clients, "an upload has a leading client axis"
         one = value[0] if isinstance(value, Tensor) else value.base
-        if isinstance(reduction, Each) and reduction.lengths is not None:
+        if isinstance(reduction, Gather) and reduction.lengths is not None:
             sent = reduction.lengths.numpy()
             total += sent * (one.numel() // max(1, one.shape[-1])) * one.element_size()
             continue
@@ -106,7 +125,7 @@ def upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) 
 
 def real(reduction: Reduction | None, one: Tensor, client: int) -> Tensor:
     """One client's upload without padding."""
-    if not isinstance(reduction, Each) or reduction.lengths is None:
+    if not isinstance(reduction, Gather) or reduction.lengths is None:
         return one
     return one[..., : int(reduction.lengths[client])]
 

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.basket import Basket
+from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors
-from fedrec.federation.samples import negatives
-from fedrec.federation.simulator import Simulator, _Home
+from fedrec.federation.simulator import CohortState, Simulator
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
 from fedrec.testing.worlds import (
     LAYOUTS,
@@ -31,6 +30,7 @@ from fedrec.testing.worlds import (
     state_of,
     tiny_world,
 )
+from fedrec.training.samples import negatives
 
 
 def _by_client(state: State, chunk: Chunk) -> dict[int, Tensors]:
@@ -44,16 +44,14 @@ def _by_client(state: State, chunk: Chunk) -> dict[int, Tensors]:
 
 
 def _private(method: Method, state: State) -> Tensors:
-    """The private tensors of a state; `dense` stands for all weights of the backbone."""
-    held = state.per_client | state.per_user
-    model = getattr(method, "model", None)
-    weights = tuple(model.dense_shapes()) if model is not None and "dense" in method.private else ()
-    missing = set(method.private) - set(held) - {"dense"}
-    assert not missing, f"{method.name} calls {sorted(missing)} private, but its state holds {sorted(held)}"
-    return {name: held[name] for name in (*method.private, *weights) if name in held}
+    """The private tensors of a state."""
+    held, private = state.per_client | state.per_user, method.disclosure.private
+    missing = set(private) - set(held)
+    assert not missing, f"{method.info.name} calls {sorted(missing)} private, but its state holds {sorted(held)}"
+    return {name: held[name] for name in private}
 
 
-def _disturb(value: Tensor) -> None:
+def _perturb(value: Tensor) -> None:
     value.copy_(~value if value.dtype == torch.bool else value + 1)
 
 
@@ -77,7 +75,7 @@ class MethodTests:
         return tiny_world(silos=LAYOUTS[layout], **{"empty": layout != "central"} | options)
 
     def _layouts(self) -> tuple[str, ...]:
-        return ("central",) if self.method.centralised else self.layouts
+        return ("central",) if self.method.info.centralised else self.layouts
 
     def worlds(self, **options: Any) -> Iterator[ClientData]:
         """Half of the devices a round, all of the silos."""
@@ -113,7 +111,9 @@ class MethodTests:
         for data in (self.data(), *self.worlds()):
             expected = self.reference(data, self.rounds)
             start = run(self.method, data, 0)
-            for memory in (WHOLE, SINGLE) if data.world.participation < 1 or self.method.centralised else (1 << 15,):
+            for memory in (
+                (WHOLE, SINGLE) if data.world.participation < 1 or self.method.info.centralised else (1 << 15,)
+            ):
                 found = run(self.method, data, self.rounds, memory=memory)
                 found = {name: found[name] for name in expected}
                 assert_close(found, expected, self.tolerance, f"against the reference, {data.world}")
@@ -136,19 +136,19 @@ class MethodTests:
         for data in self.worlds():
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for home in inhabited(simulator):
-                everyone = home.cohort.clients
-                expected = self._alone(simulator, home, everyone)
+            for members in inhabited(simulator):
+                everyone = members.cohort.clients
+                expected = self._alone(simulator, members, everyone)
                 shuffled = np.random.default_rng(1).permutation(everyone)
                 for company in ([c] for c in everyone):
-                    self._same(self._alone(simulator, home, np.array(company)), expected)
+                    self._same(self._alone(simulator, members, np.array(company)), expected)
                 for group in (shuffled, shuffled[::2]):
-                    self._same(self._alone(simulator, home, group), expected)
+                    self._same(self._alone(simulator, members, group), expected)
 
-    def _alone(self, simulator: Simulator, home: _Home, clients: np.ndarray) -> dict[int, Tensors]:
-        chunk = simulator.data.chunk(clients, home.cohort.name)
+    def _alone(self, simulator: Simulator, members: CohortState, clients: np.ndarray) -> dict[int, Tensors]:
+        chunk = simulator.data.chunk(clients, members.cohort.name)
         down = self.method.broadcast(simulator.server, clients, 1)
-        new, payload = self.method.local(state_of(simulator, home, clients), down, chunk, 1)
+        new, payload = self.method.local(state_of(simulator, members, clients), down, chunk, 1)
         uploads, held = dense_uploads(payload), _by_client(new, chunk)
         sent = {
             int(c): {f"up.{name}": real(payload.get(name), v[k], k) for name, v in uploads.items()}
@@ -165,16 +165,16 @@ class MethodTests:
         for data in self.worlds(participation=1.0):
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for home in inhabited(simulator):
+            for members in inhabited(simulator):
                 results = []
                 for foldable in (True, False):
-                    clients = home.cohort.clients
-                    chunk = data.chunk(clients, home.cohort.name, foldable)
+                    clients = members.cohort.clients
+                    chunk = data.chunk(clients, members.cohort.name, foldable)
                     down = self.method.broadcast(simulator.server, clients, 1)
-                    _, payload = self.method.local(state_of(simulator, home, clients), down, chunk, 1)
-                    basket = Basket()
-                    basket.add(payload, clients, home.cohort.name)
-                    results.append(basket.ups(data.world.dtype).reduced)
+                    _, payload = self.method.local(state_of(simulator, members, clients), down, chunk, 1)
+                    accumulator = Accumulator()
+                    accumulator.add(payload, clients, members.cohort.name)
+                    results.append(accumulator.ups(data.world.dtype).reduced)
                 assert_close(results[0], results[1], self.tolerance, "folded against single uploads")
 
     def test_compiled_is_the_same(self) -> None:
@@ -200,8 +200,8 @@ class MethodTests:
                 stopped.round(number)
             resumed = Simulator(self.method, data)
             resumed.server = {name: value.clone() for name, value in stopped.server.items()}
-            for home, old in zip(resumed.homes, stopped.homes, strict=True):
-                home.state = state_of(stopped, old, old.cohort.clients)
+            for members, old in zip(resumed.cohorts, stopped.cohorts, strict=True):
+                members.state = state_of(stopped, old, old.cohort.clients)
             for number in (2, 3):
                 resumed.round(number)
             assert_close(outcome(resumed, 4), whole, 0, "resumed after two rounds of four")
@@ -212,14 +212,14 @@ class MethodTests:
             simulator = Simulator(self.method, data)
             simulator.round(0)
             for foldable in (True, False):
-                for home in inhabited(simulator):
-                    self._check_boundary(simulator, home, foldable)
+                for members in inhabited(simulator):
+                    self._check_boundary(simulator, members, foldable)
 
-    def _check_boundary(self, simulator: Simulator, home: _Home, foldable: bool) -> None:
-        clients = home.cohort.clients
-        chunk = simulator.data.chunk(clients, home.cohort.name, foldable)
-        old = state_of(simulator, home, clients)
-        mine = state_of(simulator, home, clients)
+    def _check_boundary(self, simulator: Simulator, members: CohortState, foldable: bool) -> None:
+        clients = members.cohort.clients
+        chunk = simulator.data.chunk(clients, members.cohort.name, foldable)
+        old = state_of(simulator, members, clients)
+        mine = state_of(simulator, members, clients)
         down = self.method.broadcast(simulator.server, clients, 1)
         new, payload = self.method.local(mine, down, chunk, 1)
         before = encoded(payload)
@@ -228,10 +228,10 @@ class MethodTests:
         for name, value in _private(self.method, new).items():
             fresh = value[value != start[name]].double()
             assert not torch.isin(fresh, sent).any(), f"values of the private '{name}' are in the upload"
-            _disturb(value)
+            _perturb(value)
             assert encoded(payload) == before, f"the private '{name}' reaches an upload after local training"
         for name, value in _private(self.method, mine).items():
-            _disturb(value)
+            _perturb(value)
             assert encoded(payload) == before, f"the private '{name}' of the input state reaches an upload"
 
     def test_every_byte_is_counted(self) -> None:

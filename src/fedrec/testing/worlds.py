@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique, concatenated_ranges
 from fedrec.federation.contract import Method, State, Tensors, World
-from fedrec.federation.simulator import Simulator, _Home
+from fedrec.federation.simulator import CohortState, Simulator
 
 ITEMS_PER_USER = (3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8)
 WHOLE = 8 << 30  # a memory budget under which all clients share a chunk
@@ -70,10 +70,10 @@ PARTICIPATION = {"devices": 0.5, "silos": 1.0, "central": 1.0}
 def outcome(simulator: Simulator, round: int) -> Tensors:
     """Everything a run ends with, by name: `server.*`, `client.*`, `user.*` (of clients in order) and `scores`."""
     found = {f"server.{name}": value for name, value in simulator.server.items()}
-    for home in simulator.homes:
-        mark = f"@{home.cohort.name}" if len(simulator.homes) > 1 else ""
-        found |= {f"client.{name}{mark}": value for name, value in home.state.per_client.items()}
-        found |= {f"user.{name}{mark}": value for name, value in home.state.per_user.items()}
+    for members in simulator.cohorts:
+        mark = f"@{members.cohort.name}" if len(simulator.cohorts) > 1 else ""
+        found |= {f"client.{name}{mark}": value for name, value in members.state.per_client.items()}
+        found |= {f"user.{name}{mark}": value for name, value in members.state.per_user.items()}
     found["scores"] = all_scores(simulator, round)
     return {name: value.detach().clone() for name, value in found.items()}
 
@@ -110,15 +110,15 @@ def _gap(left: Tensor, right: Tensor) -> float:
     return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
 
 
-def inhabited(simulator: Simulator) -> list[_Home]:
-    return [home for home in simulator.homes if len(home.cohort.clients)]
+def inhabited(simulator: Simulator) -> list[CohortState]:
+    return [members for members in simulator.cohorts if len(members.cohort.clients)]
 
 
-def state_of(simulator: Simulator, home: _Home, clients: np.ndarray) -> State:
+def state_of(simulator: Simulator, members: CohortState, clients: np.ndarray) -> State:
     """A copy of what some clients hold, in any order."""
-    _, where = home.positions(clients)
-    users = torch.from_numpy(concatenated_ranges(home.user_ptr[where], home.user_ptr[where + 1]))
+    _, where = members.positions(clients)
+    users = torch.from_numpy(concatenated_ranges(members.user_ptr[where], members.user_ptr[where + 1]))
     return State(
-        {name: value[torch.from_numpy(where)].clone() for name, value in home.state.per_client.items()},
-        {name: value[users].clone() for name, value in home.state.per_user.items()},
+        {name: value[torch.from_numpy(where)].clone() for name, value in members.state.per_client.items()},
+        {name: value[users].clone() for name, value in members.state.per_user.items()},
     )

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.contract import Each, Ups
-from fedrec.methods.aggregation import complementarity, composite_weights, similarity
-from fedrec.methods.fedca import FedCA
+from fedrec.federation.contract import Gather, Ups
+from fedrec.methods.mixture.aggregation import complementarity, composite_weights, similarity
+from fedrec.methods.mixture.fedca import FedCA
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.matrix import Shades, heat_map
 from fedrec.report.pictures.model import Model
@@ -30,7 +30,7 @@ class Aggregation(Picture):
 
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
         run = only_run(self, runs)
-        self.require(run.summary["method"] == FedCA.name, f"{run.folder} is a run of {run.summary['method']}; "
+        self.require(run.summary["method"] == FedCA.info.name, f"{run.folder} is a run of {run.summary['method']}; "
                      "give one of fedca")  # fmt: skip
         model = Model(run)
         chosen = np.array(sorted(numbers(self.clients))) if self.clients else model.drawn(COUNT)
@@ -71,7 +71,7 @@ def matrices(model: Model, chosen: np.ndarray) -> dict[str, Tensor]:
     chunk = model.simulator.data.chunk(chosen)
     alike = similarity(tables, method.similarity, model.simulator.server.get("reference"))
     sent = method.pictures(tables, chunk, model.round)
-    each = {name: up.value for name, up in sent.items() if isinstance(up, Each) and isinstance(up.value, Tensor)}
+    each = {name: up.value for name, up in sent.items() if isinstance(up, Gather) and isinstance(up.value, Tensor)}
     ups = Ups({}, {name: [(chosen, value)] for name, value in each.items()}, chosen)
     complement = complementarity(method.received(ups, tables), method.complementarity, method.outer)
     size = chunk.sample_counts().double() if method.shares == "samples" else torch.ones(len(chosen)).double()

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 from fedrec.report.charts import Line, line_chart, style_of
 from fedrec.report.comparison import FinishedRun, Row, compare
-from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, short_names
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
 from fedrec.report.records import FIRST, Curve, converged, curve, rounds
+from fedrec.report.schema import is_number
 from fedrec.report.views import selection
 
 

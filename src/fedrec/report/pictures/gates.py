@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from fedrec.evaluation.groups import ACTIVITY, TASTE
 from fedrec.report.charts import Line, line_chart, style_of
 from fedrec.report.comparison import FinishedRun, Row, compare
-from fedrec.report.intact import is_number
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
 from fedrec.report.records import FIRST, curve, rounds
+from fedrec.report.schema import is_number
 from fedrec.report.views import selection
 
 GROUPS = (ACTIVITY[0], ACTIVITY[-1], TASTE[0], TASTE[-1])

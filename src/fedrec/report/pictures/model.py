@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.methods.fedca import SERVED
-from fedrec.methods.kmeans import kmeans
+from fedrec.methods.cluster.kmeans import kmeans
+from fedrec.methods.mixture.fedca import SERVED
 from fedrec.random import Purpose, fold_array, stream
 from fedrec.recommend import Recommender
 from fedrec.report.comparison import FinishedRun
@@ -36,7 +36,7 @@ class Model:
     @property
     def personal(self) -> bool:
         """Whether clients hold tables of their own."""
-        return all(_table_name(home.state.per_client) is not None for home in self.simulator.homes)
+        return all(_table_name(members.state.per_client) is not None for members in self.simulator.cohorts)
 
     def require_personal(self, figure: str) -> None:
         if not self.personal or self.clients < 2:
@@ -58,19 +58,19 @@ class Model:
         return torch.stack(found)
 
     def _table(self, client: int) -> Tensor:
-        for home in self.simulator.homes:
-            here, where = home.positions(np.array([client]))
+        for members in self.simulator.cohorts:
+            here, where = members.positions(np.array([client]))
             if len(here):
-                name = _table_name(home.state.per_client)
+                name = _table_name(members.state.per_client)
                 assert name is not None
-                return home.state.per_client[name][int(where[0])].to(self.simulator.world.dtype)  # may rest in half
+                return members.state.per_client[name][int(where[0])].to(self.simulator.world.dtype)  # may rest in half
         raise FedrecError(f"{self.folder} has no client {client}; its clients are 0 to {self.clients - 1}")
 
     def whole(self) -> tuple[str, Tensor]:
         """Name and stack of the tables of all clients, as they lie in memory."""
-        if len(self.simulator.homes) > 1:
+        if len(self.simulator.cohorts) > 1:
             raise FedrecError(f"clients of {self.folder} have models of different sizes; give a run with one size")
-        held = self.simulator.homes[0].state.per_client
+        held = self.simulator.cohorts[0].state.per_client
         name = _table_name(held)
         assert name is not None
         return name, held[name]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.params import convert
+from fedrec.experiment.params import typed
 from fedrec.report.comparison import FinishedRun
 
 
@@ -50,8 +50,7 @@ class Picture:
     @classmethod
     def build(cls, settings: Mapping[str, str]) -> Picture:
         """With settings from text; those that do not fit are refused."""
-        kind: Any = cls
-        return cls(**{key: convert(kind, key, value) for key, value in settings.items()})
+        return cls(**{key: typed(cls, cls.name, key, value) for key, value in settings.items()})
 
     @classmethod
     def settings(cls) -> str:

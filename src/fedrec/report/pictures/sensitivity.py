@@ -17,10 +17,10 @@ from fedrec.experiment.params import method_of
 from fedrec.report.charts import Bar, Line, bars, line_chart, style_of
 from fedrec.report.comparison import FinishedRun, counted
 from fedrec.report.figures import value_text
-from fedrec.report.intact import is_number
 from fedrec.report.pictures.names import LONGEST, choose_metric
 from fedrec.report.pictures.picture import Drawing, Panel, Picture, Table
 from fedrec.report.records import FIRST, converged
+from fedrec.report.schema import is_number
 
 ASIDE = ("seed", "device", "memory", "params", "preset", "eval_every", "patience")  # not what is studied
 NEAR = "Near: at most 1 % below the highest value of the run on validation."
@@ -130,7 +130,7 @@ def settings_of(run: FinishedRun) -> dict[str, Any]:
     method = method_of(config)
     own = {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
     common = {key: value for key, value in own.items() if key not in ASIDE}
-    return common | {"method": method.name} | {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    return common | {"method": method.info.name} | {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
 
 
 def _differing(values: Sequence[Mapping[str, Any]]) -> list[str]:

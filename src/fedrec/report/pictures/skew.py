@@ -22,7 +22,7 @@ from fedrec.evaluation import per_user
 from fedrec.evaluation.targets import csr_rows, pair_keys
 from fedrec.federation.clients import pointers
 from fedrec.federation.contract import State
-from fedrec.methods.aggregation import square_distances
+from fedrec.methods.mixture.aggregation import square_distances
 from fedrec.random import Purpose, fold_array, stream
 from fedrec.report.charts import Line, line_chart
 from fedrec.report.comparison import FinishedRun
@@ -98,7 +98,7 @@ def neighbours(model: Model, count: int) -> np.ndarray:
 
 def _chunks(model: Model) -> Iterator[np.ndarray]:
     _, tables = model.whole()
-    each = 4 * tables[0].numel() * tables.element_size() + model.run.method.score_bytes(model.simulator.world)
+    each = 4 * tables[0].numel() * tables.element_size() + model.run.method.footprint(model.simulator.world).score
     per_client = int(np.diff(model.simulator.data.client_ptr).max()) * each
     step = max(1, BUDGET // per_client)
     for start in range(0, model.clients, step):
@@ -110,7 +110,7 @@ def _mixed_scores(
 ) -> Iterator[Tensor]:
     """Scores of all items for the users of these clients, after averaging with the first s of `order`."""
     simulator, method = model.simulator, model.run.method
-    held, chunk = simulator.homes[0].state, simulator.data.chunk(clients)
+    held, chunk = simulator.cohorts[0].state, simulator.data.chunk(clients)
     places, where = (torch.from_numpy(index) for index in (chunk.places, clients))
     items = torch.arange(simulator.world.items)
     prefix = model.whole()[0].removesuffix("item")

@@ -1,0 +1,25 @@
+"""What an observer may be asked; by itself it sees nothing and stops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedrec.federation.simulator import Simulator
+
+
+class Observer:
+    def looks_before_answer(self, round: int) -> bool:
+        """Whether the answer of this round changes what clients score with: quality before it is then recorded too."""
+        return False
+
+    def figures(self, simulator: Simulator, round: int) -> Mapping[str, float]:
+        """For the record of a round that is evaluated."""
+        return {}
+
+    def may_stop(self, round: int) -> bool:
+        """Whether a run whose patience ran out may end after this round, or must see what the next one brings."""
+        return True
+
+    def settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+        """Whether a run ends after this round, by what the round before and this one observed."""
+        return False

@@ -1,0 +1,109 @@
+"""Sums and means over clients, folded in as uploads arrive, in float64 so that the size of chunks hardly shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload, Ups, World
+from fedrec.federation.stages import Behind, Noise, SumGaussian, dense, upload_of
+
+BLOCK = 1 << 14  # rows that are made double at a time
+NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
+
+
+class Accumulator:
+    """Uploads of a round as they arrive: sums and means are folded in at once, only `Gather` is kept apart."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, Tensor] = {}
+        self._weights: dict[str, float] = {}
+        self._means: set[str] = set()
+        self._gathered: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
+        self._clients: list[np.ndarray] = []
+        self.owed: Counter[tuple[str, int]] = Counter()  # by sum and stage: clients whose noise it is still to get
+        self.shapes: dict[tuple[str, str], tuple[int, ...]] = {}  # of one client's upload, by cohort and name
+
+    def add(self, payload: dict[str, Reduction], clients: np.ndarray, cohort: str, late: Iterable[int] = ()) -> None:
+        """`late`: stages, by number, whose noise these clients' sums are still to get."""
+        self._clients.append(clients)
+        for name, reduction in payload.items():
+            if isinstance(reduction, Gather):
+                self._gathered.setdefault(name, []).append((clients, dense(reduction.value)))
+                continue
+            key = f"{name}@{cohort}" if reduction.by_cohort else name
+            weight = reduction.weight if isinstance(reduction, Mean) else None
+            total = weighted_sum(reduction.value, weight)
+            self._totals[key] = self._totals[key] + total if key in self._totals else total
+            self._weights[key] = self._weights.get(key, 0.0) + (
+                float(weight.sum()) if weight is not None else len(clients)
+            )
+            if isinstance(reduction, Mean):
+                self._means.add(key)
+            self.owed.update({(key, stage): len(clients) for stage in late})
+
+    def add_deferred_noise(self, noise: Noise, stage: int, world: World, round: int, behind: Behind) -> None:
+        """The noise of a stage that clients left to the sums."""
+        for (key, owed), clients in self.owed.items():
+            if owed == stage and noise.reaches(upload_of(key)):
+                self._totals[key] = noise.in_sum(key, self._totals[key], clients, world, round, behind)
+
+    def add_noise_to_sums(self, noise: SumGaussian, world: World, round: int, behind: Behind) -> None:
+        """Noise on the sums; it hides no mean's weights and no single upload."""
+        if self._means or self._gathered:
+            raise FedrecError("privacy stage 'sum-gaussian' is for plain sums; use gaussian with this method")
+        self._totals = {key: noise.on_sum(key, total, world, round, behind) for key, total in self._totals.items()}
+
+    def ups(self, dtype: torch.dtype) -> Ups:
+        reduced = {}
+        for key in list(self._totals):
+            total = self._totals.pop(key)  # not kept beside its copy: it may be as large as a method's largest message
+            if key in self._means and self._weights[key] == 0:
+                continue  # nobody who sent it has any weight: there is no mean
+            reduced[key] = (total / self._weights[key] if key in self._means else total).to(dtype)
+        clients = np.concatenate(self._clients) if self._clients else np.zeros(0, dtype=np.int64)
+        return Ups(reduced, self._gathered, np.unique(clients))
+
+
+def weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
+    """Sum over clients in float64, so that the size of chunks hardly shows."""
+    if isinstance(value, PartialSum):
+        count = value.clients if weight is None else float(weight.sum())
+        return torch.add(value.total, value.base, alpha=count)
+    if isinstance(value, Rows):
+        if value.shift is not None and value.towards is not None:
+            return _shifted_sum(value, value.shift, value.towards, weight)
+        change = (value.value - value.base[value.item]).double()
+        if weight is not None:
+            change *= weight.double()[value.owner, None]
+        count = value.clients if weight is None else float(weight.sum())
+        return (value.base.double() * count).index_add_(0, value.item, change)
+    return summed(value, weight)
+
+
+def summed(value: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The weighted sum over the leading axis in float64, without a copy of all in that type."""
+    total = torch.zeros(value.shape[1:], dtype=torch.float64, device=value.device)
+    step = max(1, (NEAR if value.device.type == "cpu" else FAR) // max(1, total.numel()))
+    for k in range(0, len(value), step):
+        part = value[k : k + step].double()
+        total += part.sum(0) if weight is None else torch.tensordot(weight[k : k + step].double(), part, dims=1)
+    return total
+
+
+def _shifted_sum(rows: Rows, shift: Tensor, towards: Tensor, weight: Tensor | None) -> Tensor:
+    """Every table counted as untouched, then in each changed row what is there put in the place of what is not."""
+    base, weight = rows.base.double(), torch.ones_like(shift).double() if weight is None else weight.double()
+    gone = weight * shift.double()  # of the way from base to towards
+    times, way = torch.zeros(2, len(base), 1, dtype=torch.float64, device=base.device), towards.double() - base
+    for sums, each in zip(times, (weight, gone), strict=True):
+        sums[:, 0].index_add_(0, rows.item, each[rows.owner])
+    total = (weight.sum() - times[0]) * base + (gone.sum() - times[1]) * way
+    for item, owner, value in zip(*(part.split(BLOCK) for part in (rows.item, rows.owner, rows.value)), strict=True):
+        total.index_add_(0, item, value.double() * weight[owner, None])
+    return total

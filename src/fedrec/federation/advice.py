@@ -1,0 +1,26 @@
+"""What to change in a method's settings when a run cannot go on."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from fedrec.federation.contract import Method
+
+
+def remedy_of(method: Method) -> str:
+    """When training diverged: the learning rates, with what they are, after what the method itself would change."""
+    found = [(item.name, getattr(method, item.name)) for item in fields(method) if _is_rate(item.name)]
+    named = ", ".join(f"{name}={value:g}" for name, value in found if value is not None)
+    usual = f"lower the learning rate ({named})" if named else "lower what is large among its parameters"
+    return usual if method.info.remedy is None else method.info.remedy(method) + usual
+
+
+def covering(method: Method) -> str:
+    """When something leaves a client without noise: the settings with which noise reaches everything."""
+    wanted = {name: value for name, value in method.disclosure.covered_with.items() if getattr(method, name) != value}
+    settings = " ".join(f"--set {name}={value}" for name, value in wanted.items())
+    return f"add {settings}" if settings else "use a method that sends none of it, such as fedmf"
+
+
+def _is_rate(name: str) -> bool:
+    return name == "lr" or name.startswith("lr_") or name.endswith(("_lr", "rate_scale"))

@@ -1,0 +1,108 @@
+"""What kernels are called with, by name. Compiled code reads a named tuple as fast as loose values.
+
+Here and not beside the compiled code, so that a call can be made up without importing any.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Data(NamedTuple):
+    """Clients of one user each. A user's place is where it is among all users."""
+
+    clients: np.ndarray
+    places: np.ndarray  # of the clients' users; what follows is by place
+    users: np.ndarray
+    user_ptr: np.ndarray  # where a user's items begin
+    items: np.ndarray
+    pool_ptr: np.ndarray  # where its gaps begin
+    gap: np.ndarray  # as in `clients.Pool`
+    unique: bool  # no negative twice within a user, or else within a positive
+
+
+class Keys(NamedTuple):
+    """Of a round's draws."""
+
+    negatives: np.uint64
+    order: np.uint64
+
+
+class FactorSettings(NamedTuple):
+    """Of `mf.train_clients`."""
+
+    rate_user: float
+    rate_item: float
+    batch: int
+    epochs: int
+    adam: bool
+    mean: bool  # of the losses of a batch, or else their sum
+    early_exit: float
+    pull: float
+    phases: int
+
+
+class NetworkSettings(NamedTuple):
+    """Of `ncf.train_networks`."""
+
+    rate_user: float
+    rate_item: float
+    rate_dense: float
+    decay: float
+    batch: int
+    epochs: int
+    adam: bool
+    mean: bool
+    early_exit: float
+    phases: int
+
+
+class Layers(NamedTuple):
+    """Of a network whose weights lie in one run."""
+
+    widths: np.ndarray  # from [user; item] to the logit
+    starts: np.ndarray  # where a layer's weight, then bias, begins in the run
+    heights: np.ndarray  # where the activations that enter a layer begin in a tile
+
+
+class HeadSettings(NamedTuple):
+    """Of `linear.train_linear`."""
+
+    rate_head: float
+    rate_row: float
+    decay: float
+    batch: int
+    epochs: int
+    mean: bool
+    early_exit: float
+    in_turn: bool  # the head moves first, then the rows
+    saturate: bool
+
+
+class AdditiveSettings(NamedTuple):
+    """Of `fedrap.train_additive`."""
+
+    rate_head: float
+    rate_row: float
+    decay_head: float
+    decay: float
+    apart: float
+    sparse: float
+    lasso: bool  # the price is of absolute entries, or else of squares
+    batch: int
+    epochs: int
+    mean: bool
+    early_exit: float
+    slower: float  # what a batch leaves of the rates
+
+
+class GateSettings(NamedTuple):
+    """Of `gate.guide_clients`."""
+
+    rate: float
+    batch: int
+    epochs: int
+    mean: bool
+    keep: float  # of a client's own table

@@ -1,0 +1,135 @@
+"""Compiled training of a linear scorer of item rows, w.q + b, one client after another on every core.
+
+As `mf.py`, with the head (w, b) in the place of a user vector. Where the head moves first, every batch is gone
+through twice. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from fedrec.kernels.bounds import LEAST_LOG, LEAST_SLOPE
+from fedrec.kernels.mf import (
+    EXACT,
+    FAST,
+    bce_slopes,
+    draw_client,
+    drawing_space,
+    fold,
+    leave_rows,
+    order_samples,
+    take_rows,
+)
+
+
+@njit(**EXACT)
+def saturated_slopes(batch, n_pos, coef, touched, logits):
+    """As `bce_slopes`, where logits pass a sigmoid in single precision: `losses.bce_slope` with saturate=released."""
+    one, least = np.float32(1.0), np.float32(LEAST_SLOPE)
+    loss = 0.0
+    for t in range(len(batch)):
+        liked = batch[t] < n_pos
+        p = one / (one + np.exp(-np.float32(logits[t])))
+        flat = p * (one - p)
+        coef[touched[t]] += (p - np.float32(liked)) * (flat / (least if flat < least else flat))
+        loss -= max(np.log(p) if liked else np.log1p(-p), LEAST_LOG)
+    return loss
+
+
+@njit(**FAST)
+def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logits):
+    """Add dloss/dlogit of one batch to the coefficients of its rows; returns the summed loss."""
+    for t in range(len(batch)):
+        touched[t] = slot[batch[t]]
+        total = bias
+        for f in range(len(head)):
+            total += head[f] * rows[touched[t], f]
+        logits[t] = total
+    if saturate:
+        return saturated_slopes(batch, n_pos, coef, touched, logits)
+    return bce_slopes(batch, n_pos, coef, touched, logits)
+
+
+@njit(**FAST)
+def _step(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
+    """Move head and touched rows, or one of both, against their gradients; coefficients are forgotten."""
+    real, slope = head.dtype.type, 0.0
+    gradient[:] = 0.0
+    for k in touched:
+        c = coef[k]
+        coef[k] = 0.0  # a row that was drawn twice moves once
+        slope += c
+        if moves_head:
+            for f in range(len(head)):
+                gradient[f] += c * rows[k, f]
+        if moves_rows:
+            step = real(rates[1] * c)
+            for f in range(len(head)):
+                rows[k, f] -= step * head[f]
+    if moves_head:
+        step, shrink = real(rates[0]), real(decay)
+        for f in range(len(head)):
+            head[f] -= step * (gradient[f] + shrink * head[f])
+        bias[0] -= step * (real(slope) + shrink * bias[0])
+
+
+@njit(**FAST)
+def _train(head, bias, rows, slot, n_pos, order_key, settings, scratch):
+    """All epochs of one client; returns the summed loss and how many epochs it is from."""
+    batch, decay, in_turn, saturate = settings.batch, settings.decay, settings.in_turn, settings.saturate
+    order, touched, logits, coef, gradient = scratch
+    for k in range(len(rows)):
+        coef[k] = 0.0
+    loss, average = 0.0, 0.0
+    for epoch in range(settings.epochs):
+        order_samples(order_key, epoch, len(slot), batch, order)
+        for low in range(0, len(slot), batch):
+            now = order[low : min(low + batch, len(slot))]
+            scale = 1.0 / len(now) if settings.mean else 1.0
+            rates, hit = (settings.rate_head * scale, settings.rate_row * scale), touched[: len(now)]
+            loss += _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
+            if in_turn:
+                _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
+                _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
+            _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
+        before, average = average, loss / (len(slot) * (epoch + 1))
+        if epoch > 0 and abs(average - before) / abs(before + 1e-5) < settings.early_exit:
+            return loss, epoch + 1
+    return loss, settings.epochs
+
+
+@njit(**FAST)
+def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, biases, table, shared, own, weight, loss,
+                 seen):  # fmt: skip
+    """Clients low:high one after another; see `train_linear`."""
+    clients, places, user_ptr = data.clients, data.places, data.user_ptr
+    dtype, width = table.dtype, table.shape[2]
+    slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
+    held_most, size = len(ids) - 1, min(len(slot), settings.batch)
+    part[:] = 0.0
+    held = np.empty((held_most, width), dtype)
+    scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(held_most, dtype),
+               np.empty(width, dtype))  # fmt: skip
+    for k in range(low, high):
+        n_pos = user_ptr[places[k] + 1] - user_ptr[places[k]]
+        mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
+        rows, which = held[:used], ids[:used]
+        take_rows(rows, table[0 if shared else k], which)
+        if n_pos > 0:
+            loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys.order, np.uint64(clients[k])),
+                                     settings, scratch)  # fmt: skip
+            seen[k] = epochs * len(mine)
+        leave_rows(rows, which, table, k, shared, own, part, weight)
+
+
+@njit(parallel=True, cache=True, **FAST)
+def train_linear(data, n_items, slots, keys, settings, heads, biases, table, shared, own, weight, blocks, parts, loss,
+                 seen):  # fmt: skip
+    """Train clients of one user each. `heads` [clients, d] and `biases` [clients, 1] are updated in place.
+
+    Otherwise as `ncf.train_networks`, by `arguments.HeadSettings`.
+    """
+    for b in prange(len(blocks) - 1):
+        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, keys, settings, heads, biases, table,
+                     shared, own, weight, loss, seen)  # fmt: skip

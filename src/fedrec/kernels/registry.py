@@ -1,0 +1,69 @@
+"""Kernels by name and by the type of device that they run on, imported when first asked for.
+
+Whoever trains, adds noise or counts asks by name and takes what there is; without a kernel the same is done in torch.
+A kernel for another device is one more line here.
+
+What lives on the device (tables, vectors, weights) is handed over as tensors, which a kernel of the processor sees as
+arrays. Numbers of clients, keys, and what is summed or reported are arrays of the host everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Kernel = Callable[..., Any]
+
+
+class Source(NamedTuple):
+    module: str
+    function: str
+    needs: str = "numba"  # the package without which it cannot be had
+
+
+KERNELS: dict[tuple[str, str], Source] = {
+    ("mf", "cpu"): Source("fedrec.kernels.mf", "train_clients"),
+    ("ncf", "cpu"): Source("fedrec.kernels.ncf", "train_networks"),
+    ("linear", "cpu"): Source("fedrec.kernels.linear", "train_linear"),
+    ("fedrap", "cpu"): Source("fedrec.kernels.fedrap", "train_additive"),
+    ("gate", "cpu"): Source("fedrec.kernels.gate", "guide_clients"),
+    ("contrast_exponentials", "cpu"): Source("fedrec.kernels.contrast", "exponentials"),
+    ("contrast_weigh", "cpu"): Source("fedrec.kernels.contrast", "weigh"),
+    ("contrast_slopes", "cpu"): Source("fedrec.kernels.contrast", "slopes"),
+    ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
+    ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
+    ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),
+}
+
+
+def find(name: str, device: torch.device, compiled: bool = True) -> Kernel | None:
+    """The kernel of this name for a device; None where there is none, it cannot be had, or `compiled` forbids it."""
+    source = KERNELS.get((name, device.type)) if compiled else None
+    return _load(source, device.type) if source and _installed(source.needs) else None
+
+
+@cache
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+@cache
+def _load(source: Source, device: str) -> Kernel:
+    kernel: Kernel = getattr(import_module(source.module), source.function)
+    return _on_arrays(kernel) if device == "cpu" else kernel
+
+
+def _on_arrays(kernel: Kernel) -> Kernel:
+    def call(*arguments: Any) -> Any:
+        return kernel(*(value.numpy() if isinstance(value, Tensor) else value for value in arguments))
+
+    return call

@@ -1,0 +1,104 @@
+"""FedAtt: the server steps towards its clients, each weighted by attention to how far it went.
+
+Ji et al., "Learning Private Neural Language Modeling with Attentive Aggregation" (IJCNN 2019), algorithm 2. Layer by
+layer (the item table is one, every dense weight and bias another), clients farther from the server weigh more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Down,
+    Footprint,
+    Gather,
+    MethodInfo,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.methods.average.fedavg import FedAvg
+from fedrec.methods.comparison import TOGETHER, Compared
+from fedrec.random import Purpose, fold_tensor, normal, signed, stream
+
+KEY = "noise_key"  # the server's own; it is not sent
+
+
+@dataclass(frozen=True)
+class FedAtt(Compared, FedAvg):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="fedatt",
+        summary="attentive mean: clients farther from the server weigh more",
+        paper="Ji et al., IJCNN 2019",
+        backbones={"mf": {}, "ncf": {}, "sasrec": {}},
+        presets={
+            "released": {"attention_norm": "spectral", "noise_scale": 0.001},
+            "fedca": TOGETHER,
+        },
+        new_users=30,
+    )  # fmt: skip
+
+    step: float = 1.2  # 1: the attentive mean itself
+    attention_norm: Literal["frobenius", "spectral"] = "frobenius"  # of a matrix; a bias has its Euclidean norm
+    attention_scale: Literal["none", "mean"] = "none"  # mean: distances over their mean, else softmax is near one-hot
+    noise_scale: float = 0.0  # of Gaussian noise on the new parameters
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        key = torch.tensor(signed(stream(world.seed, Purpose.NOISE)))
+        return {**super().init_server(world), KEY: key}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = super().init_clients(world, chunk)
+        state.per_client.pop(KEY, None)
+        return state
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: value for name, value in server.items() if name != KEY})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        own = replicate(down.shared, len(chunk.clients))
+        fitted = self.fit(chunk, round, state.per_user["user"], own.pop("item"), own)
+        assert isinstance(fitted.table, Tensor)
+        trained = {"item": fitted.table, **fitted.dense}
+        kept = trained if self.score_with == "local" else {}
+        return State(kept, {"user": fitted.user}), {name: Gather(value) for name, value in trained.items()}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        new = dict(server)
+        for layer, name in enumerate(name for name in server if name in ups):
+            new[name] = self.attend(server[name], ups.stacked(name)[1])
+            if self.noise_scale:
+                key = fold_tensor(fold_tensor(server[KEY], round), layer).to(new[name].device)
+                position = torch.arange(new[name].numel(), device=new[name].device)
+                noise = normal(key, position, new[name].dtype).reshape(new[name].shape)
+                new[name] = new[name] + self.noise_scale * noise
+        return new
+
+    def attend(self, weight: Tensor, clients: Tensor) -> Tensor:
+        """w - step * sum_u a_u (w - w_u), one client after another: a stack of tables is not copied."""
+        attention = self.attention(weight, clients)
+        pull = torch.zeros_like(weight, dtype=torch.float64)
+        for share, theirs in zip(attention, clients, strict=True):
+            pull += share * (weight - theirs).double()
+        return (weight - self.step * pull).to(weight.dtype)
+
+    def attention(self, weight: Tensor, clients: Tensor) -> Tensor:
+        """a = softmax(s), s_u = |w - w_u|."""
+        matrix_norm = self.attention_norm == "spectral" and weight.dim() == 2
+        order = 2 if matrix_norm else None  # None: the square root of the summed squares, whatever the shape
+        distance = torch.stack([torch.linalg.norm((weight - theirs).double(), ord=order) for theirs in clients])
+        if self.attention_scale == "mean":
+            distance = distance / distance.mean().clamp(min=1e-12)
+        return distance.softmax(0)
+
+    def footprint(self, world: World) -> Footprint:
+        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=2))

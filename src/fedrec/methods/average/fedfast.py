@@ -1,0 +1,167 @@
+"""FedFast: delegates of every cluster train, and rows that moved farther count for more.
+
+Muhammad et al., "FedFast: Going Beyond Average for Faster Training of Federated Recommender Systems" (KDD 2020):
+ActvSAMP (algorithm 2) draws delegates evenly from clusters of clients, ActvAGG (algorithm 3) merges what they learnt
+and, if asked to, passes it on to their subordinates, the other members of their cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Answer,
+    Down,
+    Footprint,
+    Gather,
+    Mean,
+    MethodInfo,
+    Plan,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.federation.ranges import Count
+from fedrec.methods.average.fedavg import FedAvg
+from fedrec.methods.average.perfedrec import cluster, profiles
+from fedrec.methods.comparison import AGGREGATED, Compared
+from fedrec.random import Purpose, fold, fold_array, signed, stream
+
+
+@dataclass(frozen=True)
+class FedFast(Compared, FedAvg):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="fedfast",
+        summary="delegates of clusters train; rows that moved farther count for more",
+        paper="Muhammad et al., KDD 2020",
+        backbones={"mf": {}, "ncf": {}, "sasrec": {}},
+        presets=FedAvg.info.presets,
+        new_users=30,
+    )
+
+    clusters: Count = 10
+    user_propagation: bool = False  # delegates' changes of user vectors leave them, for their subordinates
+    propagation: float = 1.0  # of a mean change, in the first round
+    propagation_decay: float = 0.9  # per round
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.user_propagation and not self.model.has_user:
+            raise FedrecError(f"user_propagation needs user vectors, which {self.backbone} has not; use mf or ncf")
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return {
+            **super().init_server(world),
+            "profile": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
+            "label": torch.full((world.clients,), self.clusters),  # those not heard of are a group of their own
+            "user_step": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
+            "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
+        }
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = super().init_clients(world, chunk)
+        state.per_client = {name: value for name, value in state.per_client.items() if name in self._names()}
+        return state
+
+    def _names(self) -> list[str]:
+        return ["item", *self.model.dense_shapes()]
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        """ActvSAMP draws who trains, and of these, should not all be aggregated, who is."""
+        label, everyone = server["label"].numpy(), np.arange(world.clients)
+        wanted = max(1, int(world.participation * world.clients + 1e-9))
+        train = evenly(everyone, label, wanted, stream(world.seed, Purpose.PARTICIPATION, round))
+        key = stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED)
+        upload = evenly(train, label[train], self.aggregated(len(train)), key)
+        return Plan(train, upload=upload)
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: server[name] for name in self._names()})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        own, user, weight = replicate(down.shared, len(chunk.clients)), state.per_user["user"], self.weight(chunk)
+        fitted = self.fit(chunk, round, user, own.pop("item"), own)
+        assert isinstance(fitted.table, Tensor)
+        payload: dict[str, Reduction] = {"item": Gather(fitted.table), "profile": Gather(profiles(fitted.table, chunk))}
+        payload |= {name: Mean(value, weight) for name, value in fitted.dense.items()}
+        if self.user_propagation:
+            payload["user_change"] = Gather(_mean_by_client(fitted.user - user, chunk))
+        kept = {"item": fitted.table, **fitted.dense} if self.score_with == "local" else {}
+        return State(kept, {"user": fitted.user}), payload
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """ActvAGG, and new clusters of all whose profile is known."""
+        new = server | {"user_step": torch.zeros_like(server["user_step"])}
+        if not len(ups.clients):
+            return new
+        new |= {name: ups[name] for name in self.model.dense_shapes() if name in ups}
+        new["item"] = merge_rows(server["item"], ups.stacked("item")[1])
+        if self.user_propagation:
+            new["user_step"] = self._steps(server["label"], ups, round)
+        clients, profile = ups.stacked("profile")
+        place = torch.from_numpy(clients)
+        new["profile"] = server["profile"].index_copy(0, place.to(profile.device), profile)
+        known = server["label"] < self.clusters
+        known[place] = True
+        label = cluster(new["profile"][known], self.clusters, fold(int(server["key"]), round))
+        new["label"] = server["label"].masked_scatter(known, label.cpu())
+        return new
+
+    def _steps(self, label: Tensor, ups: Ups, round: int) -> Tensor:
+        """Every client's share in the mean change of the delegates of its cluster."""
+        clients, change = ups.stacked("user_change")
+        delegate = label[torch.from_numpy(clients)].to(change.device)
+        total = change.new_zeros(self.clusters + 1, self.dim).index_add_(0, delegate, change)
+        count = torch.bincount(delegate, minlength=self.clusters + 1).clamp(min=1)
+        return self.propagation * self.propagation_decay**round * (total / count[:, None])[label]
+
+    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
+        """To clustered clients that did not train: their share in what the delegates of their cluster changed."""
+        if not self.user_propagation:
+            return None
+        followers = np.setdiff1d(np.flatnonzero(server["label"].numpy() < self.clusters), plan.train)
+        return Answer(followers, lambda some: Down(own={"user_step": server["user_step"][torch.from_numpy(some)]}))
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        return State(state.per_client, {"user": state.per_user["user"] + down.own["user_step"][chunk.owner]})
+
+    def footprint(self, world: World) -> Footprint:
+        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=2))
+
+
+def evenly(clients: np.ndarray, label: np.ndarray, wanted: int, key: int) -> np.ndarray:
+    """The same number from every group, as far as it has them; all where all are wanted."""
+    if wanted >= len(clients):
+        return clients
+    draws = fold_array(key, clients)
+    groups = [np.flatnonzero(label == k) for k in np.unique(label)]
+    each = -(-wanted // len(groups))
+    chosen = [group[np.argsort(draws[group], kind="stable")[:each]] for group in groups]
+    return clients[np.sort(np.concatenate(chosen))]
+
+
+def merge_rows(table: Tensor, tables: Tensor) -> Tensor:
+    """Row by row the mean of the delegates', weighted by the L1 distance each has moved; as it was if none moved."""
+    total = torch.zeros_like(table, dtype=torch.float64)
+    mass = total.new_zeros(len(table), 1)
+    for theirs in tables:
+        change = (theirs - table).double()
+        distance = change.abs().sum(1, keepdim=True)
+        total += distance * change
+        mass += distance
+    return (table + total / torch.where(mass > 0, mass, torch.ones_like(mass))).to(table.dtype)
+
+
+def _mean_by_client(change: Tensor, chunk: Chunk) -> Tensor:
+    total = change.new_zeros(len(chunk.clients), change.shape[1]).index_add_(0, chunk.owner, change)
+    return total / chunk.tensor(np.diff(chunk.client_ptr)).clamp(min=1)[:, None]

@@ -1,0 +1,143 @@
+"""Local training of IFedRec's clients: binary cross-entropy plus the pull of the whole item table to a target.
+
+Gradients are written out, because a client's step is a handful of matrix products, and clients of similar size share
+them. Rows that no sample of the round touches move by the pull alone, (1 - pull) p + pull r at every step, so they are
+never built: all of a client's such rows have gone the same share of the way from p to r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Rows, Tensors
+from fedrec.training.losses import Saturate, bce, bce_slope
+from fedrec.training.samples import Batch, Samples
+
+BLOCK = 8192  # samples of a block of clients: what its matrix products need stays near the processor
+LastBatch = Literal["drop", "keep", "scale"]
+
+Gradients = tuple[Tensor, Tensor, Tensors]
+"""Logits, gradient of the item rows, gradients of the private parameters."""
+Model = Callable[[Tensors, Tensor, Callable[[Tensor], Tensor]], Gradients]
+
+
+def linear(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gradients:
+    """x = w . p_v + b; `error` gives dloss/dx."""
+    weight = private["weight0"]
+    logits = torch.bmm(rows, weight.mT).squeeze(-1) + private["bias0"]
+    e = error(logits)
+    own = {"weight0": torch.bmm(e.unsqueeze(1), rows), "bias0": e.sum(1, keepdim=True)}
+    return logits, e.unsqueeze(-1) * weight, own
+
+
+def ncf(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gradients:
+    """x = w . relu(W [q; p_v] + c) + b. The user's part of the first layer is the same for all samples."""
+    user, weight = private["user"], private["weight1"]
+    of_user, of_item = private["weight0"].split(rows.shape[-1], -1)
+    left = torch.bmm(of_user, user.unsqueeze(-1)).squeeze(-1) + private["bias0"]
+    hidden = torch.relu_(torch.baddbmm(left.unsqueeze(1), rows, of_item.mT))
+    logits = torch.bmm(hidden, weight.mT).squeeze(-1) + private["bias1"]
+    e = error(logits)
+    back = (hidden > 0).to(rows.dtype).mul_(weight).mul_(e.unsqueeze(-1))
+    total = back.sum(1)
+    own = {
+        "user": torch.bmm(total.unsqueeze(1), of_user).squeeze(1),
+        "weight0": torch.cat([total.unsqueeze(-1) * user.unsqueeze(1), torch.bmm(back.mT, rows)], -1),
+        "bias0": total,
+        "weight1": torch.bmm(e.unsqueeze(1), hidden),
+        "bias1": e.sum(1, keepdim=True),
+    }
+    return logits, torch.bmm(back, of_item), own
+
+
+MODELS: dict[str, Model] = {"linear": linear, "ncf": ncf}
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """How clients descend. `pull` is the share of the way to the target that one step goes."""
+
+    model: Model
+    rates: dict[str, float]  # of `item`, `user`, and `dense` for all others
+    pull: float
+    alternate: bool  # first the private parameters, then with a new forward pass the table
+    batch: int
+    epochs: int
+    last_batch: LastBatch
+    saturate: Saturate
+
+    def train(self, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor) -> Rows:
+        """Train from the common `table`; `private` (leading axis: clients) is updated in place."""
+        samples = Samples(chunk, round, "bce", self.batch)
+        rows, steps = table[samples.item], torch.zeros(len(samples.order), dtype=table.dtype, device=table.device)
+        ends = torch.searchsorted(samples.owner, torch.arange(len(steps) + 1, device=table.device)).tolist()
+        for epoch in range(self.epochs):
+            for number, batch in enumerate(samples.epoch(epoch)):
+                clients = self._clients(batch, number)
+                steps[samples.order[:clients]] += 1
+                for lo, hi in _blocks(batch.size[:clients]):
+                    who, mine = samples.order[lo:hi], slice(ends[lo], ends[hi])
+                    own = {name: value[who] for name, value in private.items()}
+                    rows_of = _Block(rows, mine, target[samples.item[mine]])
+                    loss = self._step(own, rows_of, _part(batch, lo, hi), number)
+                    for name, value in private.items():
+                        value[who] = own[name]
+                    chunk.observe("loss", *loss)
+        shift = 1 - (1 - self.pull) ** steps
+        return Rows(table, samples.order[samples.owner], samples.item, rows, len(steps), shift, target)
+
+    def _clients(self, batch: Batch, number: int) -> int:
+        """How many take this step: short batches are small samples that move rows far, so they may be left out."""
+        if number and self.last_batch == "drop":
+            return int((batch.size == self.batch).sum())
+        return batch.clients
+
+    def _step(self, own: Tensors, rows: _Block, batch: Batch, number: int) -> tuple[float, float]:
+        size = torch.full_like(batch.size, self.batch) if number and self.last_batch == "scale" else batch.size
+        weight = batch.valid / size[:, None].to(batch.label.dtype)
+
+        def error(logits: Tensor) -> Tensor:
+            return bce_slope(logits, batch.label, self.saturate) * weight
+
+        x = rows.values[batch.pos]
+        logits, of_rows, of_own = self.model(own, x, error)
+        for name, gradient in of_own.items():
+            own[name] -= self.rates["user" if name == "user" else "dense"] * gradient
+        if self.alternate:
+            of_rows = self.model(own, x, error)[1]
+        inside = rows.values[rows.where]
+        inside.lerp_(rows.target, self.pull)
+        rows.values.index_add_(0, batch.pos.flatten(), of_rows.flatten(0, 1), alpha=-self.rates["item"])
+        losses = bce(logits, batch.label, self.saturate) * batch.valid
+        return float(losses.sum()), float(batch.size.sum())
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The working set, which part of it belongs to a block of clients, and where that part is pulled."""
+
+    values: Tensor
+    where: slice
+    target: Tensor
+
+
+def _part(batch: Batch, lo: int, hi: int) -> Batch:
+    """Some clients' part of a batch, as wide as the largest of them."""
+    n = int(batch.size[lo:hi].max())
+    pos, label, valid = (value[lo:hi, :n] for value in (batch.pos, batch.label, batch.valid))
+    return Batch(hi - lo, batch.user[lo:hi, :n], pos, None, label, valid, batch.size[lo:hi])
+
+
+def _blocks(size: Tensor) -> Iterator[tuple[int, int]]:
+    """Runs of clients of similar size with at most BLOCK samples together (at least one client each)."""
+    sizes, lo = size.tolist(), 0
+    while lo < len(sizes):
+        hi = lo + max(1, BLOCK // max(1, sizes[lo]))
+        yield lo, min(hi, len(sizes))
+        lo = hi

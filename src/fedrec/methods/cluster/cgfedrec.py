@@ -1,0 +1,178 @@
+"""CGFedRec: the server clusters the items and sends nothing but the labels; tables stay as their owners made them.
+
+"Learning to Collaborate via Structures: Cluster-Guided Item Alignment for Federated Recommendation". Clients upload
+their item tables, the server averages them, clusters the rows of the mean by k-means and broadcasts one label per item.
+A client draws together the rows of its own table that share a label, by a supervised contrastive loss (`contrast.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Gather,
+    Mean,
+    MethodInfo,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.federation.ranges import Count, Interval, Positive
+from fedrec.methods.cluster.contrast import Contrastive, Form, SupCon
+from fedrec.methods.cluster.kmeans import kmeans, random_labels
+from fedrec.random import Purpose, fold, signed, stream
+from fedrec.training.local_training import Fitted, LocalTraining
+
+Variant = Literal["full", "E", "EC", "ERC", "RC", "local"]
+
+SHARES_TABLE = ("E", "EC", "ERC")  # the mean table comes down and replaces the own one
+CLUSTERS = ("full", "EC")  # labels from k-means
+DRAWS = ("ERC", "RC")  # labels at random
+
+
+@dataclass(frozen=True)
+class CGFedRec(LocalTraining):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="cgfedrec",
+        summary="clusters of the mean table come back as labels, which align the own tables",
+        paper="Learning to Collaborate via Structures",
+        backbones={"linear": {}, "scorer": {}},
+        presets={
+            "paper": {"supcon": "paper", "contrast_weight": 0.001},
+            "released": {"supcon": "released", "contrast_weight": 0.005},
+        },
+    )  # fmt: skip
+
+    backbone: str = "linear"
+    init_std: float = 1.0
+    lr: float = 0.1
+    item_rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this
+    epochs: Count = 2
+    update: Literal["sequential", "simultaneous"] = "sequential"  # the scorer, then the rows; or both at once
+    variant: Variant = "full"
+    upload: Literal["full", "interacted"] = "full"  # interacted: tells the server which items a client holds
+    clusters: Annotated[int, Interval("[1, 32768]")] = 50
+    temperature: Positive = 0.1
+    contrast_weight: float = 0.005
+    supcon: Form = "released"  # which form of the contrastive loss; its weight is on another scale than that of paper
+    con_every: Literal["batch", "epoch"] = "batch"
+    warm_start: bool = False  # k-means starts from the centres of the round before
+    normalise: bool = False  # rows of the mean table to length 1 before k-means
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user", *self.model.dense_shapes()), covered_with={"upload": "full"})
+
+    @property
+    def phases(self) -> tuple[tuple[str, ...], ...]:  # type: ignore[override]
+        together = self.update == "simultaneous"
+        return (("user", "dense", "item"),) if together else (("user", "dense"), ("item",))
+
+    def for_world(self, world: World) -> CGFedRec:
+        """The same with the rate of item rows written out."""
+        item = self.lr * world.items * self.item_rate_scale if self.lr_item is None else self.lr_item
+        return replace(self, lr_item=item)
+
+    def aligns(self) -> bool:
+        return self.variant in (*CLUSTERS, *DRAWS)
+
+    # -- start --
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        """Labels take one byte each up to 256 clusters, two beyond. The key of k-means stays on the server."""
+        kind = torch.uint8 if self.clusters <= 256 else torch.int16
+        server = {"item": self.init_items(world)}
+        if self.aligns():
+            server["labels"] = torch.zeros(world.items, dtype=kind, device=world.device)
+            server["key"] = torch.tensor(signed(stream(world.seed, Purpose.CLUSTER)))
+        if self.warm_start:
+            shape = (self.clusters, self.dim)
+            server["centres"] = torch.zeros(shape, dtype=torch.float64, device=world.device)
+        return server
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        common = {"item": self.init_items(world), **self.init_dense(world)}
+        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    # -- one round --
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        """Labels, from the second round on: before, there is no mean to cluster (6)."""
+        shared = {"item": server["item"]} if self.variant in SHARES_TABLE else {}
+        if self.aligns() and round > 0:
+            shared["labels"] = server["labels"]
+        return Down(shared=shared)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        table = state.per_client["item"]
+        if "item" in down.shared:
+            table = table.copy_(down.shared["item"].expand_as(table))
+        fitted = self._fit(state, down, chunk, round, table)
+        assert isinstance(fitted.table, Tensor)
+        state = State({"item": fitted.table, **fitted.dense}, {"user": fitted.user})
+        return state, {} if self.variant == "local" else self._upload(fitted.table, chunk)
+
+    def _fit(self, state: State, down: Down, chunk: Chunk, round: int, table: Tensor) -> Fitted:
+        """Minimise the loss of recommendations plus weight * contrast (12, 13)."""
+        method, user = self.for_world(chunk.world), state.per_user["user"]
+        dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
+        if "labels" not in down.shared or self.contrast_weight == 0:
+            return method.fit(chunk, round, user, table, dense)
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
+        once = self.con_every == "epoch"
+        return Contrastive(method, chunk, round, user, table, dense, contrast, self.contrast_weight, once).run()
+
+    def _upload(self, tables: Tensor, chunk: Chunk) -> dict[str, Reduction]:
+        if self.upload == "full":
+            return {"item": Mean(tables)}
+        owner = chunk.tensor(np.repeat(np.arange(len(chunk.clients)), chunk.positives))
+        held = torch.zeros(tables.shape[:2], dtype=torch.uint8, device=tables.device)
+        held[owner, chunk.tensor(chunk.items)] = 1
+        return {"item": Gather(tables * held[..., None]), "held": Gather(held)}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """The mean table (4), its clusters (5), their labels (6)."""
+        if "item" not in ups:
+            return server
+        new = server | {"item": ups["item"] if self.upload == "full" else _mean_of_holders(server["item"], ups)}
+        if self.variant in DRAWS:
+            labels = random_labels(len(new["item"]), self.clusters, fold(int(server["key"]), round))
+            new["labels"] = labels.to(server["labels"])
+        elif self.variant in CLUSTERS:
+            centres = server["centres"] if self.warm_start and round > 0 else None
+            labels, centres = self.cluster(new["item"], fold(int(server["key"]), round), centres)
+            new |= {"labels": labels.to(server["labels"].dtype)} | ({"centres": centres} if self.warm_start else {})
+        return new
+
+    def cluster(self, mean: Tensor, key: int, centres: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        rows = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12) if self.normalise else mean
+        return kmeans(rows, self.clusters, key, centres=centres)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        tables = 7 if self.aligns() else 3  # with a contrast: working copy, gradient of each part, step
+        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=tables))
+
+
+def _mean_of_holders(old: Tensor, ups: Ups) -> Tensor:
+    """Row i: the mean over clients that hold item i; a row that nobody holds stays."""
+    total, count = torch.zeros_like(old, dtype=torch.float64), torch.zeros(len(old), device=old.device)
+    for (_, tables), (_, held) in zip(ups.gathered["item"], ups.gathered["held"], strict=True):
+        for table, mine in zip(tables, held, strict=True):
+            total += table.double() * mine[:, None]
+            count += mine
+    return torch.where(count[:, None] > 0, (total / count.clamp(min=1)[:, None]).to(old.dtype), old)

@@ -1,0 +1,167 @@
+"""CoFedRec: items are clustered for all, and each round one group of like-minded clients shares its mean table.
+
+He et al., "Co-clustering for Federated Recommender System" (WWW 2024). The server clusters the rows of the mean table;
+the labels come down, and a client draws the rows of its own table together that share one, by a supervised contrastive
+loss. A drawn client and a drawn cluster of items define who is alike: clients are sorted by the similarity of their
+rows in this cluster, and those up to the elbow of that curve are the group. All others keep the tables they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrec.federation.accumulator import summed
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Answer,
+    Disclosure,
+    Down,
+    Footprint,
+    Gather,
+    MethodInfo,
+    Plan,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.federation.ranges import Count, Interval, Positive
+from fedrec.methods.cluster.contrast import Contrastive, Form, SupCon
+from fedrec.methods.cluster.kmeans import kmeans
+from fedrec.random import Purpose, fold, signed, stream
+from fedrec.training.local_training import Fitted, LocalTraining
+
+CLIENT, CLUSTER = 1, 2  # streams of who and what is drawn
+
+
+def elbow(curve: Tensor) -> int:
+    """The point of a falling curve that is farthest from the chord between its ends, the first of several."""
+    if len(curve) < 2:
+        return 0
+    step = torch.arange(len(curve), device=curve.device) / (len(curve) - 1)
+    return int((curve - curve[0] - step * (curve[-1] - curve[0])).abs().argmax())
+
+
+@dataclass(frozen=True)
+class CoFedRec(LocalTraining):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="cofedrec",
+        summary="labels of item clusters align own tables; each round a group of alike clients is averaged",
+        paper="He et al., WWW 2024",
+        backbones={"linear": {}},
+        presets={
+            "paper": {"supcon": "paper", "contrast_weight": 0.001},
+            "released": {"supcon": "released", "contrast_weight": 0.005},
+            "fedrkg": {"supcon": "released", "contrast_weight": 0.001, "temperature": 0.5},  # as compared there
+        },
+    )  # fmt: skip
+    # every batch: a step on the head, then a new forward pass and a step on the table
+    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"), ("item",))
+
+    backbone: str = "linear"
+    init_std: float = 1.0
+    lr: float = 0.1
+    item_rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this
+    epochs: Count = 2
+    clusters: Annotated[int, Interval("[1, 32768]")] = 30  # of items
+    temperature: Positive = 0.1
+    contrast_weight: float = 0.005
+    supcon: Form = "released"  # which form of the contrastive loss; its weight is on another scale than that of paper
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=(*self.model.dense_shapes(),))
+
+    def for_world(self, world: World) -> CoFedRec:
+        """The same with the rate of item rows written out."""
+        item = self.lr * world.items * self.item_rate_scale if self.lr_item is None else self.lr_item
+        return replace(self, lr_item=item)
+
+    # -- start --
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        """Labels take one byte each up to 256 clusters, two beyond. The key of all draws stays on the server."""
+        kind = torch.uint8 if self.clusters <= 256 else torch.int16
+        return {
+            "labels": torch.zeros(world.items, dtype=kind, device=world.device),
+            "group": torch.zeros(world.clients, dtype=torch.bool),
+            "item": self.init_items(world),  # of the group
+            "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
+        }
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        common = {"item": self.init_items(world), **self.init_dense(world)}
+        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    # -- one round --
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        """Labels, from the second round on: before, there is no mean to cluster."""
+        return Down(shared={"labels": server["labels"]} if round > 0 else {})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        fitted = self._fit(state, down, chunk, round)
+        assert isinstance(fitted.table, Tensor)
+        return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {"item": Gather(fitted.table)}
+
+    def _fit(self, state: State, down: Down, chunk: Chunk, round: int) -> Fitted:
+        method, user, table = self.for_world(chunk.world), state.per_user["user"], state.per_client["item"]
+        dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
+        if "labels" not in down.shared or self.contrast_weight == 0:
+            return method.fit(chunk, round, user, table, dense)
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
+        return Contrastive(method, chunk, round, user, table, dense, contrast, self.contrast_weight).run()
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """Cluster the items; draw a client and a cluster; average the clients that are alike there."""
+        group = torch.zeros_like(server["group"])
+        if "item" not in ups:
+            return server | {"group": group}
+        tables, key = ups.gathered["item"], fold(int(server["key"]), round)
+        clients = np.concatenate([some for some, _ in tables])
+        mean = torch.stack([summed(part) for _, part in tables]).sum(0) / len(clients)
+        labels, _ = kmeans(mean, self.clusters, key)
+        drawn = np.sort(clients)[fold(key, CLIENT) % len(clients)]
+        used = labels.unique()
+        rows = (labels == used[fold(key, CLUSTER) % len(used)]).nonzero().squeeze(1)
+        group[torch.from_numpy(alike(tables, int(drawn), rows))] = True
+        total, item = torch.zeros_like(mean), server["item"]
+        for some, part in tables:
+            mine = group[torch.from_numpy(some)].to(part.device)
+            total += summed(part[mine])
+        item = (total / int(group.sum())).to(item.dtype)
+        return server | {"labels": labels.to(server["labels"].dtype), "group": group, "item": item}
+
+    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
+        """To the group alone."""
+        return Answer(server["group"].nonzero().squeeze(1).numpy(), lambda some: Down(shared={"item": server["item"]}))
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        mean = down.shared["item"].expand_as(state.per_client["item"])
+        return State(state.per_client | {"item": mean}, state.per_user)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=7))
+
+
+def alike(tables: list[tuple[np.ndarray, Tensor]], drawn: int, rows: Tensor) -> np.ndarray:
+    """The clients up to and including the elbow of sim_v = sum over these rows of cos(q_drawn, q_v), sorted."""
+    clients = np.concatenate([some for some, _ in tables])
+    parts = [F.normalize(part[:, rows].double(), dim=-1) for _, part in tables]
+    mine = torch.cat([part[torch.from_numpy(some == drawn)] for (some, _), part in zip(tables, parts, strict=True)])
+    similarity = torch.cat([(part * mine).sum((1, 2)) for part in parts]).cpu()
+    ascending = torch.from_numpy(np.argsort(clients))
+    curve, order = similarity[ascending].sort(descending=True, stable=True)
+    found: np.ndarray = clients[ascending[order[: elbow(curve) + 1]].numpy()]
+    return found

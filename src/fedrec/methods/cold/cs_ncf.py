@@ -1,0 +1,30 @@
+"""CS-NCF: the network of CS-FedNCF on everybody's data in one place.
+
+A reference in the comparison of IFedRec (WWW 2024). One round is one epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedrec.federation.contract import Disclosure, MethodInfo
+from fedrec.methods.cold.content_model import ContentModel
+
+
+@dataclass(frozen=True)
+class CsNCF(ContentModel):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="cs-ncf",
+        summary="new items: network on attributes, all data in one place",
+        paper="Zhang et al., WWW 2024 (baseline)",
+        centralised=True,
+    )
+
+    init_std: float = 0.1
+    lr: float = 0.001
+    optimiser: Literal["sgd", "adam"] = "adam"
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(attributes="server")

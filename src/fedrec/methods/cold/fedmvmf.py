@@ -1,0 +1,141 @@
+"""FedMVMF: one item factor explains interactions and attributes; clients solve for themselves, the server for the rest.
+
+Flanagan et al., "Federated Multi-view Matrix Factorization for Personalized Recommendations" (ECML PKDD 2020), without
+the view of user features. R ~ P Q', X ~ Q V, with confidence c = 1 + a r in the first:
+    p_u = (Q' C_u Q + ridge I)^-1 Q' C_u r_u                                        at the client
+    -2 c_ui (r_ui - p_u . q_i) p_u                                                  uploaded, for every item
+    V = (Q' Q + ridge / weight I)^-1 Q' X                                           at the server
+and a new item is q = (weight V V' + ridge I)^-1 weight V x. The attributes stay at the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Method,
+    MethodInfo,
+    PartialSum,
+    Reduction,
+    State,
+    Sum,
+    Tensors,
+    Ups,
+    World,
+)
+from fedrec.federation.ranges import Count, Positive
+from fedrec.methods.cold.content import require_attributes, scored_once, with_attributes
+from fedrec.training.initial import ITEM, initial_key, normal_rows
+from fedrec.training.optimisers import adam_step
+
+
+def user_factors(table: Tensor, chunk: Chunk, confidence: float, ridge: float) -> Tensor:
+    """p_u of every user: all items weigh 1, those of the user 1 + confidence."""
+    d = table.shape[1]
+    common = table.T @ table + ridge * torch.eye(d, dtype=table.dtype, device=table.device)
+    rows, ends = table[chunk.tensor(chunk.items)], chunk.user_ptr
+    mine = [rows[a:b] for a, b in pairwise(ends)]
+    left = torch.stack([common + confidence * (q.T @ q) for q in mine])
+    right = torch.stack([(1 + confidence) * q.sum(0) for q in mine])
+    return torch.linalg.solve(left, right)
+
+
+def attribute_factors(table: Tensor, attributes: Tensor, ridge: float, weight: float) -> Tensor:
+    """V."""
+    eye = torch.eye(table.shape[1], dtype=table.dtype, device=table.device)
+    return torch.linalg.solve(table.T @ table + ridge / weight * eye, table.T @ attributes)
+
+
+def cold_factors(factors: Tensor, attributes: Tensor, ridge: float, weight: float) -> Tensor:
+    """q of items that have only attributes, one per row."""
+    eye = torch.eye(len(factors), dtype=factors.dtype, device=factors.device)
+    return torch.linalg.solve(weight * factors @ factors.T + ridge * eye, weight * factors @ attributes.T).T
+
+
+@dataclass(frozen=True)
+class FedMVMF(Method):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="fedmvmf",
+        summary="new items: one factor for interactions and attributes, closed forms",
+        paper="Flanagan et al., ECML PKDD 2020",
+    )
+
+    dim: Count = 200
+    confidence: Positive = 1.0
+    ridge: Positive = 0.1
+    attribute_weight: Positive = 1.0
+    lr_server: Positive = 0.01
+    init_std: Positive = 0.1
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",), attributes="server")
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        x = require_attributes(attributes, self.info.name)
+        table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim)
+        table *= self.init_std
+        factors = attribute_factors(table, x[: world.items], self.ridge, self.attribute_weight)
+        moments = {name: torch.zeros_like(table) for name in ("first", "second")}
+        return {"item": table, "attributes": x, "factors": factors, **moments}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return State(per_user={"user": torch.zeros(len(chunk.users), self.dim, dtype=world.dtype, device=world.device)})
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={"item": server["item"]})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        table, item = down.shared["item"], chunk.tensor(chunk.items)
+        user = user_factors(table, chunk, self.confidence, self.ridge)
+        of = torch.repeat_interleave(torch.arange(len(user), device=item.device), chunk.tensor(chunk.user_ptr).diff())
+        score = (user[of] * table[item]).sum(1, keepdim=True)
+        # beside the gradient that every item has, 2 (p . q_i) p
+        own = (-2 * (1 + self.confidence) * (1 - score) - 2 * score) * user[of]
+        if chunk.foldable:
+            total = (2 * table @ (user.T @ user)).double().index_add_(0, item, own.double())
+            upload: Tensor | PartialSum = PartialSum(torch.zeros_like(table), total, len(chunk.clients))
+        else:
+            upload = table.new_zeros(len(chunk.clients), *table.shape)
+            for place, p in zip(chunk.owner.tolist(), user, strict=True):
+                upload[place] += 2 * torch.outer(table @ p, p)
+            upload.index_put_((chunk.owner[of], item), own, accumulate=True)
+        return State({}, {"user": user}), {"gradient": Sum(upload)}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        if "gradient" not in ups:
+            return server
+        table, factors = server["item"].clone(), server["factors"]
+        x = server["attributes"][: len(table)]
+        gradient = ups["gradient"] - 2 * self.attribute_weight * (x - table @ factors) @ factors.T
+        first, second = server["first"].clone(), server["second"].clone()
+        table -= adam_step(gradient + 2 * self.ridge * table, first, second, round + 1, self.lr_server)
+        factors = attribute_factors(table, x, self.ridge, self.attribute_weight)
+        return server | {"item": table, "factors": factors, "first": first, "second": second}
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        """Known items too come from their attributes, so that all are scored alike."""
+        distinct, which = scored_once(server["attributes"][items])
+        found = cold_factors(server["factors"], distinct, self.ridge, self.attribute_weight)
+        return Down(shared={"item": found[which]})
+
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        return with_attributes(server, attributes)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        distinct, which = scored_once(down.shared["item"])
+        return (state.per_user["user"] @ distinct.T)[:, which]
+
+    def footprint(self, world: World) -> Footprint:
+        client = 4096 + (4 * self.dim**2 + 2 * world.items * self.dim) * world.dtype.itemsize
+        return replace(super().footprint(world), client=client)

@@ -1,0 +1,128 @@
+"""FedVBPR: item rows and a projection of attributes, both averaged, with a pairwise loss; user vectors are private.
+
+He & McAuley, "VBPR: Visual Bayesian Personalized Ranking from Implicit Feedback" (AAAI 2016), federated as a baseline
+of IFedRec (WWW 2024): s_ui = b_i + gamma_u . gamma_i + theta_u . (E x_i) + beta . x_i. A new item has no b and gamma.
+Half of `dim` is gamma, half is theta. Attributes go to every client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Mean, MethodInfo, Reduction, Rows, State, Tensors, World, replicate
+from fedrec.methods.cold.content import META, require_attributes, scored_once
+from fedrec.methods.cold.content_model import ContentModel
+from fedrec.models import Backbone
+from fedrec.training.initial import ITEM, fan_in_uniform, initial_key, normal_rows
+from fedrec.training.local_training import Descent
+from fedrec.training.samples import Batch, Loss
+
+
+@dataclass(frozen=True)
+class VBPR:
+    """An item is [gamma_i, b_i, x_i]; x_i is given, not learned."""
+
+    dim: int
+    has_user = True
+
+    def dense_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {}  # E and beta are as wide as the attributes, which the method knows
+
+    def _parts(self, item: Tensor, dense: Tensors) -> tuple[Tensor, Tensor]:
+        """The vector that meets [gamma_u, theta_u], and what is the same for all users."""
+        half = self.dim // 2
+        x = item[..., half + 1 :].detach()
+        vector = torch.cat([item[..., :half], x @ dense["visual"].mT], -1)
+        return vector, item[..., half] + (x @ dense["beta"].mT).squeeze(-1)
+
+    def logits(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
+        vector, common = self._parts(item, dense)
+        return (user * vector).sum(-1) + common
+
+    def scores(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
+        vector, common = self._parts(item, dense)
+        return user @ vector.mT + common
+
+
+class Regularised(Descent):
+    """The loss of every pair plus l2 times the squares of the vectors in it."""
+
+    def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
+        losses = super()._losses(leaves, batch)
+        assert isinstance(self.method, FedVBPR)
+        assert batch.neg is not None
+        free = leaves["item"][:, : self.method.dim // 2 + 1].square().sum(-1)
+        square = leaves["user"].square().sum(-1)[batch.user] + free[batch.pos] + free[batch.neg]
+        return losses + self.method.l2 * square
+
+
+@dataclass(frozen=True)
+class FedVBPR(ContentModel):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="fedvbpr",
+        summary="new items: BPR on item rows and attributes, which all clients see",
+        paper="He & McAuley, AAAI 2016; federated in Zhang et al., WWW 2024",
+    )
+    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "dense"),)
+
+    init_std: float = 0.1
+    lr: float = 1.0
+    loss: Loss = "bpr"
+    l2: float = 1e-4
+    weight_decay_dense: float = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim < 2 or self.dim % 2:
+            raise FedrecError(f"dim={self.dim} does not fit fedvbpr: gamma and theta share it, so it must be even")
+        if self.loss != "bpr":
+            raise FedrecError(f"loss={self.loss} does not fit fedvbpr: it is bpr")
+
+    @cached_property
+    def model(self) -> Backbone:
+        return VBPR(self.dim)
+
+    def descent(self) -> type[Descent]:
+        return Regularised
+
+    def embedding(self, world: World, width: int) -> Tensors:
+        return fan_in_uniform(world, initial_key(world, META), {"visual": (self.dim // 2, width), "beta": (1, width)})
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        x = require_attributes(attributes, self.info.name)
+        rows = normal_rows(world, initial_key(world, ITEM), world.items, self.dim // 2 + 1, self.init_std)
+        rows[:, -1] = 0  # biases
+        return {"item": rows, **super().init_server(world, x)}
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        shared = dict(down.shared)
+        table = torch.cat([shared.pop("item"), shared.pop("attributes")], 1)
+        dense = replicate(shared, len(chunk.clients))
+        fitted = self.fit(chunk, round, state.per_user["user"], table, dense, fold=False)
+        assert isinstance(fitted.table, Rows)
+        free = self.dim // 2 + 1
+        rows = replace(fitted.table, base=down.shared["item"], value=fitted.table.value[:, :free].contiguous())
+        payload: dict[str, Reduction] = {"item": Mean(rows)}
+        payload |= {name: Mean(value) for name, value in fitted.dense.items()}
+        return State({}, {"user": fitted.user}), payload
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        """New items have zeros for what is learned of an item by itself."""
+        table, known = server["item"], items < len(server["item"])
+        rows = table.new_zeros(len(items), table.shape[1])
+        rows[known] = table[items[known]]
+        down = self._down(server, server["attributes"][items]).shared
+        return Down(shared=down | {"item": rows})
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        dense = dict(down.shared)
+        distinct, which = scored_once(torch.cat([dense.pop("item"), dense.pop("attributes")], 1))
+        return self.model.scores(state.per_user["user"], distinct, dense)[:, which]

@@ -1,0 +1,122 @@
+"""Heater: a mixture of experts turns attributes into an item's factors, and is trained as if items were new.
+
+Zhu et al., "Recommendation for New Users and New Items via Randomized Training and Mixture-of-Experts Transformation"
+(SIGIR 2020), all data in one place. With u, v the factors of a matrix factorisation, standardised and clipped,
+    v^ = tanh(sum_k g_k tanh(W_k x + b_k)),  g = tanh(G x + c)                      the experts and their gates
+    s = a(u) . b(v~),  a and b: linear, batch norm, tanh, linear                   both sides
+where v~ is v^ for a random half of each batch and v for the rest. The loss is the mean of (s - label)^2, plus `l2`
+times the squares of all weights, plus `closeness` times the sum over the batch of |v^ - v|^2. Negatives are drawn from
+all items that can be trained on, a user's own among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import MethodInfo, Tensors
+from fedrec.federation.ranges import Interval
+from fedrec.methods.cold.pretrained import Pretrained, affine, batch_norm, positives
+from fedrec.random import Purpose, below, fold, fold_tensor, stream
+
+EXPERTS = 5
+VELOCITY = "velocity."
+
+
+def standardised(table: Tensor, most: float) -> Tensor:
+    """Columns of mean 0 and variance 1, clipped."""
+    spread = table.std(0, correction=0)
+    return ((table - table.mean(0)) / spread.clamp(min=1e-12)).clamp(-most, most)
+
+
+def mixture(x: Tensor, w: Tensors) -> Tensor:
+    """v^ of items with attributes x."""
+    opinions = torch.tanh(affine(x, w, "experts")).unflatten(-1, (EXPERTS, -1))
+    return torch.tanh((torch.tanh(affine(x, w, "gates")).unsqueeze(-1) * opinions).sum(-2))
+
+
+def tower(side: str, x: Tensor, w: Tensors, training: bool) -> Tensor:
+    hidden = batch_norm(affine(x, w, side + "1"), w, side + ".norm", training)
+    return affine(torch.tanh(hidden), w, side + "2")
+
+
+def loss_of(w: Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, label: Tensor, closeness: float,
+            l2: float) -> Tensor:  # fmt: skip
+    """Of one batch; `as_new` marks the pairs whose item is seen through its attributes."""
+    made = mixture(x, w)
+    seen = torch.where(as_new.unsqueeze(-1), made, item)
+    score = (tower("user", user, w, True) * tower("item", seen, w, True)).sum(-1)
+    weights = sum((value.square().sum() for name, value in w.items() if "." not in name), torch.zeros(()))
+    return (score - label).square().mean() + l2 * weights + closeness * (made - item).square().sum()
+
+
+@dataclass(frozen=True)
+class Heater(Pretrained):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="heater",
+        summary="new items: mixture of experts onto pre-trained factors, all data in one place",
+        paper="Zhu et al., SIGIR 2020",
+        centralised=True,
+    )
+    memory: ClassVar[tuple[str, ...]] = (VELOCITY,)
+
+    lr: float = 0.005
+    decay: Annotated[float, Interval("(0, 1]")] = 0.8  # the rate is multiplied by this every 10 rounds
+    momentum: Annotated[float, Interval("[0, 1)")] = 0.9
+    closeness: float = 1e-4
+    l2: float = 1e-4
+
+    def layers(self, width: int) -> dict[str, tuple[int, ...]]:
+        d = self.dim
+        shapes: dict[str, tuple[int, ...]] = {"experts": (EXPERTS * d, width), "experts_bias": (EXPERTS * d,),
+                                              "gates": (EXPERTS, width), "gates_bias": (EXPERTS,)}  # fmt: skip
+        for layer in ("user1", "user2", "item1", "item2"):
+            shapes |= {layer: (d, d), layer + "_bias": (d,)}
+        return shapes
+
+    def norms(self) -> tuple[str, ...]:
+        return "user.norm", "item.norm"
+
+    def given(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        return standardised(user, 5.0), standardised(item, 1.0)
+
+    def epoch(self, chunk: Chunk, round: int, w: Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
+        owner, target, label = samples(chunk, round)
+        rate = self.lr * self.decay ** (round // 10)
+        halves, total = stream(chunk.world.seed, Purpose.DROPOUT, round), 0.0
+        for number, part in enumerate(self.parts(chunk, round, len(owner))):
+            i = target[part]
+            leaves = self.trained(w)
+            loss = loss_of(w | leaves, user[owner[part]], item[i], attributes[i], half(fold(halves, number), part),
+                           label[part], self.closeness, self.l2)  # fmt: skip
+            for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+                velocity = w[VELOCITY + name].mul_(self.momentum).add_(gradient)
+                w[name] -= rate * velocity
+            total += float(loss.detach()) * len(part)
+        chunk.observe("loss", total, len(owner))
+
+    def vectors(self, w: Tensors, user: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
+        return tower("user", user, w, False), tower("item", mixture(attributes, w), w, False)
+
+
+def samples(chunk: Chunk, round: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Users, items and labels: every interaction, and as often as the protocol says any item at all."""
+    user, item = positives(chunk)
+    count = len(item) * chunk.data.negatives
+    place = torch.arange(count, device=item.device)
+    drawn = below(fold_tensor(stream(chunk.world.seed, Purpose.NEGATIVES, round), place), chunk.world.items)
+    label = torch.zeros(len(item) + count, dtype=chunk.world.dtype, device=item.device)
+    label[: len(item)] = 1
+    return torch.cat([user, user.repeat_interleave(chunk.data.negatives)]), torch.cat([item, drawn]), label
+
+
+def half(key: int, part: Tensor) -> Tensor:
+    """Exactly half of a batch, rounded down."""
+    draws = fold_tensor(key, torch.arange(len(part), device=part.device))
+    chosen = torch.zeros(len(part), dtype=torch.bool, device=part.device)
+    chosen[draws.argsort()[: len(part) // 2]] = True
+    return chosen

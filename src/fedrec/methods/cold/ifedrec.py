@@ -1,0 +1,202 @@
+"""IFedRec: new items for federated clients; the server knows attributes, the clients know interactions.
+
+Zhang et al., "When Federated Recommendation Meets Cold-Start Problem: Separating Item Attributes and User
+Interactions" (WWW 2024), algorithm 1. The server learns r_v = tanh(W x_v + b) so that it meets the clients' mean item
+table p, and clients descend on their loss plus align * mean (p - r)^2 over the whole table. A new item is scored by
+every client from r_v alone. Backbone ncf is IFedNCF (private: user vector and network), linear IPFedRec (private: the
+linear scorer, which steps before the table does).
+
+The table's rate is lr * items * rate_scale, because a row's gradient comes from few clients and is divided by all in
+the mean. Every step then goes the share pull = 2 * rate * align / (items * dim) of the way to r: from 2 on rows swing
+farther and farther. At such rates a step overshoots, and what bounds the released code is its single-precision sigmoid,
+which has no gradient there: `saturate=released` (`federation/losses.py`). The gradient of the logits explodes instead.
+A short last batch moves rows as far as a full one on much less evidence, so it is left out by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Mean,
+    Method,
+    MethodInfo,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.federation.ranges import Count, Positive
+from fedrec.methods.cluster.alignment import MODELS, LastBatch, Pulled
+from fedrec.methods.cold.content import (
+    META,
+    meta_gradients,
+    require_attributes,
+    scored_once,
+    with_attributes,
+)
+from fedrec.models import NCF, Backbone, Linear
+from fedrec.training.initial import DENSE, ITEM, USER, fan_in_uniform, initial_key, normal_rows
+from fedrec.training.losses import Saturate
+from fedrec.training.optimisers import adam_step
+
+MOMENTS = ("first", "second")
+STABLE = 2.0  # the pull at which untouched rows begin to swing farther and farther
+
+
+def _calmer(method: Any) -> str:
+    """What holds training where it is without: the settings that differ."""
+    calmer = {"saturate": "released", "last_batch": "drop"}
+    missing = [f"--set {name}={value}" for name, value in calmer.items() if getattr(method, name) != value]
+    return f"use {' '.join(missing)}, or " if missing else ""
+
+
+@dataclass(frozen=True)
+class IFedRec(Method):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="ifedrec",
+        summary="new items: attributes stay at the server, aligned with the clients' item tables",
+        paper="Zhang et al., WWW 2024",
+        aliases={
+            "IFedNCF": {"backbone": "ncf"},
+            "IPFedRec": {"backbone": "linear"},
+        },
+        backbones={"ncf": {}, "linear": {"lr": 0.1, "align": 10.0}},
+        presets={
+            "released": {"last_batch": "keep", "saturate": "released"},
+            "paper": {"alternate": True},
+            "unaligned": {"align": 0.0, "server_epochs": 0},  # the published ablation: chance level
+        },
+        remedy=_calmer,
+    )  # fmt: skip
+
+    backbone: str = "ncf"
+    dim: Count = 200
+    lr: Positive = 0.5
+    rate_scale: Positive = 80.0
+    align: float = 1.0  # weight of the distance between a client's table and the server's representation
+    lr_server: Positive = 0.005
+    server_epochs: int = 1  # Adam steps of the attribute network per round; 0: it stays as it was drawn
+    epochs: Count = 1
+    batch: Count = 256
+    alternate: bool | None = None  # a step on the private part, then one on the table; None: linear yes, ncf no
+    last_batch: LastBatch = "drop"  # of users with more than one: drop, keep, or scale (divide by the nominal size)
+    saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user", *self.model.dense_shapes()), attributes="server")
+
+    @cached_property
+    def model(self) -> Backbone:
+        return NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else Linear(self.dim)
+
+    # -- rates as released, the subtracted lr included --
+
+    def rates(self, world: World) -> dict[str, float]:
+        whole = self.lr * world.items * self.rate_scale
+        if self.backbone == "linear":
+            return {"dense": self.lr, "item": whole}
+        return {"dense": self.lr, "user": self.lr * self.rate_scale / world.participation - self.lr,
+                "item": whole - self.lr}  # fmt: skip
+
+    def pull(self, world: World) -> float:
+        """The share of the way to r that a row goes in one step."""
+        return 2 * self.rates(world)["item"] * self.align / (world.items * self.dim)
+
+    def remarks(self, world: World) -> Sequence[str]:
+        pull = self.pull(world)
+        if pull < STABLE:
+            return (f"one step goes {pull:.3g} of the way to the server's representation (stable below 2)",)
+        most = self.align * STABLE / pull
+        return (
+            f"one step goes {pull:.3g} times the way to the server's representation: from 2 on rows swing farther with "
+            f"every step, and the run may diverge; align below {most:.3g} is stable",
+        )
+
+    # -- the federation --
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        x = require_attributes(attributes, self.info.name)
+        meta = fan_in_uniform(world, initial_key(world, META), {"weight": (self.dim, x.shape[1]), "bias": (self.dim,)})
+        moments = {f"{moment}_{name}": torch.zeros_like(value) for name, value in meta.items() for moment in MOMENTS}
+        table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim)
+        server = {"item": table, "attributes": x, **meta, **moments}
+        return server | {"representation": self._represent(server, x[: world.items])}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        if not chunk.data.single:
+            raise FedrecError("ifedrec has one user per client; leave --silos out")
+        common = fan_in_uniform(world, initial_key(world, DENSE), self.model.dense_shapes())
+        users = normal_rows(world, initial_key(world, USER), 1, self.dim if self.model.has_user else 0)
+        count = len(chunk.clients)
+        return State(replicate(common, count), {"user": users.repeat(count, 1)})
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: server[name] for name in ("item", "representation")})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        world, table = chunk.world, down.shared["item"]
+        alternate = self.backbone == "linear" if self.alternate is None else self.alternate
+        pulled = Pulled(MODELS[self.backbone], self.rates(world), self.pull(world), alternate, self.batch, self.epochs,
+                        self.last_batch, self.saturate)  # fmt: skip
+        private = state.per_client | (state.per_user if self.model.has_user else {})  # 80,000 numbers each: no copy
+        rows = pulled.train(chunk, round, private, table, down.shared["representation"])
+        chunk.observe("largest", float(table.abs().max()), 1)
+        return state, {"item": Mean(rows)}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        if "item" not in ups:
+            return server
+        return self._fit(server | {"item": ups["item"]}, round)
+
+    def _fit(self, server: Tensors, round: int) -> Tensors:
+        """Eq. 6: the attribute network moves towards the mean table, full batch."""
+        server = server | {name: server[name].clone() for name in server if name.split("_")[-1] in ("weight", "bias")}
+        x = server["attributes"][: len(server["item"])]
+        for epoch in range(self.server_epochs):
+            _, *gradients = meta_gradients(x, server["item"], server["weight"], server["bias"])
+            for name, gradient in zip(("weight", "bias"), gradients, strict=True):
+                first, second = (server[f"{moment}_{name}"] for moment in MOMENTS)
+                step = round * self.server_epochs + epoch + 1
+                server[name] -= adam_step(gradient, first, second, step, self.lr_server)
+        return server | {"representation": self._represent(server, x)}
+
+    def _represent(self, server: Tensors, attributes: Tensor) -> Tensor:
+        return torch.tanh(attributes @ server["weight"].T + server["bias"])
+
+    # -- new items --
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        distinct, which = scored_once(server["attributes"][items])
+        return Down(shared={"representation": self._represent(server, distinct)[which]})
+
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        return with_attributes(server, attributes)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        distinct, which = scored_once(down.shared["representation"])
+        return self.model.scores(state.per_user["user"], distinct, state.per_client)[:, which]
+
+    def footprint(self, world: World) -> Footprint:
+        size = world.dtype.itemsize
+        dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        return Footprint(
+            client=4096 + 3 * dense * size,
+            sample=200 + 8 * self.dim * size,
+            score=super().footprint(world).score + 2 * self.dim * world.items * size,
+        )

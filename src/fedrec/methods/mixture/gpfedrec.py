@@ -1,0 +1,198 @@
+"""GPFedRec: the server links alike clients in a graph; each is drawn towards the mean table of its neighbours.
+
+Zhang et al., "GPFedRec: Graph-Guided Personalization for Federated Recommendation" (KDD 2024). From the tables Q_u
+that come in, the server makes a graph A of clients, every client's own table R_u = (A^L Q)_u and the common one, their
+mean. A client starts from the common table, keeps its user vector and network to itself, and descends on
+
+    BCE + gamma * mean((Q_u - R_u)^2)
+
+over all rows of the table. Where no sample touches a row, k steps of that descent have a closed form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.accumulator import summed
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Gather,
+    MethodInfo,
+    Reduction,
+    Rows,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.methods.mixture.aggregation import cosines, mix
+from fedrec.models import BACKBONES, NCF, Backbone
+from fedrec.training.local_training import Descent, Fitted, Group, LocalTraining
+from fedrec.training.samples import Batch
+
+
+@dataclass(frozen=True)
+class GPFedRec(LocalTraining):
+    # the bare inner product: one rate for all, as the other methods have it
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="gpfedrec",
+        summary="private network; item tables drawn towards the mean of neighbours in a client graph",
+        paper="Zhang et al., KDD 2024",
+        aliases={"GGA": {}},
+        backbones={"ncf": {}, "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}},
+        presets={
+            "paper": {"graph": "paper"},
+            "released": {"graph": "released", "common_user": True},  # clients are copies of one model
+            "fedrkg": {"graph": "released", "threshold": 0.5},  # as compared there
+        },
+    )  # fmt: skip
+
+    backbone: str = "ncf"
+    init_std: float = 1.0
+    lr: float = 0.1  # of the network
+    lr_user: float | None = None  # None: lr * rate_scale / participation - lr
+    rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this - lr
+    graph: Literal["paper", "released"] = "paper"  # released: neighbours are the clients that differ most
+    neighbours: int = 0  # that many nearest; 0: all above the threshold
+    threshold: Annotated[float, Interval(ANY)] = 1.0  # in parts of the mean over the whole matrix
+    layers: Count = 1  # message passing steps L
+    regularisation: float = 1.0  # gamma
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user", *self.model.dense_shapes()))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.optimiser != "sgd":
+            raise FedrecError("gpfedrec descends by optimiser=sgd only: rows without samples move in closed form")
+
+    @cached_property
+    def model(self) -> Backbone:
+        """[p; q] through d, d/2, d/4: at d = 32 the network 64-32-16-8-1."""
+        if self.backbone == "ncf":
+            return NCF(self.dim, tuple(max(1, self.dim // part) for part in (1, 2, 4)))
+        return BACKBONES[self.backbone](self.dim)
+
+    def for_world(self, world: World) -> GPFedRec:
+        """The same with the rates of user vectors and rows written out."""
+        user, item = self.lr_user, self.lr_item
+        if user is None:
+            user = self.lr / world.participation * self.rate_scale - self.lr
+        if item is None:
+            item = self.lr * world.items * self.rate_scale - self.lr
+        return replace(self, lr_user=user, lr_item=item)
+
+    def rates(self) -> dict[str, float]:
+        return super().rates() | ({} if self.lr_user is None else {"user": self.lr_user})
+
+    # -- start --
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        item = self.init_items(world)
+        return {"item": item, "guide": item.repeat(world.clients, 1, 1)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        kept = {"item": self.init_items(world), **self.init_dense(world)}
+        return State(replicate(kept, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+
+    # -- one round --
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        """The common table to start from, and each client's own to stay near to."""
+        everyone = np.array_equal(clients, np.arange(len(server["guide"])))  # then there is nothing to copy
+        guide = server["guide"] if everyone else server["guide"][_places(clients, server)]
+        return Down(shared={"item": server["item"]}, own={"guide": guide})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
+        method, user = self.for_world(chunk.world), state.per_user["user"]
+        fitted = Guided(method, chunk, round, user, down.shared["item"], dense, down.own["guide"]).run()
+        assert isinstance(fitted.table, Tensor)
+        return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {"item": Gather(fitted.table)}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """R = A^L Q, and the mean over clients; who was absent keeps the table it had."""
+        if not len(ups.clients):
+            return server
+        clients, mixed = ups.stacked("item")
+        weights = self.adjacency(cosines(mixed))
+        for _ in range(self.layers):
+            mixed = mix(weights, mixed)
+        guide = mixed
+        if len(clients) < len(server["guide"]):
+            guide = server["guide"].clone()
+            guide[_places(clients, server)] = mixed
+        return {"item": (summed(mixed) / len(mixed)).to(mixed.dtype), "guide": guide}
+
+    def adjacency(self, cosine: Tensor) -> Tensor:
+        """Row u: equal weights on the neighbours of u, on u itself where there are none."""
+        relation = cosine if self.graph == "paper" else 1 - cosine
+        if self.neighbours:
+            nearest = relation.sort(descending=True, stable=True).indices[:, : self.neighbours]
+            near = torch.zeros_like(relation, dtype=torch.bool).scatter_(1, nearest, True)
+        else:
+            near = relation > self.threshold * relation.mean()
+        itself = torch.eye(len(near), dtype=torch.bool, device=near.device)
+        alone = near.sum(1, keepdim=True) == 0
+        near = near | (itself & (alone if self.graph == "released" else torch.ones_like(alone)))
+        return near.double() / near.sum(1, keepdim=True)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        usual = super().footprint(world)
+        score = usual.score + world.items * self.dim * world.dtype.itemsize
+        return replace(usual, client=self.model_bytes(world, dense=8, tables=5), score=score)
+
+
+def _places(clients: np.ndarray, server: Tensors) -> Tensor:
+    return torch.from_numpy(clients).to(server["guide"].device)
+
+
+class Guided(Descent):
+    """Descent in which every row of a client's table, with samples or without, is drawn towards its guide."""
+
+    method: GPFedRec
+
+    def __init__(self, method: GPFedRec, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                 guide: Tensor) -> None:  # fmt: skip
+        super().__init__(method, chunk, round, user, table, dense)
+        self.guide = guide
+        self.towards = guide[self.clients, self.samples.item]
+        self.strength = 2 * method.regularisation / table.numel()
+        self.taken = torch.zeros_like(self.step_count)  # steps, of clients that early_exit has not stopped
+
+    def _step(self, batch: Batch) -> Tensor:
+        self.taken[: batch.clients] += self.going[: batch.clients]
+        return super()._step(batch)
+
+    def _sgd(self, group: Group, gradient: Tensor) -> None:
+        if group is self.groups["item"]:
+            away = group.value[: len(gradient)] - self.towards[: len(gradient)]
+            gradient = gradient + self.strength * away
+        super()._sgd(group, gradient)
+
+    def _result(self) -> Fitted:
+        """Rows without samples: each step leaves the same part of their distance to the guide."""
+        fitted = super()._result()
+        rows = fitted.table
+        assert isinstance(rows, Rows)
+        left = torch.empty_like(self.guide[:, 0, 0])
+        left[self.samples.order] = ((1 - self.groups["item"].rate * self.strength) ** self.taken).to(left.dtype)
+        table = torch.lerp(self.guide, self.table.expand_as(self.guide), left[:, None, None])
+        table[rows.owner, rows.item] = rows.value
+        return Fitted(fitted.user, table, fitted.dense)

@@ -1,0 +1,126 @@
+"""pFedGraph: the server infers who should learn from whom, and gives every client its own mixture of all models.
+
+Ye et al., "Personalized Federated Learning with Inferred Collaboration Graphs" (ICML 2023). The graph weighs how much
+data a client has against how alike two clients' changes since the common start are. User vectors never leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Answer,
+    Disclosure,
+    Down,
+    Footprint,
+    Gather,
+    MethodInfo,
+    Plan,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    participants,
+    replicate,
+)
+from fedrec.federation.ranges import Positive
+from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
+from fedrec.methods.mixture.aggregation import inner_products, mix, simplex_project
+from fedrec.methods.personal.own_tables import OwnTables
+
+NOBODY = -1  # has a mixture waiting
+
+
+@dataclass(frozen=True)
+class PFedGraph(Compared, OwnTables, Aggregating):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="pfedgraph",
+        summary="each client gets its own mixture, by similarity of model changes and data size",
+        paper="Ye et al., ICML 2023",
+        backbones={"mf": {}, "ncf": {}},
+        presets={"fedca": TOGETHER},
+    )
+
+    size_weight: Positive = 0.8  # lambda: how much shares of the data count against similarity
+    same_above: float = 0.9  # similarities above it count as 1
+    proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",))
+
+    def pull(self) -> float:
+        return self.proximal
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        """The common start, and room for one mixture per participant: a checkpoint has the same shapes at any time."""
+        initial = self._common(world)
+        count = self.aggregated(len(participants(world, 0, world.participation)))
+        server = {f"initial.{name}": value for name, value in initial.items()}
+        server |= {f"own.{name}": value.new_zeros(count, *value.shape) for name, value in initial.items()}
+        return server | {"clients": torch.full((count,), NOBODY)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        own = replicate(self.stored(self._common(world)), len(chunk.clients))
+        return State(own, {"user": self.init_users(world, chunk.users)})
+
+    def _common(self, world: World) -> Tensors:
+        return {"item": self.init_items(world), **self.init_dense(world)}
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        dense = self.opened(state.per_client, chunk.world)
+        fitted = self.fit(chunk, round, state.per_user["user"], dense.pop("item"), dense)
+        assert isinstance(fitted.table, Tensor)
+        own = {"item": fitted.table, **fitted.dense}
+        payload: dict[str, Reduction] = {name: Gather(value) for name, value in own.items()}
+        return State(self.stored(own), {"user": fitted.user}), payload | {
+            "samples": Gather(chunk.sample_counts().int())
+        }
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
+        if not len(ups.clients):
+            return server | {"clients": torch.full_like(server["clients"], NOBODY)}
+        clients, samples = ups.stacked("samples")
+        models = {name: ups.stacked(name)[1] for name in names}
+        similarity = self.similarity([models[name] - server[f"initial.{name}"] for name in names])
+        weights = self.graph(samples, similarity)
+        own = {f"own.{name}": mix(weights, model) for name, model in models.items()}
+        return server | own | {"clients": torch.from_numpy(clients)}
+
+    def similarity(self, changes: list[Tensor]) -> Tensor:
+        """Cosines of the clients' changes since the common start; 0 with a client that has not moved."""
+        inner = torch.stack([inner_products(change) for change in changes]).sum(0)
+        norm = inner.diagonal().sqrt()
+        scale = torch.where(norm > 0, norm, torch.ones_like(norm))
+        cosine = inner / (scale[:, None] * scale[None])
+        return torch.where(cosine > self.same_above, torch.ones_like(cosine), cosine)
+
+    def graph(self, samples: Tensor, similarity: Tensor) -> Tensor:
+        """Row u: argmin over the simplex of lambda |w - share|^2 - similarity_u . w, which is a projection."""
+        share = samples.double() / samples.sum().clamp(min=1)
+        return simplex_project(share + similarity / (2 * self.size_weight))
+
+    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
+        return Answer(arrived, lambda some: self._mixture_of(server, some))
+
+    def _mixture_of(self, server: Tensors, clients: np.ndarray) -> Down:
+        place = torch.searchsorted(server["clients"], torch.from_numpy(clients))
+        mixed = {name: value for name, value in server.items() if name.startswith("own.")}
+        return Down(own={name.removeprefix("own."): value[place] for name, value in mixed.items()})
+
+    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        return State(self.stored(down.own), state.per_user)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.own_scores(state.per_user["user"], self.opened(state.per_client, chunk.world), chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=3))

@@ -1,0 +1,45 @@
+"""EASE: the linear item-item model with zero diagonal in closed form, on everybody's data. Steck, WWW 2019.
+
+With G = X'X + lambda I and P = G^-1: B = I - P diag(1 / diag P), scores = X B (equation 8 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, Method, MethodInfo, Reduction, State, World
+from fedrec.federation.ranges import Count
+from fedrec.methods.closed_form import gram
+
+
+@dataclass(frozen=True)
+class Ease(Method):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="ease",
+        summary="closed-form item-item model on all data in one place",
+        paper="Steck, WWW 2019",
+        centralised=True,
+        new_users=0,
+    )
+
+    rounds: Count = 1
+    l2: float = 250.0  # lambda
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        size = (len(chunk.clients), world.items, world.items)
+        return State(per_client={"weight": torch.zeros(size, dtype=world.dtype, device=world.device)})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        x = chunk.matrix()
+        weight = gram.ridge(chunk.tensor((x.T @ x).toarray()), None, self.l2)
+        return State(per_client={"weight": weight.to(chunk.world.dtype).unsqueeze(0)}), {}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        at, ends = chunk.tensor(chunk.context.by_item()), chunk.tensor(chunk.context.ptr)
+        return embedding_bag(at, state.per_client["weight"][0], ends, mode="sum", include_last_offset=True)[:, items]

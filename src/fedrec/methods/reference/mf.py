@@ -1,0 +1,28 @@
+"""Centralised matrix factorisation: one model on everybody's data, the reference that federation is measured against.
+
+One round is one epoch over all users' shuffled samples, negatives redrawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fedrec.federation.contract import MethodInfo
+from fedrec.federation.ranges import Count
+from fedrec.methods.reference.local import Local
+
+
+@dataclass(frozen=True)
+class CentralMF(Local):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="mf",
+        summary="matrix factorisation on all data in one place",
+        paper="Koren et al., Computer 2009",
+        backbones={"mf": {}},
+        centralised=True,
+    )
+
+    rounds: Count = 30
+    lr: float = 0.001
+    optimiser: Literal["sgd", "adam"] = "adam"

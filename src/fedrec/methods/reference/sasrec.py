@@ -1,0 +1,110 @@
+"""Centralised SASRec: one self-attentive model of everybody's sequences, the reference for what order is worth.
+
+Kang & McAuley, ICDM 2018. One round is one epoch over all users' sequences, 128 at a time, negatives redrawn. Adam's
+moments last from round to round. A user who was not in training needs nothing but a list of items.
+
+The paper's loss sets the next item against one drawn item. With `loss=ce` it is one among all items, by softmax
+cross-entropy, which ranks far better (Klenitskiy & Vasilev, RecSys 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Disclosure, Down, MethodInfo, Reduction, State, Tensors, World
+from fedrec.federation.ranges import Count
+from fedrec.methods.reference.local import Local
+from fedrec.training.local_training import Descent, usual_backbones
+from fedrec.training.sequences import SequenceLoss
+from fedrec.training.softmax_training import SoftmaxDescent
+
+MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
+
+
+@dataclass(frozen=True)
+class CentralSASRec(Local):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="sasrec",
+        summary="self-attention over sequences, all data in one place",
+        paper="Kang & McAuley, ICDM 2018",
+        backbones=usual_backbones("sasrec"),
+        presets={
+            # By NDCG@10 on the validation items of ml-100k, honest, out of 14 trials (docs/results.md).
+            "tuned": {"loss": "ce", "dim": 128, "length": 200, "dropout": 0.2, "weight_decay": 1.0},
+        },
+        centralised=True,
+        new_users=0,
+    )  # fmt: skip
+    moments: ClassVar[tuple[float, float]] = (0.9, 0.98)
+    losses: ClassVar[tuple[str, ...]] = get_args(SequenceLoss)
+
+    backbone: str = "sasrec"
+    rounds: Count = 200
+    dim: Count = 50
+    length: int = 200
+    blocks: int = 2
+    heads: int = 1
+    norm_first: bool = False
+    loss: SequenceLoss = "bce"  # type: ignore[assignment]  # ce: softmax cross-entropy over all items
+    negatives: Count = 1  # at each position; at most those that the protocol draws; ce draws none
+    init_std: float = 0.03  # of the item table: what Xavier's rule gives for two thousand items
+    lr: float = 0.001
+    optimiser: Literal["sgd", "adam"] = "adam"
+    weight_decay: float = 0.0  # AdamW's, beside the gradient: of all weights that a round meets
+    batch: Count = 128  # sequences
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("item", *self.model.dense_shapes()))
+
+    def slots(self) -> int:
+        return self.negatives
+
+    def shrink(self) -> float:
+        return self.weight_decay
+
+    def descent(self) -> type[Descent]:
+        return SoftmaxDescent if self.loss == "ce" else super().descent()
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = super().init_clients(world, chunk)
+        model = dict(state.per_client)
+        for mark in MOMENTS:
+            state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
+        state.per_client["steps"] = torch.zeros(len(chunk.clients), dtype=torch.int64, device=world.device)
+        return state
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        held = {name: value.clone() for name, value in state.per_client.items()}
+        dense = {name: held[name] for name in self.model.dense_shapes()}
+        descent = self.descent()(self, chunk, round, state.per_user["user"], held["item"], dense)
+        places = self._resume(descent, held)
+        fitted = descent.run()
+        assert isinstance(fitted.table, Tensor)
+        for name, at in places.items():
+            for mark, moment in zip(MOMENTS, descent.groups[name].moments or (), strict=True):
+                held[mark + name.removeprefix("dense.")][at] = moment
+        held["steps"][descent.samples.order] = descent.step_count
+        return State(held | {"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
+
+    def _resume(self, descent: Descent, held: Tensors) -> dict[str, tuple[Tensor, ...]]:
+        """Hand over the moments, those of rows that this round does not draw aside; and say where they belong."""
+        s = descent.samples
+        places: dict[str, tuple[Tensor, ...]] = {
+            name: (s.order,) for name in descent.groups if name.startswith("dense.")
+        }
+        places["item"] = (descent.clients, s.item)
+        for name, at in places.items():
+            first, second = (held[mark + name.removeprefix("dense.")][at] for mark in MOMENTS)
+            descent.groups[name].moments = (first, second)
+        descent.step_count += held["steps"][s.order]
+        return places
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        own = {name: state.per_client[name] for name in ("item", *self.model.dense_shapes())}
+        return self.own_scores(state.per_user["user"], own, chunk, items)

@@ -1,0 +1,112 @@
+"""The kinds of `local` and `fedavg` for silos: several users around one model, trained on triples.
+
+The setting is that of FedCIA's comparison (Han et al., SIGIR 2025): one epoch a round, Adam that remembers, and for
+FedAvg a mean weighted by interactions (McMahan et al. 2017). Each silo of LightGCN convolves on its own graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Mean,
+    MethodInfo,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.training.silo_training import SiloTraining, own_models, silo_backbones
+
+BLOCK = "block"  # on the server: the block of every client
+
+
+@dataclass(frozen=True)
+class SiloLocal(SiloTraining):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="local",
+        summary="no exchange: each silo alone",
+        backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
+        presets={"silo": {}},
+    )
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure()
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        me = self.part(chunk)
+        memory = me.init_memory(world, chunk)
+        own = own_models(me, world, chunk.clients)
+        return State(own | memory.per_client, {"user": me.init_users(world, chunk.users)} | memory.per_user)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        me = self.part(chunk)
+        kept, model = me.train(state, me.model_of(state), chunk, round)
+        return State(kept.per_client | model, kept.per_user), {}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        me = self.part(chunk)
+        return me.model_scores(state.per_user["user"], me.model_of(state), chunk, items)
+
+
+@dataclass(frozen=True)
+class SiloFedAvg(SiloTraining):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="fedavg",
+        summary="interaction-weighted mean of item table and network",
+        aliases={"fedlightgcn": {"backbone": "lightgcn"}},
+        backbones=silo_backbones("mf", "mlp", "lightgcn"),
+        presets={"silo": {}},
+    )
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",))
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        """One model; with several blocks one for each, under `name@block`."""
+        if not self.blocks:
+            return self.init_model(world)
+        server: Tensors = {}
+        for cohort in self.cohorts(world):
+            model = self.parts[cohort.name].init_model(world)
+            server |= {f"{name}@{cohort.name}": value for name, value in model.items()}
+        sizes = torch.tensor([len(cohort.clients) for cohort in self.cohorts(world)])
+        return server | {BLOCK: torch.repeat_interleave(torch.arange(len(sizes)), sizes)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        me = self.part(chunk)
+        memory = me.init_memory(world, chunk)
+        return State(memory.per_client, {"user": me.init_users(world, chunk.users)} | memory.per_user)
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        """The model of the block that these clients, who are all of one, belong to."""
+        if not self.blocks:
+            return Down(shared=server)
+        block = list(self.parts)[int(server[BLOCK][clients[0]])]
+        ending = "@" + block
+        return Down(shared={name[: -len(ending)]: v for name, v in server.items() if name.endswith(ending)})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        me = self.part(chunk)
+        kept, model = me.train(state, replicate(down.shared, len(chunk.clients)), chunk, round)
+        weight = chunk.tensor(chunk.positives)
+        return kept, {name: Mean(value, weight, by_cohort=bool(self.blocks)) for name, value in model.items()}
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return server | {name: ups[name] for name in server if name in ups}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        model = replicate(down.shared, len(chunk.clients))
+        return self.part(chunk).model_scores(state.per_user["user"], model, chunk, items)

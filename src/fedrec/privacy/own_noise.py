@@ -1,0 +1,24 @@
+"""What the noise that a method itself adds is worth."""
+
+from __future__ import annotations
+
+from fedrec.federation.declarations import OwnNoise
+from fedrec.privacy.accountant import NOT_COVERED, epsilon_of, zcdp
+
+
+def epsilon(noise: OwnNoise) -> float:
+    """By exact composition, for a client whose data are replaced."""
+    return epsilon_of(noise.scale / noise.sensitivity, noise.steps, noise.delta)
+
+
+def looser_epsilon(noise: OwnNoise) -> float:
+    """The bound by zero-concentrated privacy, which published figures use."""
+    return zcdp(noise.sensitivity / noise.scale, noise.steps, noise.delta)[1]
+
+
+def sentence(noise: OwnNoise) -> str:
+    limits = f", {noise.limits}" if noise.limits else ""
+    return (
+        f"{noise.settings}; {noise.steps} {noise.counted} give epsilon = {epsilon(noise):.4g} at delta = {noise.delta} "
+        f"({looser_epsilon(noise):.4g} by the bound that published figures use){limits}; not covered: {NOT_COVERED}"
+    )

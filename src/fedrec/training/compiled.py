@@ -1,0 +1,217 @@
+"""The way to compiled kernels: which there are for a world, which backbone has one, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import PartialSum, Tensors, World
+from fedrec.kernels import Kernel as CompiledKernel
+from fedrec.kernels import find as find_kernel
+from fedrec.kernels.arguments import (
+    AdditiveSettings,
+    Data,
+    FactorSettings,
+    GateSettings,
+    HeadSettings,
+    Keys,
+    Layers,
+    NetworkSettings,
+)
+from fedrec.models import MF, NCF, Backbone, Linear
+from fedrec.random import Purpose, stream
+
+if TYPE_CHECKING:
+    from fedrec.training.local_training import Fitted, LocalTraining
+
+__all__ = ["AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel", "fit_compiled",
+           "kernel_for", "kernel_of", "summed", "work_of"]  # fmt: skip
+
+BLOCKS = 16  # parallel parts of a chunk, at most
+SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
+
+
+@dataclass
+class Work:
+    """What every kernel takes. `user`, `tables` where they are personal, `loss` and `seen` are written to."""
+
+    method: LocalTraining
+    chunk: Chunk
+    user: Tensor
+    tables: Tensor  # [clients, items, d], or [1, items, d] where the start is shared
+    shared: bool
+    weight: np.ndarray
+    blocks: np.ndarray
+    keys: Keys
+    loss: np.ndarray
+    seen: np.ndarray
+    own: Tensor  # [clients, items, d] for each client's table after a shared start, or empty
+
+    def data(self) -> Data:
+        data = self.chunk.data
+        return Data(self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
+                data.pool.gap, data.unique == "user")  # fmt: skip
+
+    def parts(self) -> Tensor:
+        """Room for every block's sum of the changes of a shared table."""
+        rows, width = self.tables.shape[1:]
+        return self.tables.new_empty(len(self.blocks) - 1, rows if self.shared else 0, width)
+
+    def observe(self) -> None:
+        self.chunk.observe("loss", float(self.loss.sum()), int(self.seen.sum()))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Of a backbone. `train` hands the work to the kernel of this name; it returns the weighted sum of the changes of
+    a shared table, and the dense weights that were trained."""
+
+    name: str
+    train: Callable[[CompiledKernel, Work, Tensors], tuple[Tensor, Tensors]]
+    pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
+    only: Callable[[LocalTraining], bool] = lambda method: True  # whether it knows these settings
+    saturates: bool = False  # whether it knows scores that pass a sigmoid in single precision
+
+
+def kernel_for(name: str, world: World) -> CompiledKernel | None:
+    """The kernel that clients of this world may use; None: they do without."""
+    return find_kernel(name, world.device, world.compiled)
+
+
+def kernel_of(model: Backbone) -> Kernel | None:
+    return KERNELS.get(type(model))
+
+
+def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+                 dense: Tensors, weight: Tensor | None, own: Tensor | None = None) -> Fitted:  # fmt: skip
+    from fedrec.training.local_training import Fitted
+
+    shared, trained = table.dim() == 2, user.clone(memory_format=torch.contiguous_format)
+    work = work_of(method, chunk, round, trained, table, weight, own)
+    compiled = kernel_for(kernel.name, chunk.world)
+    assert compiled is not None
+    total, dense = kernel.train(compiled, work, dense)
+    work.observe()
+    return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
+
+
+def work_of(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+            weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
+    """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
+    world, count, shared = chunk.world, len(chunk.clients), table.dim() == 2
+    return Work(
+        method,
+        chunk,
+        user,
+        table.unsqueeze(0) if shared else table,
+        shared,
+        np.ones(count) if weight is None else weight.double().cpu().numpy(),
+        _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
+        Keys(*(np.uint64(stream(world.seed, purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
+        np.zeros(count),
+        np.zeros(count, dtype=np.int64),
+        table.new_empty(0, 0, 0) if own is None else own,
+    )
+
+
+def summed(parts: Tensor) -> Tensor:
+    """Of all blocks, one after another in double precision."""
+    return torch.from_numpy(parts.cpu().numpy().sum(0, dtype=np.float64)).to(parts.device)
+
+
+def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    total = work.tables.new_empty((items, method.dim) if work.shared else (0, 0), dtype=torch.float64)
+    settings = FactorSettings(
+        rate_user=float(rates["user"]),
+        rate_item=float(rates["item"]),
+        batch=method.batch,
+        epochs=method.epochs,
+        adam=method.optimiser == "adam",
+        mean=method.reduction == "mean",
+        early_exit=float(method.early_exit),
+        pull=float(method.pull()),
+        phases=len(method.phases),
+    )
+    train(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, settings, work.user,
+          work.tables, work.shared, work.own, work.weight, work.blocks, total, work.loss, work.seen)  # fmt: skip
+    return total, dense
+
+
+def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    assert isinstance(method.model, NCF)
+    shapes, widths = method.model.dense_shapes(), method.model.sizes()
+    flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    starts = [0, *accumulate(sizes)][::2]  # a weight and its bias are one layer
+    heights = [0, *accumulate([method.dim, *widths[1:]])]
+    net = Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))
+    settings = NetworkSettings(
+        rate_user=float(rates["user"]),
+        rate_item=float(rates["item"]),
+        rate_dense=float(rates["dense"]),
+        decay=float(method.weight_decay_dense),
+        batch=method.batch,
+        epochs=method.epochs,
+        adam=method.optimiser == "adam",
+        mean=method.reduction == "mean",
+        early_exit=float(method.early_exit),
+        phases=len(method.phases),
+    )
+    parts = work.parts()
+    train(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, settings, net, work.user,
+          work.tables, flat, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+    split = zip(shapes.items(), flat.split(sizes, 1), strict=True)
+    trained = {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
+    return summed(parts), trained
+
+
+def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
+    settings = HeadSettings(
+        rate_head=float(rates["dense"]),
+        rate_row=float(rates["item"]),
+        decay=float(method.weight_decay_dense),
+        batch=method.batch,
+        epochs=method.epochs,
+        mean=method.reduction == "mean",
+        early_exit=float(method.early_exit),
+        in_turn=len(method.phases) > 1,
+        saturate=method.saturation() == "released",
+    )
+    parts = work.parts()
+    train(work.data(), items, work.chunk.data.negatives, work.keys, settings, head, bias, work.tables, work.shared,
+          work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+    return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
+
+
+def _steepest(method: LocalTraining) -> bool:
+    return method.optimiser == "sgd" and method.loss == "bce"
+
+
+KERNELS: dict[type, Kernel] = {
+    MF: Kernel("mf", _factors, pulls=("adam",)),
+    NCF: Kernel("ncf", _network),
+    Linear: Kernel("linear", _linear, only=_steepest, saturates=True),
+}
+
+
+def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:
+    """Boundaries of runs of clients with about equal work, for tables of `rows` rows that every block has to copy.
+
+    Depends on the data alone, so that sums do not depend on the number of cores.
+    """
+    done = np.cumsum(samples)
+    worth = int(done[-1]) // (SAMPLES_PER_ROW * rows) if rows else BLOCKS
+    count = min(BLOCKS, max(2, 1 << max(0, worth.bit_length() - 1)))  # powers of two spread evenly over cores
+    inner = np.searchsorted(done, np.arange(1, count) * (done[-1] / count))
+    return np.unique(np.concatenate([[0], inner, [len(samples)]]))

@@ -1,0 +1,48 @@
+"""Initial values: functions of the seed and of whom they are for, never of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.contract import Tensors, World
+from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
+
+USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
+
+
+def initial_key(world: World, *where: int) -> int:
+    return stream(world.seed, Purpose.INIT, *where)
+
+
+def user_keys(world: World, users: np.ndarray) -> Tensor:
+    """One per user, in a column."""
+    return fold_tensor(initial_key(world, USER), torch.from_numpy(users.astype(np.int64)))[:, None]
+
+
+def normal_values(world: World, key: Tensor | int, position: Tensor, std: float) -> Tensor:
+    return (std * normal(key, position, world.dtype)).to(world.device)
+
+
+def uniform_values(world: World, key: Tensor | int, position: Tensor, width: int) -> Tensor:
+    """Within 1 / sqrt(width)."""
+    draws = uniform(fold_tensor(key, position), world.dtype)
+    return ((2 * draws - 1) / width**0.5).to(world.device)
+
+
+def normal_rows(world: World, key: int, rows: int, dim: int, std: float = 1.0) -> Tensor:
+    """[rows, dim] of N(0, std^2)."""
+    return normal_values(world, key, torch.arange(rows * dim), std).reshape(rows, dim)
+
+
+def fan_in_uniform(world: World, key: int, shapes: Mapping[str, tuple[int, ...]], axis: int = -1) -> Tensors:
+    """Weights within 1 / sqrt(fan-in), which is their size along `axis`; a bias has that of the weight before it."""
+    made, fan_in = {}, 1
+    for index, (name, shape) in enumerate(shapes.items()):
+        fan_in = shape[axis] if len(shape) > 1 else fan_in
+        made[name] = uniform_values(world, fold(key, index), torch.arange(math.prod(shape)), fan_in).reshape(shape)
+    return made

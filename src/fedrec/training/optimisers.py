@@ -1,0 +1,23 @@
+"""Adam, as the libraries define it, for whoever steps by it in torch."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+MOMENTS = (0.9, 0.999)  # what a step keeps of the mean gradient, and of the mean square
+FLOOR = 1e-8
+
+
+def adam_step(gradient: Tensor, first: Tensor, second: Tensor, count: Tensor | int, rate: float = 1.0,
+              moments: tuple[float, float] = MOMENTS) -> Tensor:  # fmt: skip
+    """What to take off the parameters: rate * mean / (sqrt(mean square) + floor), both corrected for their start at 0.
+
+    `first` and `second` are updated in place. `count`: the steps taken, this one included, of all or of each.
+    """
+    keep, keep_square = moments
+    first.mul_(keep).add_(gradient, alpha=1 - keep)
+    second.mul_(keep_square).addcmul_(gradient, gradient, value=1 - keep_square)
+    mean = first / (1 - keep**count)
+    if rate != 1.0:  # before the division: which comes first decides the last digit
+        mean *= rate
+    return mean.div_((second / (1 - keep_square**count)).sqrt_().add_(FLOOR))

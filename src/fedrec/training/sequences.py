@@ -1,0 +1,201 @@
+"""Users' items as sequences: windows of the last ones in time order, their samples, batches, dropout.
+
+Sequences of different lengths go through a network in bands: runs of similar length, filled up to the longest, as many
+at a time as fit a fixed budget. So neither the length of others nor the size of a chunk decides how much memory
+a step takes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Tensors
+from fedrec.models import Sequential
+from fedrec.random import Purpose, fold_tensor, permute, stream
+from fedrec.training.samples import negatives
+
+SequenceLoss = Literal["bce", "bpr", "ce"]
+FLOATS = 32 << 20  # of a band's activations
+FLOATS_ON_GPU = 512 << 20
+LANES = 4  # draws of 16 bits in one hash
+
+
+def windows(ptr: Tensor, length: int, targets: bool) -> tuple[Tensor, Tensor]:
+    """Where in flat histories, user k's at `ptr[k]:ptr[k + 1]`, each user's window ends, and how many items it has.
+
+    The last `length` items; with `targets`, of those that have a successor, whose place is the end.
+    """
+    size, last = ptr.diff(), 1 if targets else 0
+    return ptr[1:] - last, (size - last).clamp(0, length)
+
+
+def bands(lengths: Sequence[int], model: Sequential, device: torch.device) -> Iterator[slice]:
+    """Runs of sequences (longest first) that fit the budget together and are at least half as long as their first.
+
+    On a GPU they may be shorter: there, filling up costs less than another pass through the network.
+    """
+    gpu = device.type != "cpu"
+    ascending = [-length for length in lengths]
+    start = 0
+    while start < len(lengths) and lengths[start] > 0:
+        longest = lengths[start]
+        similar = bisect_right(ascending, -1 if gpu else -((longest + 1) // 2))
+        stop = min(similar, start + max(1, (FLOATS_ON_GPU if gpu else FLOATS) // model.floats(longest)))
+        yield slice(start, stop)
+        start = stop
+
+
+def filled(start: Tensor, size: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """`[sequences, longest]` places start, start + 1, ... and which are real; the filling repeats the first."""
+    step = torch.arange(longest, device=size.device)
+    real = step < size[:, None]
+    return start[:, None] + step * real, real
+
+
+def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors) -> Tensor:
+    """The last hidden state of every user's sequence; zero where there is none.
+
+    `tensors` are the item table `item` and the dense weights: common, or with a leading client axis.
+    """
+    end, size = windows(chunk.tensor(chunk.context.ptr), model.length, targets=False)
+    order = torch.argsort(size, descending=True, stable=True)
+    history, table, own = chunk.tensor(chunk.context.items), tensors["item"], tensors["item"].dim() == 3
+    vectors = table.new_zeros(len(size), model.dim)
+    lengths = size[order].tolist()
+    for band in bands(lengths, model, size.device):
+        users = order[band]
+        at, _ = filled(end[users] - size[users], size[users], lengths[band.start])
+        client = chunk.owner[users]
+        rows = table[client[:, None], history[at]] if own else table[history[at]]
+        hidden = model.encode(rows, weights_of(tensors, client) if own else tensors)
+        vectors[users] = hidden[torch.arange(len(users), device=at.device), size[users] - 1]
+    return vectors
+
+
+def weights_of(dense: Tensors, owner: Tensor) -> Tensors:
+    """Every sequence's weights; one client's are shared by its sequences without copies."""
+    return {
+        name: value[0] if len(value) == 1 else value.index_select(0, owner)
+        for name, value in dense.items()
+        if name != "item"
+    }
+
+
+class Dropout:
+    """Zeroes a part of a network's activations, sequence by sequence: draws go by key, place in the network, step."""
+
+    def __init__(self, rate: float, key: Tensor, stride: int) -> None:
+        self.rate, self.key, self.stride = rate, key, stride  # no step has more than `stride` numbers
+
+    def __call__(self, site: int, x: Tensor) -> Tensor:
+        """`x` is [sequences, steps, numbers], or has heads before the steps; what is filled up moves no draw."""
+        if self.rate == 0:
+            return x
+        heads, (steps, numbers) = x.shape[1:-2].numel(), x.shape[-2:]
+        head, step, group = (torch.arange(n, device=x.device) for n in (heads, steps, -(-numbers // LANES)))
+        place = (step[:, None] * heads + head[:, None, None]) * self.stride + group
+        hashed = fold_tensor(fold_tensor(self.key, site).reshape(-1, 1, 1, 1), place)
+        draws = hashed.view(torch.int16)[..., :numbers].reshape(x.shape)  # from -2^15 to 2^15 - 1
+        kept = draws >= round(self.rate * (1 << 16)) - (1 << 15)
+        return x * (kept.to(x.dtype) / (1 - self.rate))
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """One step of the clients that still have sequences, the first `clients` in the order that was chosen.
+
+    `sequence` numbers them, longest first, `lengths` says how long, `key` is of each one's dropout, `size` is each
+    client's number of samples.
+    """
+
+    clients: int
+    sequence: Tensor
+    lengths: list[int]
+    key: Tensor
+    size: Tensor
+
+
+class SequenceSamples:
+    """A chunk's sequences of one round, each position but the last a sample of the next item and of its negatives.
+
+    As in `Samples`: clients are ordered by their number of sequences, largest first, and the working set is the
+    distinct (client, item) pairs, here of the windows. Users with fewer than two items have no sequence.
+    """
+
+    def __init__(
+        self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None
+    ) -> None:
+        self.chunk, self.round, self.batch_size = chunk, round, batch_size
+        end, size = windows(chunk.tensor(chunk.user_ptr), length, targets=True)
+        sequences = torch.bincount(chunk.owner[size > 0], minlength=len(chunk.clients))
+        self.order = torch.argsort(sequences, descending=True, stable=True)
+        owner_of_user = torch.argsort(self.order)[chunk.owner]
+        self.user_order = torch.argsort(owner_of_user, stable=True)
+        self.owner_of_user = owner_of_user[self.user_order]
+        self.user = self.user_order[size[self.user_order] > 0]  # of every sequence, client after client
+        self.owner_of_sequence, self.size = owner_of_user[self.user], size[self.user]
+        self.start = self.size.cumsum(0) - self.size
+        self.sequences = sequences[self.order]
+        self._find_rows(end[self.user], slots)
+        self.per_step = self.neg.shape[1] + (0 if loss == "bpr" else 1)
+        self.count = torch.zeros_like(self.sequences).index_add(0, self.owner_of_sequence, self.size * self.per_step)
+
+    def _find_rows(self, end: Tensor, slots: int | None) -> None:
+        """The working set (`owner`, `item`), and for every step its rows in there: of input, target and negatives."""
+        chunk, n_items = self.chunk, self.chunk.world.items
+        sequence, at = self._steps(end)
+        history = chunk.tensor(chunk.history)
+        drawn = negatives(chunk, self.round)[at + 1][:, :slots]
+        met = torch.cat([history[at, None], history[at + 1, None], drawn], 1)
+        distinct, inverse = torch.unique(self.owner_of_sequence[sequence][:, None] * n_items + met, return_inverse=True)
+        self.owner, self.item = distinct // n_items, distinct % n_items
+        self.input, self.target, self.neg = inverse[:, 0], inverse[:, 1], inverse[:, 2:]
+
+    def _steps(self, end: Tensor) -> tuple[Tensor, Tensor]:
+        """Of every step its sequence, and where in the chunk's history it is."""
+        sequence = torch.repeat_interleave(torch.arange(len(end), device=end.device), self.size)
+        step = torch.arange(len(sequence), device=end.device) - self.start[sequence]
+        return sequence, (end - self.size)[sequence] + step
+
+    def epoch(self, number: int) -> Iterator[SequenceBatch]:
+        """Every sequence once, `batch_size` of each client at a time, in an order of each client's own.
+
+        All that the host has to know is read before the first batch, so that a GPU never waits for it.
+        """
+        chunk, device = self.chunk, self.size.device
+        first = self.sequences.cumsum(0) - self.sequences
+        owner = self.owner_of_sequence
+        clients = chunk.tensor(chunk.clients)[self.order]
+        key = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.ORDER, self.round), clients), number)
+        place = torch.arange(len(owner), device=device) - first[owner]
+        step = permute(key, self.sequences, place, owner) // self.batch_size
+        user = chunk.tensor(chunk.users)[self.user]
+        drop = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.DROPOUT, self.round), user), number)
+        longest = torch.argsort(self.size, descending=True, stable=True)
+        order = longest[torch.argsort(step[longest], stable=True)]
+        lengths, fewer = self.size[order].tolist(), (-self.sequences).tolist()
+        first_of_step = 0
+        for now, chosen in enumerate(order.split(torch.bincount(step).tolist())):
+            active = bisect_left(fewer, -now * self.batch_size)
+            size = torch.zeros_like(self.count[:active]).index_add(0, owner[chosen], self.size[chosen] * self.per_step)
+            last = first_of_step + len(chosen)
+            yield SequenceBatch(active, chosen, lengths[first_of_step:last], drop[chosen], size)
+            first_of_step = last
+
+
+class WholeCatalogue(SequenceSamples):
+    """As `SequenceSamples`, with all items of a single client in the working set, under their own numbers, and no
+    negatives: every item is one."""
+
+    def _find_rows(self, end: Tensor, slots: int | None) -> None:
+        history, (_, at) = self.chunk.tensor(self.chunk.history), self._steps(end)
+        self.item = torch.arange(self.chunk.world.items, device=at.device)
+        self.owner = torch.zeros_like(self.item)
+        self.input, self.target, self.neg = history[at], history[at + 1], at.new_empty(len(at), 0)

@@ -1,0 +1,111 @@
+"""Kernels are found by name and device, and nobody reaches them by another way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedrec
+from fedrec.kernels import find, registry
+from fedrec.kernels.registry import KERNELS, Source
+from fedrec.methods.average.fedmf import FedMF
+from fedrec.methods.cluster.contrast import SupCon
+from fedrec.methods.personal.fedrap import FedRAP
+from fedrec.methods.personal.fedrkg import FedRKG
+from fedrec.testing import run, tiny_world
+
+ROOT = Path(fedrec.__file__).parent
+CPU, OTHER = torch.device("cpu"), torch.device("meta")
+
+
+@pytest.mark.parametrize("name", [name for name, device in KERNELS if device == "cpu"])
+def test_every_kernel_is_found(name):
+    assert callable(find(name, CPU))
+
+
+def test_none_where_there_is_none_or_it_is_not_wanted():
+    assert find("mf", OTHER) is None
+    assert find("no such kernel", CPU) is None
+    assert find("mf", CPU, compiled=False) is None
+
+
+def test_none_without_the_package_it_needs(monkeypatch):
+    monkeypatch.setitem(KERNELS, ("mf", "cpu"), Source("fedrec.kernels.mf", "train_clients", needs="no_such_package"))
+    assert find("mf", CPU) is None
+
+
+def given(*arguments: Any) -> tuple[Any, ...]:
+    """A kernel that hands back what it is given."""
+    return arguments
+
+
+def test_a_kernel_of_another_device_is_one_line(monkeypatch):
+    """It gets tensors, where one of the processor gets arrays of the same memory."""
+    monkeypatch.setitem(KERNELS, ("mf", "meta"), Source(__name__, "given", needs="torch"))
+    monkeypatch.setitem(KERNELS, ("mf", "cpu"), Source(__name__, "given", needs="torch"))
+    value = torch.arange(3.0)
+    elsewhere, here = find("mf", OTHER), find("mf", CPU)
+    assert elsewhere is not None
+    assert here is not None
+    assert elsewhere(value, 2)[0] is value
+    array, two = here(value, 2)
+    array[0] = 5
+    assert (float(value[0]), two) == (5, 2)
+
+
+USERS: dict[str, Any] = {
+    "mf": lambda: run(FedMF(dim=4), tiny_world(), 1),
+    "ncf": lambda: run(FedMF(backbone="ncf", dim=4), tiny_world(), 1),
+    "fedrap": lambda: run(FedRAP(dim=4), tiny_world(), 1),
+    "gate": lambda: run(FedRKG(dim=4, interval=1), tiny_world(), 1),
+    "contrast_slopes": lambda: SupCon(torch.tensor([0, 0, 1]))(torch.randn(2, 3, 4)),
+}
+
+
+class AskedForError(Exception):
+    pass
+
+
+def refuse(*arguments: Any) -> None:
+    raise AskedForError
+
+
+@pytest.mark.parametrize("name", USERS)
+def test_methods_use_what_is_registered(name, monkeypatch):
+    monkeypatch.setitem(KERNELS, (name, "cpu"), Source(__name__, "refuse", needs="torch"))
+    with pytest.raises(AskedForError):
+        USERS[name]()
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_methods_reach_kernels_through_training_alone():
+    found = [
+        (path.name, name)
+        for path in (ROOT / "methods").rglob("*.py")
+        for name in imported(path)
+        if name.startswith("fedrec.kernels")
+    ]
+    assert found == []
+
+
+def test_kernels_use_no_other_room():
+    own = ("fedrec.kernels.", "fedrec.random.")
+    found = [
+        (path.name, name)
+        for path in Path(registry.__file__).parent.glob("*.py")
+        for name in imported(path)
+        if name.startswith("fedrec.") and not name.startswith(own)
+    ]
+    assert found == []
