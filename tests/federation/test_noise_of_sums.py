@@ -10,7 +10,8 @@ from scipy import stats
 from fedrec.federation import wire
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, Reduction, Rows, Sum, World
-from fedrec.federation.stages import Clip, Gaussian, Laplace, Quantise, Stage
+from fedrec.federation.noise import Gaussian, Laplace
+from fedrec.federation.stages import Clip, Quantise, Stage
 from fedrec.federation.wire import Wire
 from fedrec.methods import FedMF
 from fedrec.testing import SINGLE, WHOLE, assert_close, run, tiny_world

@@ -14,8 +14,9 @@ from scipy import stats
 from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Tensors, World
+from fedrec.federation.noise import Gaussian, Laplace, Place, SumGaussian
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.stages import Clip, Gaussian, Laplace, Place, Quantise, Stage, SumGaussian, parse_stages
+from fedrec.federation.stages import Clip, Quantise, Stage, parse_stages
 from fedrec.federation.wire import Wire
 from fedrec.methods import FedAvg, FedMF, Popularity
 from fedrec.testing import SINGLE, WHOLE, assert_close, run, tiny_world

@@ -12,17 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from fedrec.methods.mixture import aggregation
-from fedrec.methods.mixture.aggregation import (
-    complementarity,
-    composite_weights,
-    first_scores,
-    mix,
-    represent,
-    similarity,
-    simplex_project,
-    square_distances,
-)
+from fedrec.methods.mixture import aggregation, fedca_weights
+from fedrec.methods.mixture.aggregation import mix, simplex_project, square_distances
+from fedrec.methods.mixture.fedca_weights import complementarity, composite_weights, first_scores, represent, similarity
 
 
 def tensor(values):
@@ -356,8 +348,8 @@ def test_greedy_pairs_as_by_hand(monkeypatch):
 
 def test_ties_go_to_the_first_row_then_the_first_column():
     tie = tensor([[0.5, 0.5], [0.5, -1.0]])
-    assert aggregation._greedy(tie).tolist() == [0.5, -1.0]
-    assert aggregation._greedy(tie.flip(1)).tolist() == [0.5, 0.5]
+    assert fedca_weights._greedy(tie).tolist() == [0.5, -1.0]
+    assert fedca_weights._greedy(tie.flip(1)).tolist() == [0.5, 0.5]
 
 
 def test_principal_angles_ignore_the_choice_of_axes():

@@ -11,10 +11,11 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
+from fedrec.federation.noise import Gaussian, Laplace
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.stages import Gaussian, Laplace, Quantise, parse_stages
+from fedrec.federation.stages import Quantise, parse_stages
 from fedrec.methods import FedCA
-from fedrec.methods.mixture.aggregation import complementarity
+from fedrec.methods.mixture.fedca_weights import complementarity
 from fedrec.privacy.accountant import guarantee
 from fedrec.testing import run, tiny_world
 

@@ -15,8 +15,8 @@ from fedrec.experiment.observers import observer_of
 from fedrec.experiment.observers.labels import label_agreement
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.noise import Laplace
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.stages import Laplace
 from fedrec.methods import Local, PFedRec
 from fedrec.methods.cluster.cgfedrec import CGFedRec
 from fedrec.methods.cluster.kmeans import kmeans, random_labels

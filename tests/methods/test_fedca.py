@@ -15,11 +15,12 @@ from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State
+from fedrec.federation.noise import Laplace
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.stages import Clip, Laplace
+from fedrec.federation.stages import Clip
 from fedrec.methods import FedAvg, FedMF, Local
-from fedrec.methods.mixture.aggregation import complementarity, represent
 from fedrec.methods.mixture.fedca import FedCA
+from fedrec.methods.mixture.fedca_weights import complementarity, represent
 from fedrec.testing import MethodTests, Watched, assert_close, outcome, run, tiny_world
 from fedrec.training.samples import negatives
 from methods import naive

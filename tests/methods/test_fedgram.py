@@ -13,7 +13,8 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, World, participants
-from fedrec.federation.stages import Clip, Place
+from fedrec.federation.noise import Place
+from fedrec.federation.stages import Clip
 from fedrec.methods import Ease, FedGram
 from fedrec.methods.closed_form.gram import fading, inverse, next_block, state_block
 from fedrec.methods.reference.gfcf import CentralGFCF

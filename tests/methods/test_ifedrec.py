@@ -17,8 +17,9 @@ from fedrec.federation.accumulator import weighted_sum
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, Rows, State, participants
+from fedrec.federation.noise import Laplace, Place
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.stages import Clip, Laplace, Place
+from fedrec.federation.stages import Clip
 from fedrec.methods import IFedRec
 from fedrec.methods.cold.content import meta_gradients
 from fedrec.testing import MethodTests, Watched, assert_close, run, tiny_world

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.stages import Clip, Laplace
+from fedrec.federation.noise import Laplace
+from fedrec.federation.stages import Clip
 from fedrec.methods import Popularity
 from fedrec.testing import MethodTests, run, tiny_world
 

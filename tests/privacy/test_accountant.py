@@ -11,7 +11,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedrec.errors import FedrecError
-from fedrec.federation.stages import Clip, Gaussian, Laplace, Quantise, SumGaussian, parse_stages
+from fedrec.federation.noise import Gaussian, Laplace, SumGaussian
+from fedrec.federation.stages import Clip, Quantise, parse_stages
 from fedrec.privacy.accountant import epsilon_of, guarantee, noise_for, with_budget
 
 MULTIPLIERS = st.floats(0.05, 100.0)

@@ -2,11 +2,12 @@
 
 from fedrec.evaluation.candidates import candidate_targets, forbidden_negatives
 from fedrec.evaluation.evaluator import Evaluation, Evaluator, evaluate, novelty_by_item
-from fedrec.evaluation.metrics import METRICS, TIES, chance, per_user
+from fedrec.evaluation.metrics import METRICS, chance, per_user
 from fedrec.evaluation.protocol import PRESETS, Protocol, protocol
 from fedrec.evaluation.ranking import positions, top_k
 from fedrec.evaluation.sparsity import kept_rows
 from fedrec.evaluation.targets import Pairs, Targets
+from fedrec.evaluation.ties import TIES
 
 __all__ = [
     "METRICS",

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.evaluation.lists import RELEASED
-from fedrec.evaluation.metrics import LIST_METRICS, TIES, Floats, canonical, of_means, per_user
+from fedrec.evaluation.metrics import LIST_METRICS, Floats, canonical, of_means, per_user
 from fedrec.evaluation.ranking import Positions, candidate_scores, held_out_columns, pool_positions, pool_top_k
 from fedrec.evaluation.targets import Ints, Targets
+from fedrec.evaluation.ties import TIES
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation.metrics import METRICS, TIES
+from fedrec.evaluation.metrics import METRICS
+from fedrec.evaluation.ties import TIES
 
 _MOST = 10**9  # of anything counted; what is larger overflows sooner or later
 

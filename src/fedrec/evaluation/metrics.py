@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation.blocks import blocks
 from fedrec.evaluation.lists import RELEASED
 from fedrec.evaluation.targets import Ints, Targets
+from fedrec.evaluation.ties import blocks
 
 Floats: TypeAlias = NDArray[np.float64]
 
-TIES = ("expected", "first", "item_id")
 LIST_METRICS = ("coverage", "novelty", *RELEASED)
 """Metrics that need the lists themselves: what is in them, or the orders in which published code reads them."""
 MEAN_METRICS = ("f1_of_means",)

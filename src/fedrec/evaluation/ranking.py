@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrec.errors import DivergedError, FedrecError
-from fedrec.evaluation.blocks import last_among_equals
 from fedrec.evaluation.targets import Ints, Targets
+from fedrec.evaluation.ties import last_among_equals
 
 Positions: TypeAlias = tuple[Ints, Ints]
 """For each held-out item: candidates scoring strictly higher, and candidates scoring equal, itself included."""

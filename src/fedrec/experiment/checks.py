@@ -11,7 +11,8 @@ from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig
 from fedrec.federation.contract import Method, NoisesItself
 from fedrec.federation.loop import Rules
-from fedrec.federation.stages import Noise, Stage, SumGaussian, parse_stages
+from fedrec.federation.noise import Noise, SumGaussian
+from fedrec.federation.stages import Stage, parse_stages
 from fedrec.methods import methods
 from fedrec.models import Sequential
 from fedrec.privacy.accountant import Guarantee, guarantee, with_budget

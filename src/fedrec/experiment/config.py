@@ -92,7 +92,8 @@ def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
     `of_run`: it is that of a run folder (as is one that lies beside the record of a run), and an old one says by its
     format what its protocol meant.
     """
-    of_run = of_run or Path(path).with_name("metrics.jsonl").exists() or Path(path).with_name("summary.json").exists()
+    beside = (Path(path).parent / name for name in ("metrics.jsonl", "summary.json"))
+    of_run = of_run or any(file.exists() for file in beside)
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload, Ups, World
-from fedrec.federation.stages import Behind, Noise, SumGaussian, dense, upload_of
+from fedrec.federation.noise import Behind, Noise, SumGaussian, dense, upload_of
 
 BLOCK = 1 << 14  # rows that are made double at a time
 NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator

@@ -16,7 +16,8 @@ from torch import Tensor
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, Ups, World
 from fedrec.federation.messages import content, is_exact
-from fedrec.federation.stages import Behind, Noise, Place, Stage, SumGaussian, Values, dense
+from fedrec.federation.noise import Behind, Noise, Place, SumGaussian, Values, dense
+from fedrec.federation.stages import Stage
 
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
 LENGTH = 8  # bytes of a length that is told

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from scipy.special import log_ndtr, ndtr
 
 from fedrec.errors import FedrecError, some
-from fedrec.federation.stages import Clip, Gaussian, Laplace, Stage, SumGaussian
+from fedrec.federation.noise import Gaussian, Laplace, SumGaussian
+from fedrec.federation.stages import Clip, Stage
 
 # What epsilon leaves out: nothing of it passes the wire.
 NOT_COVERED = (

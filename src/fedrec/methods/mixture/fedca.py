@@ -35,7 +35,8 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Count, Interval, Share
 from fedrec.methods.comparison import Aggregating, Compared
-from fedrec.methods.mixture.aggregation import (
+from fedrec.methods.mixture.aggregation import mix
+from fedrec.methods.mixture.fedca_weights import (
     LEFT,
     Complementarity,
     Outer,
@@ -44,7 +45,6 @@ from fedrec.methods.mixture.aggregation import (
     complementarity,
     composite_weights,
     first_scores,
-    mix,
     represent_all,
     similarity,
     spread,

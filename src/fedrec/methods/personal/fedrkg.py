@@ -39,8 +39,9 @@ from fedrec.federation.contract import (
     participants,
     replicate,
 )
+from fedrec.federation.noise import Gaussian, Place
 from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.federation.stages import Clip, Gaussian, Place
+from fedrec.federation.stages import Clip
 from fedrec.models import BACKBONES, NCF, Backbone
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 from fedrec.training.compiled import CompiledKernel, GateSettings, kernel_for, work_of

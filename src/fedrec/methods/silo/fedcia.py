@@ -46,7 +46,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.stages import Laplace, Place
+from fedrec.federation.noise import Laplace, Place
 from fedrec.methods.mixture.similarity import (
     Descent,
     Distance,

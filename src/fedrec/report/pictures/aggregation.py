@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.contract import Gather, Ups
-from fedrec.methods.mixture.aggregation import complementarity, composite_weights, similarity
 from fedrec.methods.mixture.fedca import FedCA
+from fedrec.methods.mixture.fedca_weights import complementarity, composite_weights, similarity
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.matrix import Shades, heat_map
 from fedrec.report.pictures.model import Model

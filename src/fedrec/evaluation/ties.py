@@ -1,4 +1,9 @@
-"""Blocks of equal score: where held-out items of one user share a place, their order is a random draw."""
+"""What counts among equal scores.
+
+`expected`: a held-out item that shares its score with others stands at each of their places with equal chance, and
+every metric is the expectation over these orders. `first`: it stands behind all others of the same score, as in much
+published code. `item_id`: lower item numbers come first. Here are the rules' names and the blocks of equal score.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrec.evaluation.targets import Ints
+
+TIES = ("expected", "first", "item_id")
 
 
 @dataclass(frozen=True)
