@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
+from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Answer,
@@ -17,6 +19,7 @@ from fedrec.federation.contract import (
     Gather,
     Mean,
     Method,
+    PartialSum,
     Plan,
     Reduction,
     State,
@@ -27,6 +30,7 @@ from fedrec.federation.contract import (
     participants,
 )
 from fedrec.federation.simulator import Simulator
+from fedrec.federation.wire import Wire
 from fedrec.methods import FedAvg
 from fedrec.testing import SINGLE, WHOLE, MethodTests, all_scores, run, tiny_world
 
@@ -391,3 +395,19 @@ def test_a_parameter_hides_nothing_that_others_ask_for():
 
         class Quiet(Method):
             disclosure: float = 0.1  # what the accountant asks
+
+
+def test_uploads_that_are_read_or_wrapped_wrongly_get_a_sentence():
+    ups = Ups({"item": torch.zeros(2)}, {"table": [(np.arange(2), torch.zeros(2, 3))]}, np.arange(2))
+    with pytest.raises(FedrecError, match=r"'table' was gathered, one from each client; read it by ups.stacked"):
+        _ = ups["table"]
+    with pytest.raises(FedrecError, match=r"'item' is a sum or a mean; read it by ups\['item'\]"):
+        ups.stacked("item")
+    for read in (ups.__getitem__, ups.stacked):
+        with pytest.raises(FedrecError, match="unknown upload 'items'; did you mean 'item'"):
+            read("items")
+    with pytest.raises(FedrecError, match=r"fit\(..., fold=False\)"):
+        Gather(PartialSum(torch.zeros(2, 3), torch.zeros(2, 3), 4))
+    wire = Wire(tiny_world().world)
+    with pytest.raises(FedrecError, match="'item' has no reduction; return Sum, Mean or Gather"):
+        wire.send_up({"item": torch.zeros(1, 2)}, Down(), np.arange(1), "all", 0, Accumulator())

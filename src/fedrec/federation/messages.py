@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedrec.errors import FedrecError, unknown
+
 Tensors = dict[str, Tensor]
 
 
@@ -116,6 +118,11 @@ class Gather:
     value: Tensor | Rows
     lengths: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.value, PartialSum):
+            raise FedrecError("a gathered upload is each client's own, but this table is a sum already; train it with "
+                              "fit(..., fold=False)")  # fmt: skip
+
     def sent(self) -> Tensor:
         """Which entries of the last axis are real: [clients, ..., last]."""
         assert isinstance(self.value, Tensor)
@@ -136,6 +143,12 @@ class Ups:
     clients: np.ndarray
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self.gathered:
+            raise FedrecError(
+                f"the upload '{name}' was gathered, one from each client; read it by ups.stacked('{name}')"
+            )
+        if name not in self.reduced:
+            raise unknown("upload", name, [*self.reduced, *self.gathered])
         return self.reduced[name]
 
     def __contains__(self, name: str) -> bool:
@@ -146,6 +159,10 @@ class Ups:
 
         Where last axes differ in length, the shorter ones are filled up with zeros.
         """
+        if name in self.reduced:
+            raise FedrecError(f"the upload '{name}' is a sum or a mean; read it by ups['{name}']")
+        if name not in self.gathered:
+            raise unknown("upload", name, [*self.reduced, *self.gathered])
         parts = self.gathered[name]
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)

@@ -13,6 +13,7 @@ from itertools import takewhile
 import numpy as np
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, Ups, World
 from fedrec.federation.messages import content, is_exact
@@ -90,6 +91,9 @@ class Wire:
         """Encode, count and fold the uploads of one chunk."""
         if not payload:
             return
+        for name, reduction in payload.items():
+            if not isinstance(reduction, Reduction):
+                raise FedrecError(f"the upload '{name}' has no reduction; return Sum, Mean or Gather of it from local")
         self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
         self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, accumulator))
         if not self.stages:

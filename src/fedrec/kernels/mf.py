@@ -2,7 +2,7 @@
 
 With p fixed during a step, all samples of a row share one direction: the gradient of row i is (a scalar) * p. The
 rows that a client touches live in a scratch that stays in cache; only the sum over clients, or the client's own
-table, is written. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
+table, is written. Draws the same samples as `samples.py` and takes the same steps as `training/local_training.py`.
 
 Written for the machine in three ways: loops over the factors are plain, so that they become vector instructions;
 nothing branches on a random number, which a processor would guess wrong every other time; indices are unsigned,
