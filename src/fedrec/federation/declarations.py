@@ -10,6 +10,11 @@ Settings = Mapping[str, object]
 """Parameters of a method by name."""
 
 
+def with_defaults(defaults: Mapping[str, Settings], *names: str) -> Mapping[str, Settings]:
+    """Some backbones, each with the defaults that it needs."""
+    return {name: defaults.get(name, {}) for name in names}
+
+
 def _never(method: Any) -> bool:
     return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Footprint, Method, PartialSum, Rows, Tensors, World
-from fedrec.federation.declarations import Settings
+from fedrec.federation.declarations import Settings, with_defaults
 from fedrec.federation.ranges import Count, Interval
 from fedrec.models import BACKBONES, Backbone, Sequential
 from fedrec.training.compiled import Kernel, fit_compiled, kernel_for, kernel_of
@@ -59,9 +59,7 @@ DEFAULTS: Mapping[str, Settings] = {
 }
 
 
-def usual_backbones(*names: str) -> Mapping[str, Settings]:
-    """Some backbones, each with the defaults that it usually needs."""
-    return {name: DEFAULTS.get(name, {}) for name in names}
+usual_backbones = partial(with_defaults, DEFAULTS)
 
 
 @dataclass(frozen=True)

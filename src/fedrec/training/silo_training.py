@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Cohort, Footprint, Method, State, Tensors, World, replicate
-from fedrec.federation.declarations import Settings
+from fedrec.federation.declarations import Settings, with_defaults
 from fedrec.federation.ranges import Count
 from fedrec.models import MF, NCF, Backbone
 from fedrec.models.gfcf import GFCF, rounded
@@ -42,9 +42,7 @@ DEFAULTS: Mapping[str, Settings] = {
 }
 
 
-def silo_backbones(*names: str) -> Mapping[str, Settings]:
-    """Some backbones of silos, each with the defaults that it needs."""
-    return {name: DEFAULTS.get(name, {}) for name in names}
+silo_backbones = partial(with_defaults, DEFAULTS)
 
 
 @dataclass(frozen=True)
