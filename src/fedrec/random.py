@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     CLUSTER = 7
     CANDIDATES = 8
     TRIPLES = 9
+    LOST = 10
 
 
 def signed(value: int) -> int:
@@ -97,15 +98,24 @@ def uniform(draw: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
 
 def normal(key: Tensor | int, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal draws (Box-Muller, two hashes each)."""
-    radius = torch.sqrt(-2.0 * torch.log(uniform(fold_tensor(key, 2 * position))))
-    angle = 2.0 * math.pi * uniform(fold_tensor(key, 2 * position + 1))
-    return (radius * torch.cos(angle)).to(dtype)
+    return normal_of(fold_tensor(key, 2 * position), fold_tensor(key, 2 * position + 1)).to(dtype)
+
+
+def normal_of(first: Tensor, second: Tensor) -> Tensor:
+    """Standard normal numbers from two random integers each."""
+    radius = torch.sqrt(-2.0 * torch.log(uniform(first)))
+    return radius * torch.cos(2.0 * math.pi * uniform(second))
 
 
 def laplace(key: Tensor | int, position: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     """Laplace draws of scale 1."""
-    centred = uniform(fold_tensor(key, position)) - 0.5
-    return (-torch.sign(centred) * torch.log1p(-2.0 * centred.abs())).to(dtype)
+    return laplace_of(fold_tensor(key, position)).to(dtype)
+
+
+def laplace_of(draw: Tensor) -> Tensor:
+    """Laplace numbers of scale 1 from one random integer each."""
+    centred = uniform(draw) - 0.5
+    return -torch.sign(centred) * torch.log1p(-2.0 * centred.abs())
 
 
 def gamma(key: Tensor | int, position: Tensor, shape: float) -> Tensor:

@@ -32,20 +32,20 @@ SLOW_FROM = 3
 SLOW = f"""
 import time
 from fedrec.experiment import interrupt, run
-from fedrec.federation.simulator import Simulator
+from fedrec.federation.client_side import ClientSide
 
 interrupt.GRACE, run.FIRST_CHECKPOINT, run.CHECKPOINT_SECONDS = {{grace}}, {{every}}, {{every}}
 run.CHECKPOINT_SHARE = float("inf")
-train = Simulator._train
+train = ClientSide._train
 
-def slow(self, members, chunk, where, number, accumulator):
-    train(self, members, chunk, where, number, accumulator)  # some clients have moved on
+def slow(self, members, chunk, where, number, down, accumulator):
+    train(self, members, chunk, where, number, down, accumulator)  # some clients have moved on
     if number == {SLOW_FROM}:
         open("slow", "w").close()
         for _ in range({{naps}}):
             time.sleep(0.01)
 
-Simulator._train = slow
+ClientSide._train = slow
 """
 LIBRARY = """
 import fedrec

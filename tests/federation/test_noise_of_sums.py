@@ -30,7 +30,7 @@ def received(stages: list[Stage], kind: type, value: torch.Tensor | Rows, round:
     accumulator, door = Accumulator(), Wire(World(items=SHAPE[0], clients=CLIENTS, dtype=torch.float64), stages)
     for k in range(CLIENTS):
         door.send_up({"x": kind(value[[k]])}, Down(), np.array([k]), "all", round, accumulator)
-    return door.collect(accumulator, round)["x"]
+    return door.collect(accumulator, round).ups(door.world.dtype)["x"]
 
 
 @pytest.mark.parametrize("kind", [Sum, Mean])
@@ -102,5 +102,5 @@ def test_a_cohort_that_draws_its_own_noise_takes_nothing_from_one_whose_noise_wa
         }
         for cohort in order:
             door.send_up(sent[cohort][0], Down(), sent[cohort][1], cohort, round, accumulator)
-        found.append(door.collect(accumulator, round)["x"])
+        found.append(door.collect(accumulator, round).ups(door.world.dtype)["x"])
     assert float(torch.stack(found).std()) == pytest.approx(2.0, rel=0.02)

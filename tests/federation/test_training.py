@@ -267,7 +267,7 @@ def test_work_follows_the_data():
 def test_a_wide_round_is_one_chunk_and_quick():
     """Under a budget in which 2,000 dense tables (0.3 GiB) would not fit."""
     simulator = Simulator(FedMF(dim=4, batch=16, lr=1.0), wide(compiled=False), memory=200 << 20)
-    chunks = list(simulator._chunks(np.arange(2000)))
+    chunks = list(simulator.client_side._chunks(np.arange(2000)))
     assert len(chunks) == 1
     assert simulator.round(0).seconds < 10
 

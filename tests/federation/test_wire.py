@@ -46,7 +46,7 @@ def staged(stages: list[Stage], payload: dict[str, Reduction], down: Down, clien
     accumulator = Accumulator()
     wire = Wire(world(), stages, memory)
     wire.send_up({name: Gather(r.value) for name, r in payload.items()}, down, here, "all", 0, accumulator)
-    ups = accumulator.ups(torch.float64)
+    ups = accumulator.update().ups(torch.float64)
     return {name: ups.stacked(name)[1] for name in payload}
 
 
@@ -222,7 +222,7 @@ class TestNoise:
         for memory in (1, 1 << 30):
             accumulator = Accumulator()
             Wire(world(), [stage(1.0)], memory).send_up(payload, Down(), np.arange(3), "all", 0, accumulator)
-            means.append(accumulator.ups(torch.float64).reduced)
+            means.append(accumulator.update().ups(torch.float64).reduced)
         assert_close(means[0], means[1], 1e-12, "one client at a time")
 
     def test_a_noisy_run_does_not_depend_on_chunks(self, stage, law, spread):
@@ -242,7 +242,7 @@ def test_two_noise_stages_on_one_upload_are_independent(text, spread, late, monk
         monkeypatch.setattr("fedrec.federation.wire.DRAWS", 0)
     wire, accumulator = Wire(world(items=4000), parse_stages(text)), Accumulator()
     wire.send_up({"x": Sum(torch.zeros(3, 4000, 2).double())}, Down(), np.arange(3), "all", 0, accumulator)
-    assert float(wire.collect(accumulator, 0)["x"].std()) == pytest.approx(spread * 3**0.5, rel=0.03)
+    assert float(wire.collect(accumulator, 0).ups(wire.world.dtype)["x"].std()) == pytest.approx(spread * 3**0.5, rel=0.03)
 
 
 def test_one_noise_on_an_upload_draws_what_it_always_drew():
@@ -341,7 +341,7 @@ class TestReductions:
     def reduced(self, reduction: Reduction, pieces: bool = False) -> torch.Tensor:
         accumulator = Accumulator()
         accumulator.add({"x": reduction}, np.arange(3), "all")
-        return accumulator.ups(torch.float64)["x"]
+        return accumulator.update().ups(torch.float64)["x"]
 
     @pytest.mark.parametrize("make", [Sum, Mean])
     def test_sparse_tables_fold_as_dense_ones(self, make):
@@ -367,14 +367,14 @@ class TestReductions:
         accumulator = Accumulator()
         accumulator.add({"x": Mean(value[:2], weight[:2])}, np.array([0, 1]), "all")
         accumulator.add({"x": Mean(value[2:], weight[2:])}, np.array([2]), "all")
-        assert torch.allclose(accumulator.ups(torch.float64)["x"], torch.tensordot(weight, value, dims=1) / 10)
+        assert torch.allclose(accumulator.update().ups(torch.float64)["x"], torch.tensordot(weight, value, dims=1) / 10)
 
     def test_each_keeps_clients_apart_and_in_order(self):
         value = generated(3, 4)
         accumulator = Accumulator()
         accumulator.add({"x": Gather(value[[2]])}, np.array([8]), "all")
         accumulator.add({"x": Gather(value[[0, 1]])}, np.array([3, 5]), "all")
-        ids, stacked = accumulator.ups(torch.float64).stacked("x")
+        ids, stacked = accumulator.update().ups(torch.float64).stacked("x")
         assert ids.tolist() == [3, 5, 8]
         assert torch.equal(stacked, value)
 
@@ -455,7 +455,7 @@ def test_uploads_of_different_lengths_are_filled_up():
     for clients, width in ((np.array([4]), 2), (np.array([0, 2]), 3)):
         value = torch.ones(len(clients), 2, width)
         accumulator.add({"x": Gather(value), "n": Gather(torch.from_numpy(clients))}, clients, "all")
-    ups = accumulator.ups(torch.float64)
+    ups = accumulator.update().ups(torch.float64)
     ids, found = ups.stacked("x")
     assert ids.tolist() == [0, 2, 4]
     assert found.sum(-1).tolist() == [[3, 3], [3, 3], [2, 2]]

@@ -163,7 +163,7 @@ def test_two_data_sets_of_a_client_are_as_hard_to_tell_apart_as_printed(method: 
             chunk = simulator.data.chunk(np.array([1]))
             members = simulator.cohorts[0]
             down = method.broadcast(simulator.server, chunk.clients, number)
-            _, payload = method.local(simulator._take(members, np.array([1])), down, chunk, number)
+            _, payload = method.local(simulator.client_side._take(members, np.array([1])), down, chunk, number)
             staged = simulator.wire._staged(payload, simulator.wire.stages, down, chunk.clients, slice(0, 1), number)
             sent.append({name: up.value for name, up in staged.items()})
         square += sum(
@@ -339,7 +339,7 @@ def moved_apart(method: FedRKG) -> float:
 def _first_upload(simulator: Simulator) -> torch.Tensor:
     chunk = simulator.data.chunk(np.array([1]))
     down = simulator.method.broadcast(simulator.server, chunk.clients, 1)
-    _, payload = simulator.method.local(simulator._take(simulator.cohorts[0], np.array([1])), down, chunk, 1)
+    _, payload = simulator.method.local(simulator.client_side._take(simulator.cohorts[0], np.array([1])), down, chunk, 1)
     return _dense(payload["item"].value).clone()
 
 

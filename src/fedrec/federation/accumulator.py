@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload, Ups, World
-from fedrec.federation.noise import Behind, Noise, SumGaussian, dense, upload_of
+from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload
+from fedrec.federation.noise import Noise, OnSums, SumGaussian, dense, upload_of
+from fedrec.federation.update import Update
 
 BLOCK = 1 << 14  # rows that are made double at a time
 NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
@@ -47,27 +48,25 @@ class Accumulator:
                 self._means.add(key)
             self.owed.update({(key, stage): len(clients) for stage in late})
 
-    def add_deferred_noise(self, noise: Noise, stage: int, world: World, round: int, behind: Behind) -> None:
+    def add_deferred_noise(self, noise: Noise, stage: int, where: OnSums) -> None:
         """The noise of a stage that clients left to the sums."""
         for (key, owed), clients in self.owed.items():
             if owed == stage and noise.reaches(upload_of(key)):
-                self._totals[key] = noise.in_sum(key, self._totals[key], clients, world, round, behind)
+                self._totals[key] = noise.in_sum(key, self._totals[key], clients, where)
 
-    def add_noise_to_sums(self, noise: SumGaussian, world: World, round: int, behind: Behind) -> None:
-        """Noise on the sums; it hides no mean's weights and no single upload."""
+    def add_noise_to_sums(self, noise: SumGaussian, where: OnSums) -> None:
+        """These clients' share of the noise on the sums; it hides no mean's weights and no single upload."""
         if self._means or self._gathered:
             raise FedrecError("privacy stage 'sum-gaussian' is for plain sums; use gaussian with this method")
-        self._totals = {key: noise.on_sum(key, total, world, round, behind) for key, total in self._totals.items()}
+        self._totals = {key: noise.on_sum(key, total, where) for key, total in self._totals.items()}
 
-    def ups(self, dtype: torch.dtype) -> Ups:
-        reduced = {}
-        for key in list(self._totals):
-            total = self._totals.pop(key)  # not kept beside its copy: it may be as large as a method's largest message
-            if key in self._means and self._weights[key] == 0:
-                continue  # nobody who sent it has any weight: there is no mean
-            reduced[key] = (total / self._weights[key] if key in self._means else total).to(dtype)
-        clients = np.concatenate(self._clients) if self._clients else np.zeros(0, dtype=np.int64)
-        return Ups(reduced, self._gathered, np.unique(clients))
+    @property
+    def clients(self) -> np.ndarray:
+        """Whose uploads have arrived so far."""
+        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *self._clients]))
+
+    def update(self) -> Update:
+        return Update(self._totals, self._weights, frozenset(self._means), self._gathered, self.clients)
 
 
 def weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 
+import torch
+
+from fedrec.errors import DivergedError
 from fedrec.federation.contract import Method
 
 
@@ -24,3 +29,13 @@ def covering(method: Method) -> str:
 
 def _is_rate(name: str) -> bool:
     return name == "lr" or name.startswith("lr_") or name.endswith(("_lr", "rate_scale"))
+
+
+@contextmanager
+def decomposable(method: Method, round: int) -> Iterator[None]:
+    """A matrix that cannot be decomposed is one whose numbers have diverged."""
+    try:
+        yield
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        what = f"a matrix cannot be decomposed in round {round + 1}"
+        raise DivergedError(what, remedy_of(method)) from None

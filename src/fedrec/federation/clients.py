@@ -3,12 +3,13 @@
 What a user's recommendations are computed from may be longer than what was trained on: at test the validation items
 are known too. Such histories are handed to scoring alone, beside the training data and never inside it.
 
+A client's number is its name in the whole federation, never a position: a group of hosted clients may be any of them.
 Users are numbered by place: those of one client lie together, clients in order, so a run of clients is a slice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import World
+from fedrec.federation.secret import Secret, SeededSecret
 
 Unique = Literal["positive", "user"]
 """Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
@@ -70,17 +72,20 @@ class Histories:
 
 @dataclass(frozen=True)
 class ClientData:
-    """All clients' training items. `users[k]` is the data set's index of the user at place k."""
+    """The training items of a group of clients. `users[k]` is the data set's index of the user at place k."""
 
     world: World
+    clients: np.ndarray  # their numbers, ascending
     users: np.ndarray
-    client_ptr: np.ndarray  # places of client c: client_ptr[c]:client_ptr[c + 1]
+    client_ptr: np.ndarray  # places of the client at position c: client_ptr[c]:client_ptr[c + 1]
     user_ptr: np.ndarray  # items of place k: user_ptr[k]:user_ptr[k + 1]
     items: np.ndarray  # ascending within a user
     history: np.ndarray  # the same items in time order
     negatives: int
     pool: Pool
     unique: Unique = "positive"
+    longest: int = 0  # items of the client that has most, here or in the groups that this one was split from
+    own_secret: Secret | None = None  # None: a simulation, which derives it from the run's seed
 
     @staticmethod
     def build(
@@ -90,11 +95,13 @@ class ClientData:
         *,
         users: np.ndarray,
         client_ptr: np.ndarray,
+        clients: np.ndarray | None = None,
         negatives: int = 4,
         forbidden: Forbidden | None = None,
         unique: Unique = "positive",
+        secret: Secret | None = None,
     ) -> ClientData:
-        """From training pairs in time order. `users` and `client_ptr` are the partition."""
+        """From training pairs in time order. `users` and `client_ptr` are the partition of `clients`, by default all."""
         user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
         where = _places(users, user)
         by_time = np.argsort(where, kind="stable")
@@ -112,8 +119,10 @@ class ClientData:
                 f"{len(full)} user(s) interacted with every one of the {world.items} items: no negatives can be "
                 "drawn; raise the rating threshold or drop them"
             )
+        hosted = np.arange(len(client_ptr) - 1) if clients is None else clients
         return ClientData(
             world,
+            _int64(hosted),
             users,
             client_ptr,
             user_ptr,
@@ -122,10 +131,50 @@ class ClientData:
             negatives,
             pool,
             unique,
+            int(np.diff(user_ptr[client_ptr]).max(initial=0)),
+            secret,
         )
+
+    def shard(self, clients: np.ndarray) -> ClientData:
+        """Some of these clients as a group of their own."""
+        clients = np.sort(_int64(clients))
+        at = self.positions(clients)
+        places = concatenated_ranges(self.client_ptr[at], self.client_ptr[at + 1])
+        where = concatenated_ranges(self.user_ptr[places], self.user_ptr[places + 1])
+        out = concatenated_ranges(self.pool.indptr[places], self.pool.indptr[places + 1])
+        return replace(
+            self,
+            clients=clients,
+            users=self.users[places],
+            client_ptr=pointers(np.diff(self.client_ptr)[at]),
+            user_ptr=pointers(np.diff(self.user_ptr)[places]),
+            items=self.items[where],
+            history=self.history[where],
+            pool=Pool(pointers(np.diff(self.pool.indptr)[places]), self.pool.gap[out]),
+        )
+
+    @property
+    def secret(self) -> Secret:
+        return self.own_secret or SeededSecret(self.world.seed)
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether these are the clients 0, 1, ...: then a number is a position."""
+        return len(self.clients) == 0 or int(self.clients[-1]) + 1 == len(self.clients)
+
+    def positions(self, clients: np.ndarray) -> np.ndarray:
+        """Where in this group some of its clients stand."""
+        return clients if self.complete else np.searchsorted(self.clients, clients)
+
+    def hosted(self, clients: np.ndarray) -> np.ndarray:
+        """Those of some clients that are in this group."""
+        return clients[np.isin(clients, self.clients)] if len(self.clients) < self.world.clients else clients
 
     def histories(self, user: np.ndarray, item: np.ndarray) -> Histories:
         """What these clients' users have met by pairs in time order, to answer from; nothing is trained on it."""
+        if len(self.clients) < self.world.clients:
+            here = np.isin(user, self.users)
+            user, item = user[here], item[here]
         where = _places(self.users, user)
         return Histories(pointers(np.bincount(where, minlength=len(self.users))),
                          _int64(item[np.argsort(where, kind="stable")]))  # fmt: skip
@@ -137,13 +186,13 @@ class ClientData:
 
     @cached_property
     def positives(self) -> np.ndarray:
-        """Training items per client."""
+        """Training items per client, in order of position."""
         return np.diff(self.user_ptr[self.client_ptr])
 
     @cached_property
     def single(self) -> bool:
         """One user per client."""
-        return len(self.users) == self.world.clients and bool((np.diff(self.client_ptr) == 1).all())
+        return len(self.users) == len(self.clients) and bool((np.diff(self.client_ptr) == 1).all())
 
     def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False) -> Chunk:
         return Chunk(self, _int64(clients), cohort, foldable)
@@ -170,11 +219,20 @@ class Chunk:
     def world(self) -> World:
         return self.data.world
 
+    @property
+    def secret(self) -> Secret:
+        return self.data.secret
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """Where in the group these clients stand."""
+        return self.data.positions(self.clients)
+
     @cached_property
     def places(self) -> np.ndarray:
         """Places of the users of these clients, client after client."""
         ptr = self.data.client_ptr
-        return concatenated_ranges(ptr[self.clients], ptr[self.clients + 1])
+        return concatenated_ranges(ptr[self.positions], ptr[self.positions + 1])
 
     @property
     def users(self) -> np.ndarray:
@@ -183,7 +241,7 @@ class Chunk:
 
     @cached_property
     def client_ptr(self) -> np.ndarray:
-        return pointers(np.diff(self.data.client_ptr)[self.clients])
+        return pointers(np.diff(self.data.client_ptr)[self.positions])
 
     @cached_property
     def user_ptr(self) -> np.ndarray:
@@ -191,7 +249,7 @@ class Chunk:
 
     @cached_property
     def positives(self) -> np.ndarray:
-        return self.data.positives[self.clients]
+        return self.data.positives[self.positions]
 
     @cached_property
     def where(self) -> np.ndarray:
@@ -237,7 +295,7 @@ def _int64(array: np.ndarray) -> np.ndarray:
 
 def _places(users: np.ndarray, user: np.ndarray) -> np.ndarray:
     """Where in `users` each of some of them stands."""
-    place = np.full(int(users.max()) + 1, -1, dtype=np.int64)
+    place = np.full(int(users.max(initial=-1)) + 1, -1, dtype=np.int64)
     place[users] = np.arange(len(users))
     return place[user]
 

@@ -1,7 +1,7 @@
 """Noise on uploads: Laplace and Gaussian on every entry of a client's own, Gaussian on sums over clients.
 
-Noise here is a function of the seed, as all randomness of a simulation is, so that a run can be repeated. Where uploads
-really leave a device, its noise must come from a secret of that device.
+All noise is added on the clients' side and comes from their secret. That of a simulation is derived from its seed, so
+that a run can be repeated; real clients have it from the operating system.
 """
 
 from __future__ import annotations
@@ -16,34 +16,62 @@ from torch import Tensor
 
 from fedrec.errors import unknown
 from fedrec.federation.contract import Rows, Tensors, World
+from fedrec.federation.secret import Secret, SeededSecret
 from fedrec.kernels import find
-from fedrec.random import Purpose, fold, fold_tensor, gamma, laplace, normal, stream
+from fedrec.random import Purpose, fold, fold_tensor, gamma, laplace, laplace_of, normal, normal_of
 
 Values = dict[str, Tensor | Rows]
 Behind = tuple[str, ...]  # which upload every noise so far acted on; empty: on all
 
 
 @dataclass(frozen=True)
+class Stream:
+    """Where noise is drawn from: whose secret, in which round, behind which other noise."""
+
+    secret: Secret
+    round: int
+    behind: Behind = ()
+
+    def name(self, what: str, upload: str) -> str:
+        """Of the stream of noise on `what` is made of an upload. Every noise on it has one of its own."""
+        earlier = sum(only in ("", upload) for only in self.behind)
+        return f"{what}, noise {earlier + 1}" if earlier else what
+
+    def key(self, what: str, upload: str) -> int:
+        return fold(self.secret.stream(Purpose.NOISE, self.round), zlib.crc32(self.name(what, upload).encode()))
+
+
+@dataclass(frozen=True)
 class Place:
-    """Where a stage acts: whose upload, in which round, against which broadcast, behind which other noise."""
+    """Where a stage acts: whose upload, in which round, against which broadcast, behind which other noise.
+
+    Without a `secret` it is that of a simulation.
+    """
 
     world: World
     clients: np.ndarray
     round: int
     reference: Tensors
     behind: Behind = ()
+    secret: Secret | None = None
 
-    def keys(self, name: str) -> Tensor:
-        """One stream of noise per client and tensor."""
-        base = noise_stream(self.world, self.round, name, name, self.behind)
-        return fold_tensor(base, torch.from_numpy(self.clients).to(self.world.device))
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.secret or SeededSecret(self.world.seed), self.round, self.behind)
 
 
-def noise_stream(world: World, round: int, what: str, name: str, behind: Behind) -> int:
-    """The stream of noise on `what` is made of the upload `name`. Every noise on it has one of its own."""
-    earlier = sum(only in ("", name) for only in behind)
-    text = f"{what}, noise {earlier + 1}" if earlier else what
-    return fold(stream(world.seed, Purpose.NOISE, round), zlib.crc32(text.encode()))
+@dataclass(frozen=True)
+class OnSums:
+    """Noise on sums over a group's clients. `share`: the part of a round's planned uploads that are theirs."""
+
+    world: World
+    stream: Stream
+    clients: np.ndarray
+    share: float = 1.0
+
+    def label(self, text: str) -> str:
+        """The stream of noise on a sum: every group has its own."""
+        return text if self.share == 1.0 else f"{text} from client {int(self.clients[0])} on"
 
 
 @dataclass(frozen=True)
@@ -54,6 +82,7 @@ class Noise:
     only: str = ""  # the one upload that it acts on; empty: all
     per_entry = True
     kernel: ClassVar[str]
+    words: ClassVar[int]  # of 64 random bits, for each draw
 
     def apply(self, values: Values, place: Place) -> Values:
         if self.only and self.only not in values:
@@ -69,24 +98,39 @@ class Noise:
     def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
         if not value.is_floating_point():
             return value
-        return self._added(value, place.keys(name), place.world)
+        return self._added(value, place.stream, name, name, place.clients, self.scale, place.world)
 
-    def _added(self, value: Tensor, keys: Tensor, world: World) -> Tensor:
-        """With noise from one stream per leading index."""
+    def _added(self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float,
+               world: World) -> Tensor:  # fmt: skip
+        """With noise from one stream per leading index, each of which has an owner."""
+        if not stream.secret.repeatable:
+            return value + scale * self._from_bits(value, stream, stream.name(what, upload), owners)
+        keys = fold_tensor(stream.key(what, upload), torch.from_numpy(owners).to(value.device))
         add = find(self.kernel, value.device, world.compiled)
         if add is not None:
             noised = value.clone(memory_format=torch.contiguous_format)
-            add(keys.view(torch.uint64), self.scale, noised.reshape(len(value), -1))
+            add(keys.view(torch.uint64), scale, noised.reshape(len(value), -1))
             return noised
         position = torch.arange(value[0].numel(), device=value.device)[None]
-        return value + self.scale * self._draw(keys[:, None], position, value.dtype).reshape(value.shape)
+        return value + scale * self._draw(keys[:, None], position, value.dtype).reshape(value.shape)
+
+    def _from_bits(self, value: Tensor, stream: Stream, name: str, owners: np.ndarray) -> Tensor:
+        words, where, parts = self.words * value[0].numel(), f"{stream.round},{name}", []
+        for owner in owners.tolist():
+            bits = stream.secret.bits(where, owner, words).reshape(self.words, -1)
+            parts.append(self._of_bits(bits).reshape(value.shape[1:]))
+        return torch.stack(parts).to(value.device, value.dtype)
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
 
-    def in_sum(self, key: str, total: Tensor, clients: int, world: World, round: int, behind: Behind) -> Tensor:
+    def _of_bits(self, bits: Tensor) -> Tensor:
+        """One draw of scale 1 from every column."""
+        raise NotImplementedError
+
+    def in_sum(self, key: str, total: Tensor, clients: int, where: OnSums) -> Tensor:
         """A sum over clients to which each has added this noise, drawn at once: a bell whose width may be random."""
-        base = noise_stream(world, round, f"all of {key}", upload_of(key), behind)
+        base = where.stream.key(where.label(f"all of {key}"), upload_of(key))
         keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
         position = torch.arange(total[0].numel(), device=total.device)[None]
         noise = self.scale * self._width(clients, fold_tensor(keys, -1), position) * normal(keys, position)
@@ -104,9 +148,13 @@ class Laplace(Noise):
     """Laplace noise of this scale on every entry."""
 
     kernel = "laplace_noise"
+    words = 1
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return laplace(key, position, dtype)
+
+    def _of_bits(self, bits: Tensor) -> Tensor:
+        return laplace_of(bits[0])
 
     def _width(self, clients: int, key: Tensor, position: Tensor) -> Tensor:
         """A Laplace draw is normal with a variance of twice an exponential one; these add up to a gamma."""
@@ -118,9 +166,13 @@ class Gaussian(Noise):
     """Gaussian noise of this standard deviation on every entry."""
 
     kernel = "normal_noise"
+    words = 2
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return normal(key, position, dtype)
+
+    def _of_bits(self, bits: Tensor) -> Tensor:
+        return normal_of(bits[0], bits[1])
 
     def _width(self, clients: int, key: Tensor, position: Tensor) -> float:
         return float(clients**0.5)
@@ -130,8 +182,8 @@ class Gaussian(Noise):
 class SumGaussian(Gaussian):
     """Gaussian noise of this standard deviation on every entry of the sum over a round's clients.
 
-    Under secure aggregation each of n clients adds a share N(0, scale^2 / n) and nobody sees less than the sum. The
-    simulator draws the noise of the sum at once. Where single uploads can be seen, it protects nobody.
+    Under secure aggregation every client adds its share and nobody sees less than the sum: m of n clients together add
+    N(0, scale^2 m / n), drawn here at once. Where single uploads can be seen, it protects nobody.
     """
 
     per_entry = False
@@ -139,9 +191,10 @@ class SumGaussian(Gaussian):
     def apply(self, values: Values, place: Place) -> Values:
         return values
 
-    def on_sum(self, key: str, total: Tensor, world: World, round: int, behind: Behind) -> Tensor:
-        base = noise_stream(world, round, f"sum of {key}", upload_of(key), behind)
-        return self._added(total, fold_tensor(base, torch.arange(len(total), device=total.device)), world)
+    def on_sum(self, key: str, total: Tensor, where: OnSums) -> Tensor:
+        """With the share of these clients."""
+        what, scale = where.label(f"sum of {key}"), self.scale * where.share**0.5
+        return self._added(total, where.stream, what, upload_of(key), np.arange(len(total)), scale, where.world)
 
 
 def upload_of(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The one door: everything that leaves or reaches a client passes here and is counted in bytes.
+"""The one door of a group of clients: everything that leaves or reaches them passes here and is counted in bytes.
 
 Uploads pass the stages in the order given, are counted, and are folded into the reduction that the method declared.
 Bytes are those of the dense encoding: a table is counted whole, although the simulator keeps only changed rows.
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
-from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, Ups, World
+from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, World
 from fedrec.federation.messages import content, is_exact
-from fedrec.federation.noise import Behind, Noise, Place, SumGaussian, Values, dense
+from fedrec.federation.noise import Behind, Noise, OnSums, Place, Stream, SumGaussian, Values, dense
+from fedrec.federation.secret import Secret, SeededSecret
 from fedrec.federation.stages import Stage
+from fedrec.federation.update import Update
 
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
 LENGTH = 8  # bytes of a length that is told
@@ -71,9 +73,10 @@ class Ledger:
 
 class Wire:
     def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30,
-                 noised: Sequence[str] = ()) -> None:  # fmt: skip
-        """`noised`: uploads that carry noise already when they come here."""
+                 noised: Sequence[str] = (), secret: Secret | None = None) -> None:  # fmt: skip
+        """`noised`: uploads that carry noise already when they come here. `secret`: the clients', for noise."""
         self.world, self.stages, self.memory, self.noised = world, tuple(stages), memory, tuple(noised)
+        self.secret = secret or SeededSecret(world.seed)
         self.ledger = Ledger(world.clients)
 
     @property
@@ -115,19 +118,25 @@ class Wire:
         """
         every = self.world.clients * self.world.participation
         draws = every * sum(_entries(reduction.value, clients) for reduction in payload.values())
-        if draws < DRAWS or not all(_plain_sum(reduction) for reduction in payload.values()):
+        if draws < DRAWS or not self.secret.repeatable or not all(_plain_sum(reduction) for reduction in payload.values()):
             return 0
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
         return len(list(last))
 
-    def collect(self, accumulator: Accumulator, round: int) -> Ups:
-        """What the server gets of a round: the reductions, with the noise that belongs to sums."""
+    def collect(self, accumulator: Accumulator, round: int, planned: int | None = None) -> Update:
+        """What leaves these clients in a round, with their share of the noise that belongs to sums.
+
+        `planned`: how many uploads the whole round is to have; None: these clients' alone.
+        """
+        clients = accumulator.clients
+        share = len(clients) / planned if planned else 1.0
         for number, stage in enumerate(self.stages):
+            where = OnSums(self.world, Stream(self.secret, round, self._behind(number)), clients, share)
             if isinstance(stage, SumGaussian):
-                accumulator.add_noise_to_sums(stage, self.world, round, self._behind(number))
+                accumulator.add_noise_to_sums(stage, where)
             elif isinstance(stage, Noise):
-                accumulator.add_deferred_noise(stage, number, self.world, round, self._behind(number))
-        return accumulator.ups(self.world.dtype)
+                accumulator.add_deferred_noise(stage, number, where)
+        return accumulator.update()
 
     def _staged(self, payload: dict[str, Reduction], stages: Sequence[Stage], down: Down, clients: np.ndarray,
                 keep: slice, round: int) -> dict[str, Reduction]:  # fmt: skip
@@ -137,7 +146,8 @@ class Wire:
             assert not isinstance(reduction.value, PartialSum), "folded uploads cannot pass stages"
             values[name] = reduction.value
         for number, stage in enumerate(stages):
-            values = stage.apply(values, Place(self.world, clients, round, reference, self._behind(number)))
+            place = Place(self.world, clients, round, reference, self._behind(number), self.secret)
+            values = stage.apply(values, place)
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
     def _behind(self, number: int) -> Behind:

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors
-from fedrec.federation.simulator import CohortState, Simulator
+from fedrec.federation.client_side import CohortState
+from fedrec.federation.simulator import Simulator
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
 from fedrec.testing.worlds import (
     LAYOUTS,
@@ -174,7 +175,7 @@ class MethodTests:
                     _, payload = self.method.local(state_of(simulator, members, clients), down, chunk, 1)
                     accumulator = Accumulator()
                     accumulator.add(payload, clients, members.cohort.name)
-                    results.append(accumulator.ups(data.world.dtype).reduced)
+                    results.append(accumulator.update().ups(data.world.dtype).reduced)
                 assert_close(results[0], results[1], self.tolerance, "folded against single uploads")
 
     def test_compiled_is_the_same(self) -> None:

@@ -1,0 +1,213 @@
+"""The clients' side: a group of hosted clients with their data, state and secret. It sees messages, never the server.
+
+The group may be all clients of a simulation, a shard of them in one process of several, a company, or one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError, some
+from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.advice import covering, decomposable
+from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges, pointers
+from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, cohorts_of
+from fedrec.federation.stages import Stage
+from fedrec.federation.update import Update
+from fedrec.federation.wire import Wire
+
+Delivered = Callable[[np.ndarray], Down]
+"""What went down, for some of its clients."""
+
+
+@dataclass
+class CohortState:
+    """The state of the hosted clients of one cohort. `user_ptr[k]` is where the users of its k-th client start."""
+
+    cohort: Cohort
+    state: State
+    user_ptr: np.ndarray
+
+    def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of `clients` live here, and where."""
+        if len(self.cohort.clients) == 0:
+            return clients[:0], clients[:0]
+        at = np.searchsorted(self.cohort.clients, clients)
+        at = np.minimum(at, len(self.cohort.clients) - 1)
+        here = self.cohort.clients[at] == clients
+        return clients[here], at[here]
+
+    def users(self, where: np.ndarray) -> np.ndarray:
+        return concatenated_ranges(self.user_ptr[where], self.user_ptr[where + 1])
+
+
+@dataclass
+class Observed:
+    """Figures for the progress of a simulation, summed over clients. They are not sent."""
+
+    total: dict[str, float] = field(default_factory=dict)
+    count: dict[str, float] = field(default_factory=dict)
+
+    def add(self, figures: Mapping[str, tuple[float, float]]) -> None:
+        for name, (total, count) in figures.items():
+            self.total[name] = self.total.get(name, 0.0) + total
+            self.count[name] = self.count.get(name, 0.0) + count
+
+    def means(self) -> dict[str, float]:
+        return {name: total / max(self.count[name], 1) for name, total in self.total.items()}
+
+
+class ClientSide:
+    def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
+                 sealed: bool = False) -> None:  # fmt: skip
+        """`sealed`: nothing may leave that no noise reaches."""
+        self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
+        self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise, data.secret)
+        self.cohorts = [self._settle(cohort) for cohort in cohorts_of(method, self.world)]
+
+    def _settle(self, cohort: Cohort) -> CohortState:
+        hosted = Cohort(cohort.name, self.data.hosted(cohort.clients))
+        state = self.method.init_clients(self.world, self.data.chunk(hosted.clients, hosted.name))
+        users = np.diff(self.data.client_ptr)[self.data.positions(hosted.clients)]
+        return CohortState(hosted, state, pointers(users))
+
+    # -- what clients do --
+
+    def train(self, clients: np.ndarray, sending: np.ndarray, round: int, down: Delivered,
+              planned: int | None = None) -> tuple[Update, Observed]:  # fmt: skip
+        """Local training of some hosted clients; the uploads of those who send, reduced.
+
+        `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
+        """
+        self.wire.ledger.trained(round, len(clients))
+        accumulator, observed = Accumulator(), Observed()
+        sends = np.ones(len(clients), bool) if sending is clients else np.isin(clients, sending)
+        for group, send in ((clients[sends], True), (clients[~sends], False)):
+            for members, chunk, where in self._chunks(group):
+                self._train(members, chunk, where, round, down(chunk.clients), accumulator if send else None)
+                observed.add(chunk.observed)
+        return self.wire.collect(accumulator, round, planned), observed
+
+    def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int, down: Down,
+               accumulator: Accumulator | None) -> None:  # fmt: skip
+        self.wire.send_down(down, chunk.clients, round)
+        with decomposable(self.method, round):
+            state, payload = self.method.local(self._take(members, where), down, chunk, round)
+        self._put(members, where, state)
+        if accumulator is not None:
+            self._require_covered(payload, chunk, round, accumulator)
+            self.wire.send_up(payload, down, chunk.clients, chunk.cohort, round, accumulator)
+
+    def receive(self, clients: np.ndarray, round: int, down: Delivered) -> None:
+        """What hosted clients do with the answer of a round."""
+        for members, chunk, where in self._chunks(clients):
+            answer = down(chunk.clients)
+            self.wire.send_down(answer, chunk.clients, round)
+            with decomposable(self.method, round):
+                state = self.method.receive(self._take(members, where), answer, chunk, round)
+            self._put(members, where, state)
+
+    def scores(self, items: Tensor, offer: Delivered,
+               known: Histories | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+        """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not.
+
+        `known` are the histories to answer from, where they are longer than what was trained on.
+        Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
+        """
+        cost = np.diff(self.data.client_ptr) * self.method.footprint(self.world).score
+        for members, chunk, where in self._chunks(self.data.clients, cost):
+            with torch.no_grad():
+                asked = replace(chunk, known=known)
+                yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)
+
+    def would_send(self, client: int, cohort: str, round: int, down: Down) -> tuple[set[str], set[str]]:
+        """The names of what a client would send, and what of it no noise reaches. Nothing is sent or kept."""
+        names: set[str] = set()
+        unprotected: set[str] = set()
+        for members, chunk, where in self._chunks(np.array([client])):
+            taken = self._take(members, where)
+            state = State(*({name: value.clone() for name, value in part.items()}
+                            for part in (taken.per_client, taken.per_user)))  # fmt: skip
+            _, payload = self.method.local(state, down, chunk, round)
+            names |= payload.keys()
+            unprotected |= self._require_covered(payload, chunk, round, Accumulator()).keys()
+        return names, unprotected
+
+    def _require_covered(self, payload: dict[str, Reduction], chunk: Chunk, round: int,
+                         accumulator: Accumulator) -> dict[str, int]:  # fmt: skip
+        """What no noise reaches; where nothing of that kind may leave, an error."""
+        found = self.wire.unprotected(payload, len(chunk.clients), chunk.cohort, accumulator)
+        if self.sealed and found:
+            raise FedrecError(
+                f"--epsilon: {self.method.info.name} sends {some(found)} without noise (round {round + 1}), so no "
+                f"epsilon holds; {covering(self.method)}"
+            )
+        return found
+
+    def held(self) -> tuple[int, int]:
+        """Bytes that all hosted clients keep between rounds, and those among them that they score with."""
+        kept = scoring = 0
+        idle = self.method.footprint(self.world).training_only
+        for members in self.cohorts:
+            for name, value in (members.state.per_client | members.state.per_user).items():
+                size = value.numel() * value.element_size()
+                kept += size
+                scoring += size * (name not in idle)
+        return kept, scoring
+
+    # -- chunks: as many clients side by side as fit the memory --
+
+    def _chunks(
+        self, clients: np.ndarray, cost: np.ndarray | None = None
+    ) -> Iterator[tuple[CohortState, Chunk, np.ndarray]]:
+        """`cost`: bytes of every client, by position in the group."""
+        budget = self.memory // 2
+        if cost is None:
+            needed = self.method.footprint(self.world)
+            cost = self.data.positives * needed.sample * (1 + self.data.negatives) + needed.client
+            if needed.cache is not None and self.world.device.type == "cpu":
+                budget = min(budget, needed.cache)
+        for members in self.cohorts:
+            here, where = members.positions(np.sort(clients))  # `_index` counts on ascending places
+            for part in _pieces(cost[self.data.positions(here)], budget):
+                chunk = self.data.chunk(here[part], members.cohort.name, self.wire.foldable)
+                yield members, chunk, where[part]
+
+    def _take(self, members: CohortState, where: np.ndarray) -> State:
+        clients, users = self._index(where), self._index(members.users(where))
+        return State(
+            {name: value[clients] for name, value in members.state.per_client.items()},
+            {name: value[users] for name, value in members.state.per_user.items()},
+        )
+
+    def _put(self, members: CohortState, where: np.ndarray, state: State) -> None:
+        clients, users = self._index(where), self._index(members.users(where))
+        for kept, new, index in (
+            (members.state.per_client, state.per_client, clients),
+            (members.state.per_user, state.per_user, users),
+        ):
+            for name, value in new.items():
+                if value.data_ptr() != kept[name][index].data_ptr() or not isinstance(index, slice):
+                    kept[name][index] = value
+
+    def _index(self, where: np.ndarray) -> slice | Tensor:
+        """A slice where possible: a view costs nothing and is updated in place."""
+        if len(where) and where[-1] - where[0] + 1 == len(where):
+            return slice(int(where[0]), int(where[-1]) + 1)
+        return torch.from_numpy(where).to(self.world.device)
+
+
+def _pieces(cost: np.ndarray, budget: int) -> Iterator[slice]:
+    """Runs of clients whose cost stays within the budget (at least one client each)."""
+    total = np.concatenate([[0], np.cumsum(cost)])
+    start = 0
+    while start < len(cost):
+        stop = int(np.searchsorted(total, total[start] + budget, side="right")) - 1
+        stop = max(start + 1, min(stop, len(cost)))
+        yield slice(start, stop)
+        start = stop

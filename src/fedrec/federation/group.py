@@ -1,0 +1,84 @@
+"""Processes that share the work of a simulation. Alone, one process has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from fedrec.federation.client_side import Observed
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Tensors
+from fedrec.federation.update import Update
+from fedrec.federation.wire import Ledger
+
+
+class Group(Protocol):
+    """Every function is called by all processes at the same point."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and prints."""
+        ...
+
+    def shard(self, data: ClientData) -> ClientData:
+        """The clients of this process."""
+        ...
+
+    def merged(self, update: Update) -> Update:
+        """What all processes send, the same in each."""
+        ...
+
+    def observed(self, observed: Observed) -> Observed: ...
+
+    def totals(self, numbers: Sequence[float]) -> list[float]:
+        """Sums over processes."""
+        ...
+
+    def summed(self, array: np.ndarray) -> np.ndarray:
+        """The sum over processes of an array that has the same shape in each."""
+        ...
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in at least one process."""
+        ...
+
+    def ledger(self, ledger: Ledger) -> Ledger: ...
+
+    def collected(self, tensors: Tensors, rows: np.ndarray, total: int) -> Tensors | None:
+        """Rows of all processes in one place: `rows` are those of this one. None in all processes but the first."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    first = True
+
+    def shard(self, data: ClientData) -> ClientData:
+        return data
+
+    def merged(self, update: Update) -> Update:
+        return update
+
+    def observed(self, observed: Observed) -> Observed:
+        return observed
+
+    def totals(self, numbers: Sequence[float]) -> list[float]:
+        return list(numbers)
+
+    def summed(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        return ledger
+
+    def collected(self, tensors: Tensors, rows: np.ndarray, total: int) -> Tensors | None:
+        return tensors
+
+
+ALONE = Alone()
