@@ -274,10 +274,10 @@ def test_a_wide_round_is_one_chunk_and_quick():
 
 def test_memory_budget_sets_the_chunks():
     data = tiny_world()
-    whole = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data)._chunks(np.arange(12))]
+    whole = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data).client_side._chunks(np.arange(12))]
     assert whole == [12]
-    single = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data, memory=2)._chunks(np.arange(12))]
+    single = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data, memory=2).client_side._chunks(np.arange(12))]
     assert single == [1] * 12
-    some = [chunk.clients for _, chunk, _ in Simulator(Local(dim=4), data, memory=1 << 16)._chunks(np.arange(12))]
+    some = [chunk.clients for _, chunk, _ in Simulator(Local(dim=4), data, memory=1 << 16).client_side._chunks(np.arange(12))]
     assert 1 < len(some) < 12
     assert np.concatenate(some).tolist() == list(range(12))

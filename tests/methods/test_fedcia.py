@@ -28,6 +28,7 @@ FILTER = {"backbone": "gfcf", "frequencies": 2, "batch": 7, "beta": 3.0}
 
 class CIATests(MethodTests):
     rounds = 2
+    rotates = ("server.vectors",)
 
     def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
         naive = Federation(self.method, data)

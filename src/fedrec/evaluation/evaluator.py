@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.evaluation.lists import RELEASED
-from fedrec.evaluation.metrics import LIST_METRICS, Floats, canonical, of_means, per_user
+from fedrec.evaluation.metrics import LIST_METRICS, Floats, canonical, of_means, per_user, precision, recall
+from fedrec.evaluation.partial import PRECISION, RECALL, PartialEvaluation
 from fedrec.evaluation.ranking import Positions, candidate_scores, held_out_columns, pool_positions, pool_top_k
 from fedrec.evaluation.targets import Ints, Targets
 from fedrec.evaluation.ties import TIES
@@ -118,11 +119,30 @@ class Evaluator:
         values = per_user(*positions, self.targets.indptr, self.ks, self.metrics) | self._released
         if "novelty" in self.metrics:
             values |= {f"novelty@{k}": self._novelty[k] for k in self.ks}
-        ranked = self.targets.n_items if self.targets.catalogue is None else len(self.targets.catalogue)
         overall = of_means(*positions, self.targets.indptr, self.ks, self.metrics)
         if "coverage" in self.metrics:
-            overall |= {f"coverage@{k}": float(self._listed[k].sum() / ranked) for k in self.ks}
+            overall |= {f"coverage@{k}": float(self._listed[k].sum() / self._ranked()) for k in self.ks}
         return Evaluation(self.targets.users, values, overall, positions, self.targets.indptr)
+
+    def combine(self, total: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+        """Take what other processes saw: `total` adds up an array over all of them. Each user was seen by one."""
+        for array in (self._higher, self._equal, *self._novelty.values(), *self._released.values()):
+            array[:] = total(array)
+        for flags in (self._seen, *self._listed.values()):
+            flags[:] = total(flags.astype(np.int64)) > 0
+
+    def partial(self) -> PartialEvaluation:
+        """The evaluation of all users as sums, to be merged with that of others."""
+        found, positions = self.result(), (self._higher, self._equal, self.targets.indptr)
+        sums = {name: float(values.sum()) for name, values in found.per_user.items()}
+        if "f1_of_means" in self.metrics:
+            for label, metric in ((PRECISION, precision), (RECALL, recall)):
+                sums |= {f"{label}@{k}": float(metric(*positions, k).sum()) for k in self.ks}
+        listed = {k: flags.astype(np.int64) for k, flags in self._listed.items()} if "coverage" in self.metrics else {}
+        return PartialEvaluation(len(self.targets), sums, listed, self._ranked())
+
+    def _ranked(self) -> int:
+        return self.targets.n_items if self.targets.catalogue is None else len(self.targets.catalogue)
 
     def _places(self, rows: Ints) -> Ints:
         """Where the held-out items of some rows stand among all held-out items."""

@@ -16,7 +16,7 @@ from fedrec.errors import FedrecError, some
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.advice import covering, decomposable
 from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges, pointers
-from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, cohorts_of
+from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, Tensors, cohorts_of
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Wire
@@ -125,18 +125,21 @@ class ClientSide:
                 asked = replace(chunk, known=known)
                 yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)
 
-    def would_send(self, client: int, cohort: str, round: int, down: Down) -> tuple[set[str], set[str]]:
-        """The names of what a client would send, and what of it no noise reaches. Nothing is sent or kept."""
-        names: set[str] = set()
-        unprotected: set[str] = set()
+    def payload(self, client: int, round: int, down: Down) -> dict[str, Reduction]:
+        """What a client would send; nothing is sent or kept."""
+        return next(self._rehearsed(client, round, down))[1]
+
+    def would_send(self, client: int, round: int, down: Down) -> tuple[set[str], set[str]]:
+        """The names of what a client would send, and what of it no noise reaches."""
+        chunk, payload = next(self._rehearsed(client, round, down))
+        return set(payload), set(self._require_covered(payload, chunk, round, Accumulator()))
+
+    def _rehearsed(self, client: int, round: int, down: Down) -> Iterator[tuple[Chunk, dict[str, Reduction]]]:
         for members, chunk, where in self._chunks(np.array([client])):
             taken = self._take(members, where)
             state = State(*({name: value.clone() for name, value in part.items()}
                             for part in (taken.per_client, taken.per_user)))  # fmt: skip
-            _, payload = self.method.local(state, down, chunk, round)
-            names |= payload.keys()
-            unprotected |= self._require_covered(payload, chunk, round, Accumulator()).keys()
-        return names, unprotected
+            yield chunk, self.method.local(state, down, chunk, round)[1]
 
     def _require_covered(self, payload: dict[str, Reduction], chunk: Chunk, round: int,
                          accumulator: Accumulator) -> dict[str, int]:  # fmt: skip
@@ -159,6 +162,21 @@ class ClientSide:
                 kept += size
                 scoring += size * (name not in idle)
         return kept, scoring
+
+    # -- keep and restore --
+
+    def tensors(self) -> Tensors:
+        """All state of the hosted clients, by name: `client.all.item`, `user.all.user`, ..."""
+        found: Tensors = {}
+        for members in self.cohorts:
+            found |= {f"client.{members.cohort.name}.{name}": value for name, value in members.state.per_client.items()}
+            found |= {f"user.{members.cohort.name}.{name}": value for name, value in members.state.per_user.items()}
+        return found
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors of `tensors()` back in place."""
+        for name, value in self.tensors().items():
+            value.copy_(tensors[name])
 
     # -- chunks: as many clients side by side as fit the memory --
 

@@ -46,8 +46,12 @@ class Group(Protocol):
 
     def ledger(self, ledger: Ledger) -> Ledger: ...
 
-    def collected(self, tensors: Tensors, rows: np.ndarray, total: int) -> Tensors | None:
-        """Rows of all processes in one place: `rows` are those of this one. None in all processes but the first."""
+    def collected(self, tensors: Tensors) -> Tensors:
+        """Rows of all processes, which are in order of clients; in all processes but the first, nothing."""
+        ...
+
+    def offset(self, rows: int) -> int:
+        """How many rows the processes before this one have, where this one has so many."""
         ...
 
 
@@ -77,8 +81,11 @@ class Alone:
     def ledger(self, ledger: Ledger) -> Ledger:
         return ledger
 
-    def collected(self, tensors: Tensors, rows: np.ndarray, total: int) -> Tensors | None:
+    def collected(self, tensors: Tensors) -> Tensors:
         return tensors
+
+    def offset(self, rows: int) -> int:
+        return 0
 
 
 ALONE = Alone()

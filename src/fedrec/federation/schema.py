@@ -1,29 +1,133 @@
-"""What an upload must look like, known to the server before any arrives: by an example client that has nobody's data."""
+"""What an upload must look like. The server knows it before any arrives, by an example client that has nobody's data."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedrec.federation.client_side import ClientSide
-from fedrec.federation.clients import ClientData
+from fedrec.federation.clients import ClientData, Unique
+from fedrec.federation.codec import BadMessage
+from fedrec.federation.contract import Gather, Mean, Method, Reduction, Sum, World
+from fedrec.federation.messages import content
+from fedrec.federation.server_side import ServerSide
+from fedrec.federation.stages import Stage
+from fedrec.federation.update import Update
 
 EXAMPLE_ITEMS = 3
+HEADER = 1 << 16  # bytes of a message beside its tensors
 
 
-def example_client(side: ClientSide, client: int) -> ClientSide:
-    """A client of this number with a few items, set up like the clients of a side."""
-    world = replace(side.world, compiled=False)  # one client is not worth a kernel
-    items = np.arange(min(EXAMPLE_ITEMS, world.items - 1))
-    data = ClientData.build(
-        world,
-        np.zeros_like(items),
-        items,
-        users=np.zeros(1, dtype=np.int64),
-        client_ptr=np.array([0, 1]),
-        clients=np.array([client]),
-        negatives=min(side.data.negatives, world.items - len(items)),
-        unique=side.data.unique,
-    )
-    return ClientSide(side.method, data, side.wire.stages, side.memory, side.sealed)
+@dataclass(frozen=True)
+class Field:
+    """One upload of one client. `ragged`: its last axis may have any length up to the number of items."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    gathered: bool
+    mean: bool = False
+    ragged: bool = False
+
+    def fits(self, shape: tuple[int, ...], items: int) -> bool:
+        if self.ragged:
+            return shape[:-1] == self.shape[:-1] and shape[-1] <= items
+        return shape == self.shape
+
+
+@dataclass(frozen=True)
+class Schema:
+    """By the server's name of an upload, what it may be: cohorts may send different shapes under one name."""
+
+    items: int
+    fields: Mapping[str, Sequence[Field]] = field(default_factory=dict)
+
+    def limit(self, clients: int) -> int:
+        """Bytes that the update of a group may have."""
+        size = HEADER
+        for kinds in self.fields.values():
+            for kind in kinds:
+                shape = (*kind.shape[:-1], self.items) if kind.ragged else kind.shape
+                size += int(np.prod(shape)) * 8 * (clients if kind.gathered else 1)
+        return size + 1024 * clients
+
+    def check(self, update: Update, allowed: np.ndarray) -> None:
+        """Refuse an update that is not what these clients may send."""
+        strangers = np.setdiff1d(update.clients, allowed)
+        if len(strangers):
+            raise BadMessage(f"an upload of client {int(strangers[0])}, who was not asked in this round")
+        for key, total in update.totals.items():
+            self._check(key, total, gathered=False)
+            weight = update.weights.get(key, float("nan"))
+            if not np.isfinite(weight) or weight < 0:
+                raise BadMessage(f"the weight of '{key}' is {weight}; it must be a number from 0 on")
+            if (key in update.means) != self.fields[key][0].mean:
+                raise BadMessage(f"'{key}' is a {'sum' if key not in update.means else 'mean'}; that is not what was asked for")
+        for name, parts in update.gathered.items():
+            for clients, value in parts:
+                if len(clients) != len(value) or len(np.setdiff1d(clients, update.clients)):
+                    raise BadMessage(f"'{name}' has not one entry for each of its clients")
+                self._check(name, value, gathered=True)
+
+    def _check(self, key: str, value: Tensor, gathered: bool) -> None:
+        known = [kind for kind in self.fields.get(key, ()) if kind.gathered == gathered]
+        if not known:
+            raise BadMessage(f"nobody asked for '{key}'; an update has {', '.join(sorted(self.fields)) or 'nothing'}")
+        shape = tuple(value.shape[1:] if gathered else value.shape)
+        if not any(kind.fits(shape, self.items) for kind in known):
+            raise BadMessage(f"'{key}' has the shape {shape}; it must be {' or '.join(str(k.shape) for k in known)}")
+        dtype = known[0].dtype if gathered else torch.float64
+        if value.dtype != dtype:
+            raise BadMessage(f"'{key}' is {value.dtype}; it must be {dtype}")
+        if not bool(value.sum().isfinite()):
+            raise BadMessage(f"'{key}' holds numbers that are not finite")
+
+
+def schema_of(server: ServerSide, like: Like) -> Schema:
+    """By an example client of every cohort, in the first round in which one uploads."""
+    fields: dict[str, list[Field]] = {}
+    for cohort, client, number in server.first_uploads():
+        example = like.example(server.method, server.world, client)
+        payload = example.payload(client, number, server.broadcast(np.array([client]), number))
+        for name, reduction in payload.items():
+            by_cohort = not isinstance(reduction, Gather) and reduction.by_cohort
+            fields.setdefault(f"{name}@{cohort.name}" if by_cohort else name, []).append(_field(reduction))
+    return Schema(server.world.items, fields)
+
+
+def _field(reduction: Reduction) -> Field:
+    value, dtype = reduction.value, content(reduction.value).dtype
+    shape = tuple(value.shape[1:] if isinstance(value, Tensor) else value.base.shape)
+    if isinstance(reduction, Gather):
+        return Field(shape, dtype, gathered=True, ragged=reduction.lengths is not None)
+    assert isinstance(reduction, Sum | Mean)
+    return Field(shape, dtype, gathered=False, mean=isinstance(reduction, Mean))
+
+
+@dataclass(frozen=True)
+class Like:
+    """How clients are set up, as far as everybody may know: settings of the protocol and what uploads pass."""
+
+    negatives: int
+    unique: Unique = "positive"
+    stages: tuple[Stage, ...] = ()
+    sealed: bool = False
+
+    def example(self, method: Method, world: World, client: int) -> ClientSide:
+        """A client of this number with a few items."""
+        world = replace(world, compiled=False)  # one client is not worth a kernel
+        items = np.arange(min(EXAMPLE_ITEMS, world.items - 1))
+        data = ClientData.build(
+            world,
+            np.zeros_like(items),
+            items,
+            users=np.zeros(1, dtype=np.int64),
+            client_ptr=np.array([0, 1]),
+            clients=np.array([client]),
+            negatives=min(self.negatives, world.items - len(items)),
+            unique=self.unique,
+        )
+        return ClientSide(method, data, self.stages, sealed=self.sealed)

@@ -20,7 +20,7 @@ from fedrec.federation.client_side import ClientSide, CohortState, Observed
 from fedrec.federation.clients import ClientData, Histories
 from fedrec.federation.contract import Answer, Method, Tensors, World
 from fedrec.federation.group import ALONE, Group
-from fedrec.federation.schema import example_client
+from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.stages import Stage
 from fedrec.federation.wire import Ledger, Wire
@@ -78,7 +78,7 @@ class Simulator:
         """`before_answer` may look at what clients have trained, before they receive anything back."""
         started = time.perf_counter()
         plan = self.server_side.plan(number)
-        arriving = self._arriving(plan.uploads(), number)
+        arriving = self.arriving(plan.uploads(), number)
         train = self.data.hosted(plan.train)
         update, observed = self.client_side.train(
             train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads())
@@ -93,7 +93,7 @@ class Simulator:
         seconds, lost = time.perf_counter() - started, len(plan.uploads()) - len(arriving)
         return self._log(number, len(plan.train), seconds, observed.means(), lost)
 
-    def _arriving(self, uploads: np.ndarray, number: int) -> np.ndarray:
+    def arriving(self, uploads: np.ndarray, number: int) -> np.ndarray:
         """Those of the planned uploads that are not lost: a client trains and keeps its state, and nobody hears."""
         if not self.dropout:
             return uploads
@@ -127,13 +127,17 @@ class Simulator:
         """
         names: set[str] = set()
         unprotected: set[str] = set()
-        for cohort, client, number in self.server_side.first_uploads():
-            example = example_client(self.client_side, client)
+        for _, client, number in self.server_side.first_uploads():
+            example = self.like().example(self.method, self.world, client)
             down = self.server_side.broadcast(np.array([client]), number)
-            sent, found = example.would_send(client, cohort.name, number, down)
+            sent, found = example.would_send(client, number, down)
             names |= sent
             unprotected |= found
         return sorted(names), sorted(unprotected)
+
+    def like(self) -> Like:
+        side = self.client_side
+        return Like(self.data.negatives, self.data.unique, side.wire.stages, side.sealed)
 
     def schedule(self) -> np.ndarray:
         """How often each client uploads in all rounds, by what the server knows now."""

@@ -44,6 +44,7 @@ class Watched:
         self.plans: dict[int, Plan] = {}
         self.downs: list[tuple[np.ndarray, Down]] = []
         self.trips: list[Trip] = []
+        self.away = np.zeros(0, dtype=np.int64)  # clients that take part in no round
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
@@ -53,8 +54,11 @@ class Watched:
         return cast(Method, self)
 
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        self.plans[round] = self._method.plan(world, server, round)
-        return self.plans[round]
+        plan = self._method.plan(world, server, round)
+        if len(self.away):
+            plan = Plan(np.setdiff1d(plan.train, self.away), np.setdiff1d(plan.uploads(), self.away))
+        self.plans[round] = plan
+        return plan
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         down = self._method.broadcast(server, clients, round)

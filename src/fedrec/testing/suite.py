@@ -16,6 +16,7 @@ from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors
 from fedrec.federation.client_side import CohortState
 from fedrec.federation.simulator import Simulator
+from fedrec.testing.grid import Grid
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
 from fedrec.testing.worlds import (
     LAYOUTS,
@@ -25,6 +26,8 @@ from fedrec.testing.worlds import (
     all_scores,
     assert_close,
     inhabited,
+    lost_in,
+    named,
     one_more,
     outcome,
     run,
@@ -66,6 +69,7 @@ class MethodTests:
     sampled_rows_only: ClassVar[bool] = True  # a row of the server's `item` moves only when a client drew it
     still: ClassVar[tuple[str, ...]] = ()  # names of `reference` that cannot move (a bias that a pairwise loss cancels)
     layouts: ClassVar[tuple[str, ...]] = ("devices", "silos")
+    rotates: ClassVar[tuple[str, ...]] = ()  # tables whose columns are a basis: only the space they span is compared
 
     def reference(self, data: ClientData, rounds: int) -> Mapping[str, Tensor]:
         """Some or all of what `outcome` names, computed one client at a time. Nothing: no reference."""
@@ -131,6 +135,73 @@ class MethodTests:
             pieces = run(watched.as_method, data, self.rounds, memory=SINGLE)
             assert all(len(trip.chunk.clients) == 1 for trip in watched.trips)
             assert_close(pieces, whole, self.tolerance, "one client per chunk against all in one")
+
+    def test_groups_do_not_matter(self) -> None:
+        """Clients apart from the server, in groups of any size that it reaches by messages: as in one simulation."""
+        if self.method.info.centralised:
+            raise SkipTest("all data is in one place")
+        for data in self.worlds():
+            whole = self.compared(run(self.method, data, self.rounds))
+            everyone = np.arange(data.world.clients)
+            ragged = [part for part in (everyone[::2], everyone[1:2], everyone[3::2]) if len(part)]
+            for groups in ([everyone], ragged, np.split(everyone, len(everyone))):
+                grid = Grid(self.method, data, groups)
+                for number in range(self.rounds):
+                    grid.round(number)
+                found, tolerance = self.compared(grid.outcome(self.rounds)), max(1e-10, 0.1 * self.tolerance)
+                assert_close(found, whole, tolerance, f"{len(groups)} groups against one simulation")
+
+    def compared(self, found: Tensors) -> Tensors:
+        """What an outcome is compared by: bases by the space that they span."""
+        return {name: value @ value.mT if name in self.rotates else value for name, value in found.items()}
+
+    def test_lost_uploads_harm_nobody_else(self) -> None:
+        """As if those whose uploads are lost had not been asked; they themselves keep what they trained."""
+        for data in self.worlds(participation=1.0):
+            if self.method.info.centralised:
+                raise SkipTest("nothing is uploaded")
+            lossy = Simulator(self.method, data, dropout=0.4)
+            shapes = {name: value.shape for name, value in lossy.server.items()}
+            absent = Watched(self.method)
+            absent.away = lost_in(lossy, 0)
+            asked = Simulator(absent.as_method, data)
+            for simulator in (lossy, asked):
+                simulator.round(0)
+            here = np.setdiff1d(data.clients, absent.away)
+            assert_close(lossy.server, asked.server, self.tolerance, "the server, with uploads lost")
+            for left, right in zip(inhabited(lossy), inhabited(asked), strict=True):
+                some, _ = left.positions(here)
+                found, wanted = (named(state_of(*pair, some)) for pair in ((lossy, left), (asked, right)))
+                assert_close(found, wanted, self.tolerance, "clients that were heard")
+            for number in (1, 2, 3):
+                lossy.round(number)
+            assert shapes == {name: value.shape for name, value in lossy.server.items()}, "a server's shapes must stay"
+            assert bool(all_scores(lossy, 4).isfinite().all()), "scores must be finite after lost uploads"
+
+    def test_a_round_without_uploads_changes_no_server(self) -> None:
+        for data in self.worlds():
+            simulator = Simulator(self.method, data, dropout=1.0)
+            before = {name: value.clone() for name, value in simulator.server.items()}
+            for number in range(self.rounds):
+                simulator.round(number)
+                if len(simulator.server_side.plan(number).uploads()):
+                    assert_close(simulator.server, before, 0, "the server without uploads")
+                before = {name: value.clone() for name, value in simulator.server.items()}
+            assert bool(all_scores(simulator, self.rounds).isfinite().all()), "scores must be finite without uploads"
+
+    def test_a_client_that_was_away_comes_back(self) -> None:
+        """Its state rests while it is away, and the round in which it returns is as good as any."""
+        for data in self.worlds(participation=1.0):
+            if len(data.clients) < 3:
+                raise SkipTest("there is one client")
+            watched = Watched(self.method)
+            watched.away = data.clients[1:2]
+            simulator = Simulator(watched.as_method, data)
+            simulator.round(0)
+            simulator.round(1)
+            watched.away = data.clients[:0]
+            simulator.round(2)
+            assert bool(all_scores(simulator, 3).isfinite().all()), "scores must be finite when a client comes back"
 
     def test_company_does_not_matter(self) -> None:
         """A client's new state and upload are the same alone, among all, and in any order."""

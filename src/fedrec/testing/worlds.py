@@ -123,3 +123,15 @@ def state_of(simulator: Simulator, members: CohortState, clients: np.ndarray) ->
         {name: value[torch.from_numpy(where)].clone() for name, value in members.state.per_client.items()},
         {name: value[users].clone() for name, value in members.state.per_user.items()},
     )
+
+
+def named(state: State) -> Tensors:
+    """A state's tensors under one name each."""
+    clients = {f"client.{name}": value for name, value in state.per_client.items()}
+    return clients | {f"user.{name}": value for name, value in state.per_user.items()}
+
+
+def lost_in(simulator: Simulator, round: int) -> np.ndarray:
+    """Clients whose uploads are lost in a round."""
+    uploads = simulator.server_side.plan(round).uploads()
+    return np.setdiff1d(uploads, simulator.arriving(uploads, round))

@@ -134,7 +134,7 @@ class FedDAE(Method):
         if self.variant == "released":
             return State()
         kept, clients = {}, len(chunk.clients)
-        width = int(chunk.data.positives.max(initial=0))  # rows of the client with most items
+        width = chunk.data.longest  # rows of the client with most items
         for name, value in (self.initial(world, OWN) | self.initial(world, GATE)).items():
             dtype = torch.bfloat16 if self.half else value.dtype
             if name.endswith(ROWS):

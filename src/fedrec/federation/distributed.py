@@ -1,0 +1,171 @@
+"""Several processes, on one machine or on many, by torch.distributed: `torchrun --nproc-per-node 2 -m fedrec run ...`.
+
+Each process holds the server and a shard of the clients. In a round, partial sums are added up in one all-reduce; what a
+method gathers is sent to all. Sums are then the same in every process, and so is all that the server does with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedrec.federation.client_side import Observed
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Tensors
+from fedrec.federation.group import ALONE, Group
+from fedrec.federation.update import Update
+from fedrec.federation.wire import LARGEST, Ledger
+
+
+def asked_for() -> bool:
+    """Whether this process was started as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Group]:
+    """The processes that were started together, or this one alone. nccl between GPUs, gloo elsewhere."""
+    if not asked_for():
+        yield ALONE
+        return
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        backend = "nccl"
+    dist.init_process_group(backend)
+    try:
+        yield Processes(device)
+    finally:
+        dist.destroy_process_group()
+
+
+class Processes:
+    """The default process group."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.rank, self.size = device, dist.get_rank(), dist.get_world_size()
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def shard(self, data: ClientData) -> ClientData:
+        """A run of clients with about as many interactions as the other processes have."""
+        work = np.cumsum(data.positives + 1)
+        ends = np.searchsorted(work, work[-1] * np.arange(1, self.size) / self.size, side="left")
+        return data.shard(np.split(data.clients, ends)[self.rank])
+
+    def merged(self, update: Update) -> Update:
+        heads = self._everyones(_head(update))
+        gathered: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
+        for name in sorted({name for head in heads for name in head["gathered"]}):
+            gathered[name] = list(self._parts(name, update, heads))
+        totals = self._totals(update.totals, {key: shape for head in heads for key, shape in head["totals"].items()})
+        weights = {key: sum(head["weights"].get(key, 0.0) for head in heads) for key in totals}
+        means = frozenset().union(*(head["means"] for head in heads))
+        clients = [self._sent(update.clients, rank, head["clients"]) for rank, head in enumerate(heads)]
+        return Update(totals, weights, means, gathered, np.unique(np.concatenate(clients)))
+
+    def _totals(self, mine: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+        """All sums as one array, added up over processes."""
+        names = sorted(shapes)
+        sizes = [int(np.prod(shapes[name])) for name in names]
+        flat = torch.zeros(sum(sizes), dtype=torch.float64, device=self.device)
+        parts = dict(zip(names, flat.split(sizes), strict=True))
+        for name, value in mine.items():
+            parts[name].copy_(value.flatten())
+        dist.all_reduce(flat)
+        return {name: part.reshape(shapes[name]) for name, part in parts.items()}
+
+    def _parts(self, name: str, update: Update, heads: Sequence[Mapping[str, Any]]) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """The single uploads of all processes, one process after another."""
+        for rank, head in enumerate(heads):
+            mine = update.gathered.get(name, []) if rank == self.rank else []
+            for k, (shape, dtype) in enumerate(head["gathered"].get(name, [])):
+                clients, value = mine[k] if mine else (None, torch.empty(shape, dtype=dtype, device=self.device))
+                value = value.contiguous()
+                dist.broadcast(value, rank)
+                yield self._sent(clients, rank, shape[0]), value
+
+    def _sent(self, numbers: np.ndarray | None, rank: int, count: int) -> np.ndarray:
+        """Whole numbers of one process, to all."""
+        held = np.zeros(count, dtype=np.int64) if rank != self.rank or numbers is None else np.asarray(numbers)
+        sent = torch.from_numpy(np.ascontiguousarray(held, dtype=np.int64)).to(self.device)
+        if count:
+            dist.broadcast(sent, rank)
+        return sent.cpu().numpy()
+
+    def observed(self, observed: Observed) -> Observed:
+        found = Observed()
+        for total, count in self._everyones((observed.total, observed.count)):
+            found.add({name: (total[name], count[name]) for name in total})
+        return found
+
+    def totals(self, numbers: Sequence[float]) -> list[float]:
+        return [float(value) for value in self.summed(np.asarray(numbers, dtype=np.float64))]
+
+    def summed(self, array: np.ndarray) -> np.ndarray:
+        flat = torch.from_numpy(np.ascontiguousarray(array)).to(self.device, copy=True)
+        dist.all_reduce(flat)
+        return np.asarray(flat.cpu().numpy())
+
+    def any(self, flag: bool) -> bool:
+        return self.totals([float(flag)])[0] > 0
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        found = Ledger(ledger.clients)
+        found.up, found.down, found.uploads = (self.summed(part) for part in (ledger.up, ledger.down, ledger.uploads))
+        for rounds, unprotected in self._everyones((ledger.rounds, ledger.unprotected)):
+            for number, entry in rounds.items():
+                known = found.rounds.setdefault(number, {})
+                for name, value in entry.items():
+                    old = known.get(name, 0)
+                    known[name] = max(old, value) if name.startswith(LARGEST) else old + value
+            for part, size in unprotected.items():
+                found.unprotected[part] = found.unprotected.get(part, 0) + size
+        return found
+
+    def collected(self, tensors: Tensors) -> Tensors:
+        whole: Tensors = {}
+        for name in sorted(tensors):
+            value = tensors[name].contiguous()
+            counts = self._everyones(len(value))
+            if not self.first:
+                if len(value):
+                    dist.send(value, 0)
+                continue
+            room = whole[name] = value.new_empty(sum(counts), *value.shape[1:])
+            for rank, part in enumerate(room.split(counts)):
+                if rank == 0:
+                    part.copy_(value)
+                elif len(part):
+                    dist.recv(part, rank)
+        return whole
+
+    def offset(self, rows: int) -> int:
+        return sum(self._everyones(rows)[: self.rank])
+
+    def _everyones(self, mine: Any) -> list[Any]:
+        """A small value of every process, in all of them."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, mine)
+        return found
+
+
+def _head(update: Update) -> dict[str, Any]:
+    """What the other processes must know of an update before they take it."""
+    return {
+        "totals": {key: tuple(value.shape) for key, value in update.totals.items()},
+        "weights": dict(update.weights),
+        "means": update.means,
+        "gathered": {name: [(tuple(value.shape), value.dtype) for _, value in parts]
+                     for name, parts in update.gathered.items()},
+        "clients": len(update.clients),
+    }  # fmt: skip

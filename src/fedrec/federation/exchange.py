@@ -1,0 +1,256 @@
+"""One exchange between the server and a group of clients: a task goes down, a reply comes up, both as bytes.
+
+A task may carry several steps, so that a round is one exchange: take the answer of the last round, score with it, train
+the next one. What crosses is checked where it arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.client_side import ClientSide, Delivered
+from fedrec.federation.codec import BadMessage, pack, unpack
+from fedrec.federation.contract import Answer, Down, Plan, Tensors, cohorts_of
+from fedrec.federation.schema import Like, Schema, schema_of
+from fedrec.federation.server_side import ServerSide
+from fedrec.federation.update import Update, merged
+
+Figures = tuple[dict[str, float], Tensors]
+"""What a group tells of an evaluation: sums over its users."""
+Evaluate = Callable[[str, Iterator[tuple[np.ndarray, Tensor]]], Figures]
+"""Of a part (valid, test) by the scores of a group's users."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What goes down for one purpose in one round: to some clients of each cohort, in order of their numbers."""
+
+    round: int
+    parts: Sequence[tuple[np.ndarray, Down]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sending: np.ndarray | None = None
+    items: np.ndarray | None = None
+
+    @property
+    def clients(self) -> np.ndarray:
+        return np.sort(np.concatenate([clients for clients, _ in self.parts]))
+
+    def delivered(self, clients: np.ndarray) -> Down:
+        """For some clients of one cohort."""
+        owners, down = next(part for part in self.parts if np.isin(clients[0], part[0]))
+        at = torch.from_numpy(np.searchsorted(owners, clients))
+        return Down(down.shared, {name: value[at] for name, value in down.own.items()})
+
+
+@dataclass(frozen=True)
+class Task:
+    """Steps in the order in which a group takes them."""
+
+    keep: bool = False
+    """What was scored last is the best so far."""
+    restore: bool = False
+    """Go back to the best."""
+    answer: Step | None = None
+    score: Step | None = None
+    train: Step | None = None
+
+    def encode(self) -> bytes:
+        header: dict[str, Any] = {"keep": self.keep, "restore": self.restore}
+        tensors: Tensors = {}
+        for name in STEPS:
+            step: Step | None = getattr(self, name)
+            if step is None:
+                continue
+            header[name] = {"round": step.round, "options": dict(step.options), "parts": len(step.parts)}
+            for label in NUMBERS:
+                if (numbers := getattr(step, label)) is not None:
+                    tensors[f"{name}.{label}"] = torch.from_numpy(np.ascontiguousarray(numbers))
+            for k, (clients, down) in enumerate(step.parts):
+                tensors[f"{name}.{k}.clients"] = torch.from_numpy(np.ascontiguousarray(clients))
+                tensors |= {f"{name}.{k}.shared.{key}": value for key, value in down.shared.items()}
+                tensors |= {f"{name}.{k}.own.{key}": value for key, value in down.own.items()}
+        return pack(header, tensors)
+
+    @staticmethod
+    def decode(message: bytes, device: torch.device) -> Task:
+        header, tensors = unpack(message)
+        try:
+            steps = {name: _step(name, header[name], tensors, device) for name in STEPS if name in header}
+            return Task(bool(header["keep"]), bool(header["restore"]), **steps)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadMessage(f"this is no task of fedrec ({error})") from None
+
+
+STEPS = ("answer", "score", "train")
+NUMBERS = ("sending", "items")
+
+
+def _step(name: str, header: Mapping[str, Any], tensors: Tensors, device: torch.device) -> Step:
+    parts = []
+    for k in range(int(header["parts"])):
+        shared, own = (_under(f"{name}.{k}.{kind}.", tensors, device) for kind in ("shared", "own"))
+        parts.append((tensors[f"{name}.{k}.clients"].numpy(), Down(shared, own)))
+    numbers = {label: tensors[f"{name}.{label}"].numpy() for label in NUMBERS if f"{name}.{label}" in tensors}
+    return Step(int(header["round"]), parts, dict(header["options"]), **numbers)
+
+
+def _under(start: str, tensors: Tensors, device: torch.device) -> Tensors:
+    """Those whose names start so, under the rest of their names."""
+    return {key.removeprefix(start): value.to(device) for key, value in tensors.items() if key.startswith(start)}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a group sends back: its update, and sums of an evaluation where one was asked for."""
+
+    update: Update
+    figures: Figures | None = None
+
+    def encode(self) -> bytes:
+        update, tensors = self.update, {"clients": torch.from_numpy(self.update.clients)}
+        header: dict[str, Any] = {"weights": dict(update.weights), "means": sorted(update.means), "parts": {}}
+        tensors |= {f"total.{key}": value for key, value in update.totals.items()}
+        for name, parts in update.gathered.items():
+            header["parts"][name] = len(parts)
+            for k, (clients, value) in enumerate(parts):
+                tensors[f"gathered.{k}.{name}"], tensors[f"owners.{k}.{name}"] = value, torch.from_numpy(clients)
+        if self.figures is not None:
+            header["figures"] = self.figures[0]
+            tensors |= {f"figures.{name}": value for name, value in self.figures[1].items()}
+        return pack(header, tensors)
+
+    @staticmethod
+    def decode(message: bytes, device: torch.device, limit: int | None = None) -> Reply:
+        header, tensors = unpack(message, limit)
+        try:
+            totals, found = _under("total.", tensors, device), _under("figures.", tensors, torch.device("cpu"))
+            gathered = {
+                name: [(tensors[f"owners.{k}.{name}"].numpy(), tensors[f"gathered.{k}.{name}"].to(device))
+                       for k in range(int(count))]
+                for name, count in header["parts"].items()
+            }  # fmt: skip
+            weights = {str(key): float(value) for key, value in header["weights"].items()}
+            clients = tensors["clients"].numpy()
+            update = Update(totals, weights, frozenset(header["means"]), gathered, clients)
+            return Reply(update, (dict(header["figures"]), found) if "figures" in header else None)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadMessage(f"this is no reply of fedrec ({error})") from None
+
+
+class Node:
+    """A group of clients at the other end of a wire."""
+
+    def __init__(self, side: ClientSide, evaluate: Evaluate | None = None) -> None:
+        self.side, self.evaluate = side, evaluate
+        self.scored: Tensors | None = None  # the state that was scored last
+        self.best: Tensors | None = None
+
+    def handle(self, message: bytes) -> bytes:
+        return self.take(Task.decode(message, self.side.world.device)).encode()
+
+    def take(self, task: Task) -> Reply:
+        if task.keep:
+            self.best, self.scored = self.scored, None
+        if task.restore and self.best is not None:
+            self.side.restore(self.best)
+        if task.answer is not None:
+            hosted = self.side.data.hosted(task.answer.clients)
+            self.side.receive(hosted, task.answer.round, task.answer.delivered)
+        figures = None if task.score is None else self._score(task.score)
+        return Reply(Update() if task.train is None else self._train(task.train), figures)
+
+    def _score(self, step: Step) -> Figures:
+        assert self.evaluate is not None, "this group has nothing to evaluate with"
+        self.scored = {name: value.clone() for name, value in self.side.tensors().items()}
+        items = np.arange(self.side.world.items) if step.items is None else step.items
+        scores = self.side.scores(torch.from_numpy(items).to(self.side.world.device), step.delivered)
+        return self.evaluate(str(step.options["part"]), scores)
+
+    def _train(self, step: Step) -> Update:
+        sending = step.clients if step.sending is None else step.sending
+        planned = int(step.options["planned"])
+        return self.side.train(step.clients, sending, step.round, step.delivered, planned)[0]
+
+
+@dataclass
+class Rejected:
+    """An update that was refused: whose, when and why."""
+
+    group: int
+    round: int
+    reason: str
+
+
+class Coordinator:
+    """The server's end: makes tasks for groups of clients and folds their replies in as they come."""
+
+    def __init__(self, server: ServerSide, groups: list[np.ndarray], like: Like) -> None:
+        """`groups`: the clients of each, ascending."""
+        self.server, self.groups = server, groups
+        self.schema: Schema = schema_of(server, like)
+        self.rejected: list[Rejected] = []
+        self._answer: tuple[Answer, int] | None = None  # that rides on the next task
+        self._plan, self._round, self._update = Plan(np.zeros(0, dtype=np.int64)), -1, Update()
+
+    def begin(self, round: int) -> None:
+        self._plan, self._round, self._update = self.server.plan(round), round, Update()
+
+    def task(self, group: int, part: str | None = None, train: bool = True) -> Task:
+        """For one group: the answer that is due, a score of it for a part, and the training of the round begun."""
+        mine = self.groups[group]
+        answer = self._step_answer(mine) if self._answer is not None else None
+        score = self._step_score(mine, part) if part is not None else None
+        return Task(answer=answer, score=score, train=self._step_train(mine) if train else None)
+
+    def _step_answer(self, mine: np.ndarray) -> Step | None:
+        assert self._answer is not None
+        answer, round = self._answer
+        clients = mine if answer.clients is None else np.intersect1d(mine, answer.clients)
+        return self.step(round, clients, answer.make) if len(clients) else None
+
+    def _step_score(self, mine: np.ndarray, part: str) -> Step:
+        items = torch.arange(self.server.world.items, device=self.server.world.device)
+        step = self.step(self._round, mine, lambda some: self.server.offer(some, self._round, items))
+        return replace(step, options={"part": part})
+
+    def _step_train(self, mine: np.ndarray) -> Step | None:
+        clients = np.intersect1d(mine, self._plan.train)
+        if not len(clients):
+            return None
+        step = self.step(self._round, clients, lambda some: self.server.broadcast(some, self._round))
+        sending = None if self._plan.upload is None else np.intersect1d(mine, self._plan.upload)
+        return replace(step, options={"planned": len(self._plan.uploads())}, sending=sending)
+
+    def step(self, round: int, clients: np.ndarray, make: Delivered) -> Step:
+        """What some clients get, cohort by cohort."""
+        cohorts = cohorts_of(self.server.method, self.server.world)
+        groups = [np.intersect1d(clients, cohort.clients) for cohort in cohorts]
+        parts = [(group, make(group)) for group in groups if len(group)]
+        return Step(round, parts)
+
+    def fold(self, group: int, message: bytes) -> Reply | None:
+        """Take the reply of a group, or refuse it by name. None: refused."""
+        mine = self.groups[group]
+        try:
+            reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
+            self.schema.check(reply.update, np.intersect1d(mine, self._plan.uploads()))
+        except BadMessage as error:
+            self.rejected.append(Rejected(group, self._round, str(error)))
+            return None
+        self._update = merged([self._update, reply.update])
+        return reply
+
+    def end(self) -> None:
+        """Aggregate what arrived; who is answered hears it with the next task."""
+        answer = self.server.aggregate(self._update, self._plan, self._round)
+        self._answer = None if answer is None else (answer, self._round)
+
+    def answered(self) -> None:
+        """The answer has gone out to everybody."""
+        self._answer = None
