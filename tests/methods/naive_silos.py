@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.training.silo_settings import SiloSettings
+from fedrec.training.silo_method import SiloMethod
 from fedrec.training.triples import Triples
 
 
 class Silo(nn.Module):
-    def __init__(self, method: SiloSettings, data: ClientData, number: int, own: bool) -> None:
+    def __init__(self, method: SiloMethod, data: ClientData, number: int, own: bool) -> None:
         super().__init__()
         self.method, self.number, self.chunk = method, number, data.chunk(np.array([number]))
         model = method.trainer.init_model(data.world, number if own else None)
@@ -91,7 +91,7 @@ class Silo(nn.Module):
 
 
 class Federation:
-    def __init__(self, method: SiloSettings, data: ClientData, own: bool = False) -> None:
+    def __init__(self, method: SiloMethod, data: ClientData, own: bool = False) -> None:
         self.method, self.data, self.world = method, data, data.world
         self.block = {int(c): cohort.name for cohort in method.cohorts(data.world) for c in cohort.clients}
         self.silos = [Silo(method.parts[self.block[k]], data, k, own) for k in range(data.world.clients)]

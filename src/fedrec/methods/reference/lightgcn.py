@@ -13,13 +13,13 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, MethodInfo, Reduction, State, World
 from fedrec.federation.ranges import Count
-from fedrec.training.silo_settings import SiloSettings
+from fedrec.training.silo_method import SiloMethod
 from fedrec.training.silo_training import own_models
 from fedrec.training.triple_descent import TripleLoss
 
 
 @dataclass(frozen=True)
-class CentralLightGCN(SiloSettings):
+class CentralLightGCN(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="lightgcn",
         summary="graph convolution on all data in one place",

@@ -47,11 +47,11 @@ from fedrec.methods.silo.similarity import Distance
 from fedrec.methods.silo.table_exchange import KEY, TableExchange
 from fedrec.methods.silo.upload_form import Mode, UploadForm
 from fedrec.models.gfcf import GFCF
-from fedrec.training.silo_settings import SiloSettings, silo_backbones
+from fedrec.training.silo_method import SiloMethod, silo_backbones
 
 
 @dataclass(frozen=True)
-class FedCIA(SiloSettings):
+class FedCIA(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedcia",
         summary="average of item-item similarities, to which each silo aligns its own table",

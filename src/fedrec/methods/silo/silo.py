@@ -26,14 +26,14 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.training.silo_settings import SiloSettings, silo_backbones
+from fedrec.training.silo_method import SiloMethod, silo_backbones
 from fedrec.training.silo_training import own_models
 
 BLOCK = "block"  # on the server: the block of every client
 
 
 @dataclass(frozen=True)
-class SiloLocal(SiloSettings):
+class SiloLocal(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="local",
         summary="no exchange: each silo alone",
@@ -53,7 +53,7 @@ class SiloLocal(SiloSettings):
 
 
 @dataclass(frozen=True)
-class SiloFedAvg(SiloSettings):
+class SiloFedAvg(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedavg",
         summary="interaction-weighted mean of item table and network",

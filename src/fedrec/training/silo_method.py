@@ -31,7 +31,7 @@ silo_backbones = partial(with_defaults, DEFAULTS)
 
 
 @dataclass(frozen=True)
-class SiloSettings(Method):
+class SiloMethod(Method):
     """Defaults are those of FedCIA's released code for matrix factorisation."""
 
     rounds: Count = 500
@@ -131,7 +131,7 @@ class SiloSettings(Method):
         )
 
 
-MODELS: dict[str, Callable[[SiloSettings], Backbone]] = {
+MODELS: dict[str, Callable[[SiloMethod], Backbone]] = {
     "mf": lambda settings: MF(settings.dim),
     "mlp": lambda settings: NCF(settings.dim, hidden=(32,)),
     "lightgcn": lambda settings: LightGCN(settings.dim, settings.layers),
