@@ -23,8 +23,8 @@ from fedrec.data import silos, synthetic
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.mixture.similarity import Descent, LowRank
 from fedrec.methods.silo.fedcia import FedCIA
+from fedrec.methods.silo.similarity import Descent, LowRank
 
 STEPS = 100
 SMALL, LARGE = 1682, 20_000
@@ -59,7 +59,7 @@ def steps(items: int, dim: int, rank: int) -> dict[str, Any]:
     basis = torch.linalg.qr(torch.randn(items, rank))[0]
     target = LowRank(basis, torch.linspace(40.0, 1.0, rank), torch.zeros(1))
     descent = Descent(STEPS, 0.1, 1e-6, "fro_norm", items)
-    default = FedCIA(dim=dim).chosen_mode(World(items=items, clients=SILOS))
+    default = FedCIA(dim=dim).form.mode_in(World(items=items, clients=SILOS))
     seconds = {
         "subspace": _timed(lambda: descent.align_within(table, target)) / STEPS,
         "lowrank": _timed(lambda: Descent(5, 0.1, 1e-6, "fro_norm", items).align(table, target)) / 5,

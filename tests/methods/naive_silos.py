@@ -12,16 +12,16 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.training.silo_training import SiloTraining
+from fedrec.training.silo_method import SiloMethod
 from fedrec.training.triples import Triples
 
 
 class Silo(nn.Module):
-    def __init__(self, method: SiloTraining, data: ClientData, number: int, own: bool) -> None:
+    def __init__(self, method: SiloMethod, data: ClientData, number: int, own: bool) -> None:
         super().__init__()
         self.method, self.number, self.chunk = method, number, data.chunk(np.array([number]))
-        model = method.init_model(data.world, number if own else None)
-        self.users = nn.Parameter(method.init_users(data.world, self.chunk.users))
+        model = method.trainer.init_model(data.world, number if own else None)
+        self.users = nn.Parameter(method.trainer.init_users(data.world, self.chunk.users))
         self.item = nn.Parameter(model.pop("item"))
         self.dense = nn.ParameterDict(model)
         self.rows = torch.from_numpy(self.chunk.matrix().toarray())
@@ -91,7 +91,7 @@ class Silo(nn.Module):
 
 
 class Federation:
-    def __init__(self, method: SiloTraining, data: ClientData, own: bool = False) -> None:
+    def __init__(self, method: SiloMethod, data: ClientData, own: bool = False) -> None:
         self.method, self.data, self.world = method, data, data.world
         self.block = {int(c): cohort.name for cohort in method.cohorts(data.world) for c in cohort.clients}
         self.silos = [Silo(method.parts[self.block[k]], data, k, own) for k in range(data.world.clients)]

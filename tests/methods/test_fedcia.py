@@ -147,23 +147,23 @@ def test_noise():
     method = FedCIA(**MF, noise=0.01)
     chunk = data.chunk(np.arange(3))
     nothing = torch.zeros(3, 40, 40, dtype=torch.float64)
-    draws = torch.stack([method.noised(nothing, chunk, round) for round in range(2)]).flatten(0, 1)
+    draws = torch.stack([method.form.noised(nothing, chunk, round) for round in range(2)]).flatten(0, 1)
     assert float(draws.std()) == pytest.approx(0.01 * 2**0.5, rel=0.05)
     correlation = np.corrcoef(draws.flatten(1).numpy()) - np.eye(6)
     assert np.abs(correlation).max() < 0.1
     assert not torch.equal(draws[0], draws[0].T)
-    even = replace(method, noise_symmetric=True).noised(nothing, chunk, 0)
+    even = replace(method, noise_symmetric=True).form.noised(nothing, chunk, 0)
     assert torch.equal(even, even.mT)
     assert torch.equal(even.triu(), draws[:3].triu())
-    assert method.noise_scale(data.world) == 0.01
-    assert FedCIA().noise_scale(data.world) == 0.001
-    assert FedCIA().noise_scale(World(items=5000, clients=3)) == 0.0
+    assert method.form.noise_scale(data.world) == 0.01
+    assert FedCIA().form.noise_scale(data.world) == 0.001
+    assert FedCIA().form.noise_scale(World(items=5000, clients=3)) == 0.0
 
 
 def test_no_matrix_of_all_items_beyond_four_thousand():
     world = World(items=4001, clients=3)
-    assert FedCIA().chosen_mode(world) == "subspace"
-    assert FedCIA().chosen_mode(World(items=4000, clients=3)) == "dense_gram"
+    assert FedCIA().form.mode_in(world) == "subspace"
+    assert FedCIA().form.mode_in(World(items=4000, clients=3)) == "dense_gram"
     for backbone in ("mf", "gfcf"):
         server = FedCIA(backbone=backbone, dim=4, rank=4).init_server(world)
         assert max(value.numel() for value in server.values()) <= 3 * 4001 * 12

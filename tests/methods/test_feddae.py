@@ -19,7 +19,8 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, Ups, participants
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
-from fedrec.methods.personal.feddae import DECODER, GATE, OWN, SHARED, FedDAE
+from fedrec.methods.personal.autoencoder import DECODER, GATE, OWN, SHARED
+from fedrec.methods.personal.feddae import FedDAE
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 from fedrec.testing import MethodTests, all_scores, assert_close, one_more, run, tiny_world
 
@@ -28,7 +29,7 @@ SMALL = {"dim": 3, "layers": 2, "lr": 0.02, "lr_server": 0.03, "weight_decay": 1
 
 def layers(method: FedDAE, data: ClientData, part: str) -> nn.ModuleList:
     """Linear layers with the method's initial values."""
-    initial, found = method.initial(data.world, part), nn.ModuleList()
+    initial, found = method.network.initial(data.world, part), nn.ModuleList()
     for k in range(len(initial) // 2):
         weight, bias = initial[f"{part}weight{k}"], initial[f"{part}bias{k}"]
         layer = nn.Linear(*weight.shape, dtype=weight.dtype)
@@ -190,14 +191,14 @@ def test_an_item_met_after_training_has_its_initial_rows(variant):
 
 
 def test_sizes_are_the_published_ones():
-    shapes = FedDAE()._shapes(OWN, 1682)
+    shapes = FedDAE().network.shapes(OWN, 1682)
     assert [shapes[f"weight{k}"] for k in range(3)] == [(1682, 768), (768, 512), (512, 512)]
-    shapes = FedDAE()._shapes(DECODER, 1682)
+    shapes = FedDAE().network.shapes(DECODER, 1682)
     assert [shapes[f"weight{k}"] for k in range(3)] == [(256, 512), (512, 768), (768, 1682)]
     small = FedDAE(**FedDAE.info.presets["small"])
-    assert [small._shapes(OWN, 9)[f"weight{k}"] for k in range(2)] == [(9, 64), (64, 64)]
-    assert [small._shapes(DECODER, 9)[f"weight{k}"] for k in range(2)] == [(32, 64), (64, 9)]
-    assert small._shapes(GATE, 9)["weight0"] == (9, 32)
+    assert [small.network.shapes(OWN, 9)[f"weight{k}"] for k in range(2)] == [(9, 64), (64, 64)]
+    assert [small.network.shapes(DECODER, 9)[f"weight{k}"] for k in range(2)] == [(32, 64), (64, 9)]
+    assert small.network.shapes(GATE, 9)["weight0"] == (9, 32)
 
 
 def test_beta_grows_or_is_gone():

@@ -13,7 +13,8 @@ from fedrec.federation.clients import Chunk, ClientData
 from fedrec.methods import GAR, Heater
 from fedrec.methods.cold.gar import generator_loss, recommender_loss
 from fedrec.methods.cold.heater import half, loss_of, mixture, samples, standardised
-from fedrec.methods.cold.pretrained import Pretrained, dropped, positives
+from fedrec.methods.cold.networks import batches, dropped, positives
+from fedrec.methods.cold.pretrained import Pretrained
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, run, tiny_world
 from fedrec.training.samples import negatives
@@ -37,7 +38,7 @@ def linear(w: dict[str, Tensor], name: str) -> nn.Linear:
 
 
 def factors(method: Pretrained, chunk: Chunk) -> tuple[Tensor, Tensor]:
-    state = method._pretrained(chunk)
+    state = method.pretrain(chunk)
     return state.per_user["user"], state.per_client["item"][0]
 
 
@@ -64,7 +65,7 @@ class TestHeater(MethodTests):
 
         for round in range(rounds):
             user, item, label = samples(chunk, round)
-            for number, part in enumerate(self.method.parts(chunk, round, len(user))):
+            for number, part in enumerate(batches(chunk, round, len(user), self.method.batch)):
                 i, own = item[part], made(x[item[part]])
                 as_new = half(fold(stream(world.seed, Purpose.DROPOUT, round), number), part)
                 seen = torch.stack([own[k] if as_new[k] else v[i[k]] for k in range(len(part))])
@@ -104,7 +105,7 @@ class Undropped(MethodTests):
         owner, liked = positives(chunk)
         for round in range(rounds):
             other = negatives(chunk, round)
-            for part in self.method.parts(chunk, round, other.numel()):
+            for part in batches(chunk, round, other.numel(), self.method.batch):
                 at = part // other.shape[1]
                 p, i, j = u[owner[at]], liked[at], other.flatten()[part]
                 for step, module in zip(steps, (towers, g), strict=True):

@@ -15,7 +15,7 @@ from fedrec.federation.simulator import Simulator
 from fedrec.methods import CentralGFCF, CentralLightGCN, FedAvg, Local
 from fedrec.methods.silo.silo import SiloFedAvg, SiloLocal
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
-from fedrec.training.silo_training import TripleDescent
+from fedrec.training.triple_descent import TripleDescent
 from fedrec.training.triples import Triples
 from methods.naive_silos import Federation
 
@@ -112,10 +112,9 @@ def losses(loss, values, weight_decay=0.0, backbone="mf", rows=((0,), (1,))):
     world = tiny_world(items=len(item), per_user=(1,)).world
     data = ClientData.build(world, users, np.concatenate(rows), users=np.arange(len(rows)),
                             client_ptr=np.array([0, len(rows)]), negatives=1)  # fmt: skip
-    method = SiloFedAvg(loss=loss, dim=len(user[0]), weight_decay=weight_decay, backbone=backbone, layers=2)
+    model = SiloFedAvg(loss=loss, dim=len(user[0]), backbone=backbone, layers=2).trainer.model
     leaves = {"user": torch.tensor(user).double(), "item": torch.tensor(item).double()[None]}
-    descent = TripleDescent(method, data.chunk(np.array([0])), leaves["user"], {"item": leaves["item"]},
-                            method.init_memory(world, data.chunk(np.array([0]))))  # fmt: skip
+    descent = TripleDescent(model, data.chunk(np.array([0])), leaves, {}, loss, 0.0, weight_decay)
     batch = next(Triples(data.chunk(np.array([0])), 0).epoch(0, 0, 1))
     batch = type(batch)(torch.tensor([0]), torch.tensor([0]), torch.tensor([other]), torch.tensor([0]),
                         torch.tensor([0]), torch.tensor([1]), 1)  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedrec.methods.mixture.similarity import (
+from fedrec.methods.silo.similarity import (
     Descent,
     LowRank,
     distance,

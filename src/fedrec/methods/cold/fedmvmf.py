@@ -83,8 +83,7 @@ class FedMVMF(Method):
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         x = require_attributes(attributes, self.info.name)
-        table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim)
-        table *= self.init_std
+        table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim, self.init_std)
         factors = attribute_factors(table, x[: world.items], self.ridge, self.attribute_weight)
         moments = {name: torch.zeros_like(table) for name in ("first", "second")}
         return {"item": table, "attributes": x, "factors": factors, **moments}

@@ -12,6 +12,7 @@ plus `l2` times the squares of the matrices that step. Published runs stop after
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import torch
@@ -21,13 +22,15 @@ from torch.nn import functional as F
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import MethodInfo, Tensors
 from fedrec.federation.ranges import Count, Interval
-from fedrec.methods.cold.pretrained import Pretrained, affine, batch_norm, dropped, positives
+from fedrec.methods.cold.networks import affine, batch_norm, batches, dropped, leaves_of, positives
+from fedrec.methods.cold.pretrained import Pretrained
 from fedrec.random import Purpose, fold, stream
 from fedrec.training.optimisers import adam_step
 from fedrec.training.samples import negatives
 
 MOMENTS = ("first.", "second.")
 SIDES = ("user", "item")
+NORMS = ("generator.norm", *(f"{side}.{place}" for side in SIDES for place in ("first", "second")))
 GENERATOR, RECOMMENDER = ("generator",), SIDES  # how the names of their weights begin
 
 
@@ -60,7 +63,6 @@ class GAR(Pretrained):
         paper="Chen et al., SIGIR 2022",
         centralised=True,
     )
-    memory: ClassVar[tuple[str, ...]] = MOMENTS
 
     rounds: Count = 1000
     alpha: Annotated[float, Interval("[0, 1]")] = 0.05  # the generator: weight of being near, against being preferred
@@ -71,6 +73,35 @@ class GAR(Pretrained):
     drop_recommender: Annotated[float, Interval("[0, 1)")] = 0.5
     l2: float = 1e-3
 
+    @cached_property
+    def network(self) -> Adversaries:
+        return Adversaries(
+            dim=self.dim,
+            lr=self.lr,
+            alpha=self.alpha,
+            beta=self.beta,
+            drop_generator=self.drop_generator,
+            drop_recommender=self.drop_recommender,
+            l2=self.l2,
+            batch=self.batch,
+        )
+
+
+@dataclass(frozen=True)
+class Adversaries:
+    """Generator and recommender, each with an Adam of its own."""
+
+    dim: int
+    lr: float
+    alpha: float
+    beta: float
+    drop_generator: float
+    drop_recommender: float
+    l2: float
+    batch: int
+    memory = MOMENTS
+    norms = NORMS
+
     def layers(self, width: int) -> dict[str, tuple[int, ...]]:
         d = self.dim
         shapes: dict[str, tuple[int, ...]] = {"generator1": (d, width), "generator1_bias": (d,)}
@@ -78,15 +109,15 @@ class GAR(Pretrained):
             shapes |= {layer: (d, d), layer + "_bias": (d,)}
         return shapes
 
-    def norms(self) -> tuple[str, ...]:
-        return ("generator.norm", *(f"{side}.{place}" for side in SIDES for place in ("first", "second")))
+    def given(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        return user, item
 
     def epoch(self, chunk: Chunk, round: int, w: Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
         owner, liked = positives(chunk)
         other, slots = negatives(chunk, round).flatten(), chunk.data.negatives
-        count = len(other) - int(len(other) % self.batch == 1)  # see `parts`
+        count = len(other) - int(len(other) % self.batch == 1)  # see `batches`
         steps, total = -(-count // self.batch), 0.0
-        for number, part in enumerate(self.parts(chunk, round, len(other))):
+        for number, part in enumerate(batches(chunk, round, len(other), self.batch)):
             key = fold(stream(chunk.world.seed, Purpose.DROPOUT, round), number)
             at, step = part // slots, round * steps + number + 1
             i, j = liked[at], other[part]
@@ -97,7 +128,7 @@ class GAR(Pretrained):
 
     def _step(self, w: Tensors, who: tuple[str, ...], batch: Batch, step: int) -> float:
         """One step of Adam on the weights of one of the two players."""
-        leaves = {name: value for name, value in self.trained(w).items() if name.startswith(who)}
+        leaves = {name: value for name, value in leaves_of(w, self.memory).items() if name.startswith(who)}
         play = self.recommender if who is RECOMMENDER else self.generator
         loss = play(w | leaves, batch)
         for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):

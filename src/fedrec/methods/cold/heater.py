@@ -12,6 +12,7 @@ all items that can be trained on, a user's own among them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import MethodInfo, Tensors
 from fedrec.federation.ranges import Interval
-from fedrec.methods.cold.pretrained import Pretrained, affine, batch_norm, positives
+from fedrec.methods.cold.networks import affine, batch_norm, batches, leaves_of, positives
+from fedrec.methods.cold.pretrained import Pretrained
 from fedrec.random import Purpose, below, fold, fold_tensor, stream
 
 EXPERTS = 5
@@ -62,13 +64,39 @@ class Heater(Pretrained):
         paper="Zhu et al., SIGIR 2020",
         centralised=True,
     )
-    memory: ClassVar[tuple[str, ...]] = (VELOCITY,)
 
     lr: float = 0.005
     decay: Annotated[float, Interval("(0, 1]")] = 0.8  # the rate is multiplied by this every 10 rounds
     momentum: Annotated[float, Interval("[0, 1)")] = 0.9
     closeness: float = 1e-4
     l2: float = 1e-4
+
+    @cached_property
+    def network(self) -> Experts:
+        return Experts(
+            dim=self.dim,
+            lr=self.lr,
+            decay=self.decay,
+            momentum=self.momentum,
+            closeness=self.closeness,
+            l2=self.l2,
+            batch=self.batch,
+        )
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixture and both towers, trained by gradient descent with momentum."""
+
+    dim: int
+    lr: float
+    decay: float
+    momentum: float
+    closeness: float
+    l2: float
+    batch: int
+    memory = (VELOCITY,)
+    norms = ("user.norm", "item.norm")
 
     def layers(self, width: int) -> dict[str, tuple[int, ...]]:
         d = self.dim
@@ -78,9 +106,6 @@ class Heater(Pretrained):
             shapes |= {layer: (d, d), layer + "_bias": (d,)}
         return shapes
 
-    def norms(self) -> tuple[str, ...]:
-        return "user.norm", "item.norm"
-
     def given(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         return standardised(user, 5.0), standardised(item, 1.0)
 
@@ -88,9 +113,9 @@ class Heater(Pretrained):
         owner, target, label = samples(chunk, round)
         rate = self.lr * self.decay ** (round // 10)
         halves, total = stream(chunk.world.seed, Purpose.DROPOUT, round), 0.0
-        for number, part in enumerate(self.parts(chunk, round, len(owner))):
+        for number, part in enumerate(batches(chunk, round, len(owner), self.batch)):
             i = target[part]
-            leaves = self.trained(w)
+            leaves = leaves_of(w, self.memory)
             loss = loss_of(w | leaves, user[owner[part]], item[i], attributes[i], half(fold(halves, number), part),
                            label[part], self.closeness, self.l2)  # fmt: skip
             for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):

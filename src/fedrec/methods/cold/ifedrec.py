@@ -9,7 +9,7 @@ linear scorer, which steps before the table does).
 The table's rate is lr * items * rate_scale, because a row's gradient comes from few clients and is divided by all in
 the mean. Every step then goes the share pull = 2 * rate * align / (items * dim) of the way to r: from 2 on rows swing
 farther and farther. At such rates a step overshoots, and what bounds the released code is its single-precision sigmoid,
-which has no gradient there: `saturate=released` (`federation/losses.py`). The gradient of the logits explodes instead.
+which has no gradient there: `saturate=released` (`training/losses.py`). The gradient of the logits explodes instead.
 A short last batch moves rows as far as a full one on much less evidence, so it is left out by default.
 """
 
@@ -54,7 +54,8 @@ from fedrec.training.initial import DENSE, ITEM, USER, fan_in_uniform, initial_k
 from fedrec.training.losses import Saturate
 from fedrec.training.optimisers import adam_step
 
-MOMENTS = ("first", "second")
+NETWORK = ("weight", "bias")  # of the layer on attributes
+MOMENTS = ("first", "second")  # what Adam remembers of each, as first_weight
 STABLE = 2.0  # the pull at which untouched rows begin to swing farther and farther
 
 
@@ -166,11 +167,11 @@ class IFedRec(Method):
 
     def _fit(self, server: Tensors, round: int) -> Tensors:
         """Eq. 6: the attribute network moves towards the mean table, full batch."""
-        server = server | {name: server[name].clone() for name in server if name.split("_")[-1] in ("weight", "bias")}
+        server = server | {name: value.clone() for name, value in server.items() if name.endswith(NETWORK)}
         x = server["attributes"][: len(server["item"])]
         for epoch in range(self.server_epochs):
             _, *gradients = meta_gradients(x, server["item"], server["weight"], server["bias"])
-            for name, gradient in zip(("weight", "bias"), gradients, strict=True):
+            for name, gradient in zip(NETWORK, gradients, strict=True):
                 first, second = (server[f"{moment}_{name}"] for moment in MOMENTS)
                 step = round * self.server_epochs + epoch + 1
                 server[name] -= adam_step(gradient, first, second, step, self.lr_server)

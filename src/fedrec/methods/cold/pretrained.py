@@ -8,48 +8,29 @@ attributes alone, those of training too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, Mean, Method, Reduction, State, Tensors, Ups, World
 from fedrec.federation.ranges import Count, Positive
 from fedrec.methods.cold.content import require_attributes, scored_once, with_attributes
-from fedrec.methods.silo.silo import SiloLocal
-from fedrec.random import Purpose, fold_tensor, permute, signed, stream, uniform
+from fedrec.methods.cold.networks import Network
+from fedrec.models import MF
 from fedrec.training.initial import DENSE, fan_in_uniform, initial_key
+from fedrec.training.silo_training import SiloTrainer, own_models
 
-SEEN = (".mean", ".variance")  # of a batch norm: running figures, not trained
 GIVEN = ("attributes", "warm")  # of the server: never trained
-
-
-def batch_norm(x: Tensor, w: Tensors, name: str, training: bool, remember: bool = True) -> Tensor:
-    """By the batch in training, which moves the running figures a tenth of the way; else by these."""
-    seen = [w[name + ending] for ending in SEEN] if remember or not training else [None, None]
-    return F.batch_norm(x, seen[0], seen[1], w[name + ".scale"], w[name + ".shift"], training, 0.1)
-
-
-def affine(x: Tensor, w: Tensors, name: str) -> Tensor:
-    return F.linear(x, w[name], w[name + "_bias"])
-
-
-def dropped(x: Tensor, part: float, key: int) -> Tensor:
-    """A part of the entries gone, the others larger by as much."""
-    draws = uniform(fold_tensor(key, torch.arange(x.numel(), device=x.device)), x.dtype).reshape(x.shape)
-    return x * (draws >= part) / (1 - part)
 
 
 @dataclass(frozen=True)
 class Pretrained(Method):
-    centralised: ClassVar[bool] = True
-    memory: ClassVar[tuple[str, ...]] = ()  # what the optimiser remembers of every weight
+    """The parts of the contract, around a `network` that the method has."""
 
     dim: Count = 200
     pretrain_epochs: int = 50
@@ -69,65 +50,50 @@ class Pretrained(Method):
                 f"batch={self.batch} does not fit {self.info.name}: a batch norm needs at least 2 samples"
             )
 
-    # -- what a network says of itself --
+    @cached_property
+    def network(self) -> Network:
+        raise NotImplementedError(f"{type(self).__name__} has no network")
 
-    def layers(self, width: int) -> dict[str, tuple[int, ...]]:
-        """Its weights, each with the bias that follows, for attributes of this width."""
-        raise NotImplementedError
-
-    def norms(self) -> tuple[str, ...]:
-        """Its batch norms, all of `dim` columns."""
-        raise NotImplementedError
-
-    def given(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-        """The factors as the network sees them."""
-        return user, item
-
-    def epoch(self, chunk: Chunk, round: int, w: Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
-        """One epoch, in place."""
-        raise NotImplementedError
-
-    def vectors(self, w: Tensors, user: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
-        """What users and items with these attributes are scored by: an inner product."""
-        raise NotImplementedError
-
-    # -- the parts of the contract --
-
-    def factorisation(self) -> SiloLocal:
-        return SiloLocal(backbone="mf", dim=self.dim, loss="bpr", lr=self.pretrain_lr, resample=True, batch=4096,
-                         weight_decay=self.pretrain_decay)  # fmt: skip
+    @cached_property
+    def factorisation(self) -> SiloTrainer:
+        return SiloTrainer(MF(self.dim), "bpr", self.pretrain_lr, self.pretrain_decay, batch=4096, resample=True)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        x = require_attributes(attributes, self.info.name)
-        w = fan_in_uniform(world, initial_key(world, DENSE), self.layers(x.shape[1]))
+        x, network = require_attributes(attributes, self.info.name), self.network
+        w = fan_in_uniform(world, initial_key(world, DENSE), network.layers(x.shape[1]))
         one, zero = (torch.full((self.dim,), float(v), dtype=world.dtype, device=world.device) for v in (1, 0))
-        for norm in self.norms():
+        for norm in network.norms:
             w |= {norm + ".scale": one, norm + ".shift": zero}
-        remembered = {mark + name: torch.zeros_like(value) for name, value in w.items() for mark in self.memory}
-        for norm in self.norms():
+        remembered = {mark + name: torch.zeros_like(value) for name, value in w.items() for mark in network.memory}
+        for norm in network.norms:
             w |= {norm + ".mean": zero, norm + ".variance": one}
         return {"attributes": x, "warm": torch.tensor(world.items), **w, **remembered}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        start = self.factorisation().init_clients(world, chunk)
+        start = self._factors(world, chunk)
         return State({"item": start.per_client["item"]}, {"user": start.per_user["user"]})
+
+    def _factors(self, world: World, chunk: Chunk) -> State:
+        """Where the factorisation starts."""
+        return self.factorisation.start(world, chunk, own_models(self.factorisation, world, chunk.clients))
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared=server | {"attributes": server["attributes"][: int(server["warm"])]})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         if round == 0:
-            state = self._pretrained(chunk)
+            state = self.pretrain(chunk)
         w = {name: value.clone() for name, value in down.shared.items() if name not in GIVEN}
-        self.epoch(chunk, round, w, state.per_user["user"], state.per_client["item"][0], down.shared["attributes"])
+        user, item = state.per_user["user"], state.per_client["item"][0]
+        self.network.epoch(chunk, round, w, user, item, down.shared["attributes"])
         return state, {name: Mean(value.unsqueeze(0)) for name, value in w.items()}
 
-    def _pretrained(self, chunk: Chunk) -> State:
-        mf = self.factorisation()
-        state = mf.init_clients(chunk.world, chunk)
+    def pretrain(self, chunk: Chunk) -> State:
+        """The factors, as the network sees them."""
+        state = self._factors(chunk.world, chunk)
         for epoch in range(self.pretrain_epochs):
-            state, _ = mf.local(state, Down(), chunk, epoch)
-        user, item = self.given(state.per_user["user"], state.per_client["item"][0])
+            state = self.factorisation.train(state, chunk, epoch)
+        user, item = self.network.given(state.per_user["user"], state.per_client["item"][0])
         return State({"item": item.unsqueeze(0)}, {"user": user})
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
@@ -141,30 +107,9 @@ class Pretrained(Method):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         distinct, which = scored_once(down.shared["attributes"])
-        user, item = self.vectors(down.shared, state.per_user["user"], distinct)
+        user, item = self.network.vectors(down.shared, state.per_user["user"], distinct)
         return (user @ item.T)[:, which]
 
     def footprint(self, world: World) -> Footprint:
         client = 4096 + 8 * world.items * self.dim * world.dtype.itemsize
         return replace(super().footprint(world), client=client, sample=200)
-
-    # -- for subclasses --
-
-    def trained(self, w: Tensors) -> Tensors:
-        """The weights as leaves; what batch norms have seen and optimisers remember is left out."""
-        names = [name for name in w if not name.endswith(SEEN) and not name.startswith(self.memory)]
-        return {name: w[name].detach().requires_grad_() for name in names}
-
-    def parts(self, chunk: Chunk, round: int, count: int) -> Iterator[Tensor]:
-        """The samples of an epoch in random order, batch by batch; a last one alone has no variance and is left out."""
-        device = chunk.world.device
-        key = torch.tensor([signed(stream(chunk.world.seed, Purpose.ORDER, round))], device=device)
-        place = torch.arange(count, device=device)
-        order = permute(key, torch.tensor([count], device=device), place, torch.zeros_like(place))
-        yield from (part for part in order.split(self.batch) if len(part) > 1)
-
-
-def positives(chunk: Chunk) -> tuple[Tensor, Tensor]:
-    """Users (places in the chunk) and items of all interactions."""
-    users = torch.arange(len(chunk.places), device=chunk.world.device)
-    return torch.repeat_interleave(users, chunk.tensor(chunk.user_ptr).diff()), chunk.tensor(chunk.items)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -43,14 +43,9 @@ from fedrec.federation.contract import (
     replicate,
 )
 from fedrec.federation.ranges import MOST, Count, Interval
-from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
-from fedrec.training.initial import fan_in_uniform, initial_key
+from fedrec.methods.personal.autoencoder import DECODER, GATE, OWN, PARTS, ROWED, ROWS, SHARED, Autoencoder, Inputs
+from fedrec.training.optimisers import adam_step, fused_adam
 
-OWN, SHARED, GATE, DECODER = "own.", "shared.", "gate.", "decoder."
-PARTS = (OWN, SHARED, GATE, DECODER)  # each with its own stream of initial values
-SITES = {OWN: 0, SHARED: 1, GATE: 2}  # streams of dropout and noise
-ROWS = "weight0"  # of encoders and gate: what a client trains of it are the rows of its items
-ROWED = (OWN + ROWS, SHARED + ROWS, GATE + ROWS)
 FIRST, SECOND, STEPS = "first.", "second.", "steps"  # of the server's Adam; it is not sent
 GRADIENT = "gradient."
 
@@ -90,7 +85,7 @@ class FedDAE(Method):
     def disclosure(self) -> Disclosure:
         if self.variant == "released":
             return Disclosure()
-        return Disclosure(private=tuple(part + name for part in (OWN, GATE) for name in self._shapes(part, 1)))
+        return Disclosure(private=tuple(part + name for part in (OWN, GATE) for name in self.network.shapes(part, 1)))
 
     def sent(self) -> tuple[str, ...]:
         """The parts that the server trains."""
@@ -102,29 +97,14 @@ class FedDAE(Method):
             return self.beta if round == 0 else 0.0
         return self.beta * min(self.anneal_cap, math.tanh(round / 10))
 
+    @cached_property
+    def network(self) -> Autoencoder:
+        return Autoencoder(self.dim, self.layers, self.dropout)
+
     # -- start --
 
-    def _shapes(self, part: str, items: int) -> dict[str, tuple[int, ...]]:
-        """Weights [in, out] and biases: encoders m - 3d - 2d - 2d (mean, variance), decoder d - 2d - 3d - m."""
-        hidden = [self.dim * k for k in range(self.layers, 1, -1)]
-        sizes = {
-            OWN: [items, *hidden, 2 * self.dim],
-            SHARED: [items, *hidden, 2 * self.dim],
-            GATE: [items, self.dim, 2],
-            DECODER: [self.dim, *hidden[::-1], items],
-        }[part]
-        shapes: dict[str, tuple[int, ...]] = {}
-        for layer, (fan_in, out) in enumerate(pairwise(sizes)):
-            shapes |= {f"weight{layer}": (fan_in, out), f"bias{layer}": (out,)}
-        return shapes
-
-    def initial(self, world: World, part: str) -> Tensors:
-        """Uniform within 1 / sqrt(fan-in)."""
-        key, shapes = initial_key(world, PARTS.index(part)), self._shapes(part, world.items)
-        return {part + name: value for name, value in fan_in_uniform(world, key, shapes, axis=0).items()}
-
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        sent = {name: value for part in self.sent() for name, value in self.initial(world, part).items()}
+        sent = {name: value for part in self.sent() for name, value in self.network.initial(world, part).items()}
         moments = {mark + name: torch.zeros_like(value) for mark in (FIRST, SECOND) for name, value in sent.items()}
         return sent | moments | {STEPS: torch.zeros((), dtype=torch.float64)}
 
@@ -135,7 +115,7 @@ class FedDAE(Method):
             return State()
         kept, clients = {}, len(chunk.clients)
         width = chunk.data.longest  # rows of the client with most items
-        for name, value in (self.initial(world, OWN) | self.initial(world, GATE)).items():
+        for name, value in (self.network.initial(world, OWN) | self.network.initial(world, GATE)).items():
             dtype = torch.bfloat16 if self.half else value.dtype
             if name.endswith(ROWS):
                 kept[name] = torch.zeros(clients, width, value.shape[1], dtype=dtype, device=value.device)
@@ -161,7 +141,7 @@ class FedDAE(Method):
     def _own(self, state: State, chunk: Chunk) -> Tensors:
         """What clients train alone: first layers as the rows of all their items, one client after another."""
         if self.variant == "released":
-            return _rows_and_copies(self.initial(chunk.world, GATE), chunk)
+            return _rows_and_copies(self.network.initial(chunk.world, GATE), chunk)
         held = {}
         for name, value in state.per_client.items():
             mine = value[_filled(chunk, value.shape[1])] if name.endswith(ROWS) else value
@@ -194,72 +174,29 @@ class FedDAE(Method):
         """A step of Adam on what moves, by the loss with what is fixed, once for each turn of the caller's loop."""
         view, beta = Inputs(chunk), self.strength(round)
         leaves = [value.requires_grad_() for value in moving.values()]
-        steps = torch.optim.Adam(leaves, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        steps = fused_adam(leaves, self.lr, self.weight_decay)
         for epoch in range(self.epochs):
-            loss = self._loss(moving | view.gathered(fixed), view, beta, (round, epoch))
+            loss = self.network.loss(moving | view.gathered(fixed), view, beta, (round, epoch))
             loss.sum().backward()
             chunk.observe("loss", float(loss.detach().sum()), len(loss))
             steps.step()
             yield
 
-    def _loss(self, weights: Tensors, view: Inputs, beta: float, when: tuple[int, int]) -> Tensor:
-        """Of every client."""
-        gate = self._gate(weights, view, when)
-        (mu_own, log_own), (mu_shared, log_shared) = (self._encode(weights, part, view, when) for part in (OWN, SHARED))
-        z_own = mu_own + (log_own / 2).exp() * view.noise(OWN, when, self.dim)
-        z_shared = mu_shared + (log_shared / 2).exp() * view.noise(SHARED, when, self.dim)
-        scores = self._decode(weights, gate[:, :1] * z_own + gate[:, 1:] * z_shared).log_softmax(1)
-        loss = -view.summed(scores[view.owner, view.item, None]).squeeze(1)
-        if beta == 0:
-            return loss
-        mean = gate[:, :1] * mu_own + gate[:, 1:] * mu_shared
-        variance = gate[:, :1].square() * log_own.exp() + gate[:, 1:].square() * log_shared.exp()
-        return loss - beta / 2 * (1 + variance.log() - mean.square() - variance).sum(1)
-
-    def _encode(self, weights: Tensors, part: str, view: Inputs, when: tuple[int, int] | None) -> tuple[Tensor, Tensor]:
-        """Mean and logarithm of the variance; `when` (round, epoch) is None at inference, without dropout."""
-        value = view.value if when is None else view.value * view.kept(part, when, view.owner, view.item, self.dropout)
-        hidden = view.first(weights, part, value)
-        for layer in range(1, self.layers):
-            hidden = _layer(weights, part, layer, hidden.tanh())
-        mean, log_variance = hidden.split(self.dim, 1)
-        return mean, log_variance
-
-    def _gate(self, weights: Tensors, view: Inputs, when: tuple[int, int] | None) -> Tensor:
-        hidden = view.first(weights, GATE, torch.ones_like(view.value)).relu()
-        if when is not None:
-            clients, units = torch.arange(len(hidden))[:, None], torch.arange(hidden.shape[1])[None]
-            place = (clients.to(hidden.device), units.to(hidden.device))
-            hidden = hidden * view.kept(GATE, when, *place, self.dropout)
-        return _layer(weights, GATE, 1, hidden).softmax(1)
-
-    def _decode(self, weights: Tensors, z: Tensor) -> Tensor:
-        hidden = _layer(weights, DECODER, 0, z)
-        for layer in range(1, self.layers):
-            hidden = _layer(weights, DECODER, layer, hidden.tanh())
-        return hidden
-
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         """Adam on the mean gradient."""
-        new, steps = dict(server), float(server[STEPS]) + 1
         if not len(ups.clients):
             return server
-        new[STEPS] = server[STEPS] + 1
+        new = {name: value.clone() for name, value in server.items()}
+        new[STEPS] += 1
         for name in [name for name in server if GRADIENT + name in ups]:
-            gradient = ups[GRADIENT + name]
-            first = new[FIRST + name] = 0.9 * server[FIRST + name] + 0.1 * gradient
-            second = new[SECOND + name] = 0.999 * server[SECOND + name] + 0.001 * gradient.square()
-            size = (second / (1 - 0.999**steps)).sqrt() + 1e-8
-            new[name] = server[name] - self.lr_server / (1 - 0.9**steps) * first / size
+            moments = new[FIRST + name], new[SECOND + name]
+            new[name] -= adam_step(ups[GRADIENT + name], *moments, int(new[STEPS]), self.lr_server)
         return new
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        """With the means, without dropout."""
         view = Inputs(chunk)
         weights = self._in_context(self._own(state, chunk), chunk) | view.gathered(down.shared)
-        gate = self._gate(weights, view, None)
-        own, shared = (self._encode(weights, part, view, None)[0] for part in (OWN, SHARED))
-        return self._decode(weights, gate[:, :1] * own + gate[:, 1:] * shared)[:, items]
+        return self.network.scores(weights, view)[:, items]
 
     def _in_context(self, own: Tensors, chunk: Chunk) -> Tensors:
         """First layers in the rows of the histories to answer from: those of items never trained on are initial."""
@@ -268,82 +205,31 @@ class FedDAE(Method):
         met, trained = (_keys(chunk, some) for some in (chunk.context, chunk.data.trained.take(chunk.places)))
         at, item = chunk.tensor(np.searchsorted(met, trained)), chunk.tensor(met % chunk.world.items)
         first = {}
-        for name, value in (self.initial(chunk.world, OWN) | self.initial(chunk.world, GATE)).items():
+        for name, value in (self.network.initial(chunk.world, OWN) | self.network.initial(chunk.world, GATE)).items():
             if name.endswith(ROWS) and name in own:
                 first[name] = value[item].index_copy(0, at, own[name])
         return own | first
 
-    # -- memory --
-
-    def _entries(self, *parts: str, items: int) -> int:
-        return sum(math.prod(shape) for part in parts for shape in self._shapes(part, items).values())
-
     def footprint(self, world: World) -> Footprint:
-        size, own = world.dtype.itemsize, self._entries(OWN, GATE, items=0)
+        size, own = world.dtype.itemsize, self.network.entries(OWN, GATE, items=0)
         # own weights, gradient, two moments; what is sent, and its gradient, per client where stages act on it
         if self.variant == "released":
-            client = 6 * self._entries(*PARTS, items=world.items)
+            client = 6 * self.network.entries(*PARTS, items=world.items)
         else:
-            client = 6 * own + 2 * self._entries(SHARED, DECODER, items=world.items)
+            client = 6 * own + 2 * self.network.entries(SHARED, DECODER, items=world.items)
         rows = world.items // 4 * (self.layers + 1) * self.dim
         return Footprint(
             client=4096 + client * size,
-            sample=2
-            * (self.layers + 1)
-            * self.dim
-            * size,  # counted for each of five samples per item: there are only items
+            # counted for each of five samples per item: there are only items
+            sample=2 * (self.layers + 1) * self.dim * size,
             score=super().footprint(world).score + (own + rows) * size,
         )
-
-
-class Inputs:
-    """The rows x_u of a chunk's clients, as (owner, item) of every one in them, and the draws that belong to them."""
-
-    def __init__(self, chunk: Chunk) -> None:
-        self.world, self.count = chunk.world, len(chunk.clients)
-        self.client = chunk.tensor(chunk.clients)
-        length = chunk.tensor(chunk.context.ptr).diff()  # each client has one user
-        self.owner = torch.repeat_interleave(torch.arange(self.count, device=length.device), length)
-        self.item = chunk.tensor(chunk.context.by_item())
-        self.value = length.to(chunk.world.dtype).rsqrt()[self.owner]  # x / |x|
-
-    def summed(self, rows: Tensor) -> Tensor:
-        """One row per (owner, item) to one per client."""
-        return rows.new_zeros(self.count, rows.shape[1]).index_add(0, self.owner, rows)
-
-    def gathered(self, weights: Tensors) -> Tensors:
-        """The same, first layers as the rows of all clients' items."""
-        first = {name: weights[name] for name in ROWED if name in weights}
-        rows = {name: table[self.item] if table.dim() == 2 else table[self.owner, self.item]
-                for name, table in first.items()}  # fmt: skip
-        return weights | rows
-
-    def first(self, weights: Tensors, part: str, value: Tensor) -> Tensor:
-        """The first layer on an input with these entries."""
-        return self.summed(weights[part + ROWS] * value[:, None]) + weights[part + "bias0"]
-
-    def kept(self, part: str, when: tuple[int, int], owner: Tensor, position: Tensor, dropout: float) -> Tensor:
-        """0 where dropout strikes, else the factor that keeps the expectation."""
-        key = fold_tensor(stream(self.world.seed, Purpose.DROPOUT, *when, SITES[part]), self.client)
-        draws = uniform(fold_tensor(key[owner], position), self.world.dtype)
-        return (draws >= dropout).to(self.world.dtype) / (1 - dropout)
-
-    def noise(self, part: str, when: tuple[int, int], width: int) -> Tensor:
-        key = fold_tensor(stream(self.world.seed, Purpose.NOISE, *when, SITES[part]), self.client)
-        return normal(key[:, None], torch.arange(width, device=key.device)[None], self.world.dtype)
 
 
 def _keys(chunk: Chunk, history: Histories) -> np.ndarray:
     """Every (client, item) of some histories as one number, ascending."""
     owner = np.repeat(np.arange(len(chunk.clients)), np.diff(history.ptr))
     return np.asarray(owner * chunk.world.items + history.by_item())
-
-
-def _layer(weights: Tensors, part: str, layer: int, hidden: Tensor) -> Tensor:
-    """x W + b, with weights common to all clients or one per client."""
-    weight, bias = weights[f"{part}weight{layer}"], weights[f"{part}bias{layer}"]
-    through = hidden @ weight if weight.dim() == 2 else torch.bmm(hidden.unsqueeze(1), weight).squeeze(1)
-    return through + bias
 
 
 def _rows_and_copies(common: Tensors, chunk: Chunk) -> Tensors:

@@ -8,14 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedrec.federation.contract import MethodInfo
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Down, MethodInfo, Reduction, State, World
 from fedrec.federation.ranges import Count
-from fedrec.methods.silo.silo import SiloLocal
-from fedrec.training.silo_training import TripleLoss
+from fedrec.training.silo_method import SiloMethod
+from fedrec.training.silo_training import own_models
+from fedrec.training.triple_descent import TripleLoss
 
 
 @dataclass(frozen=True)
-class CentralLightGCN(SiloLocal):
+class CentralLightGCN(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="lightgcn",
         summary="graph convolution on all data in one place",
@@ -33,3 +37,13 @@ class CentralLightGCN(SiloLocal):
     batch: Count = 2048
     loss: TripleLoss = "bpr"
     resample: bool = True
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        trainer = self.part(chunk).trainer
+        return trainer.start(world, chunk, own_models(trainer, world, chunk.clients))
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        return self.part(chunk).trainer.train(state, chunk, round), {}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.part(chunk).trainer.scores(state, chunk, items)

@@ -26,13 +26,14 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.training.silo_training import SiloTraining, own_models, silo_backbones
+from fedrec.training.silo_method import SiloMethod, silo_backbones
+from fedrec.training.silo_training import own_models
 
 BLOCK = "block"  # on the server: the block of every client
 
 
 @dataclass(frozen=True)
-class SiloLocal(SiloTraining):
+class SiloLocal(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="local",
         summary="no exchange: each silo alone",
@@ -40,28 +41,19 @@ class SiloLocal(SiloTraining):
         presets={"silo": {}},
     )
 
-    @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure()
-
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        me = self.part(chunk)
-        memory = me.init_memory(world, chunk)
-        own = own_models(me, world, chunk.clients)
-        return State(own | memory.per_client, {"user": me.init_users(world, chunk.users)} | memory.per_user)
+        trainer = self.part(chunk).trainer
+        return trainer.start(world, chunk, own_models(trainer, world, chunk.clients))
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        me = self.part(chunk)
-        kept, model = me.train(state, me.model_of(state), chunk, round)
-        return State(kept.per_client | model, kept.per_user), {}
+        return self.part(chunk).trainer.train(state, chunk, round), {}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        me = self.part(chunk)
-        return me.model_scores(state.per_user["user"], me.model_of(state), chunk, items)
+        return self.part(chunk).trainer.scores(state, chunk, items)
 
 
 @dataclass(frozen=True)
-class SiloFedAvg(SiloTraining):
+class SiloFedAvg(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedavg",
         summary="interaction-weighted mean of item table and network",
@@ -77,18 +69,16 @@ class SiloFedAvg(SiloTraining):
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         """One model; with several blocks one for each, under `name@block`."""
         if not self.blocks:
-            return self.init_model(world)
+            return self.trainer.init_model(world)
         server: Tensors = {}
         for cohort in self.cohorts(world):
-            model = self.parts[cohort.name].init_model(world)
+            model = self.parts[cohort.name].trainer.init_model(world)
             server |= {f"{name}@{cohort.name}": value for name, value in model.items()}
         sizes = torch.tensor([len(cohort.clients) for cohort in self.cohorts(world)])
         return server | {BLOCK: torch.repeat_interleave(torch.arange(len(sizes)), sizes)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        me = self.part(chunk)
-        memory = me.init_memory(world, chunk)
-        return State(memory.per_client, {"user": me.init_users(world, chunk.users)} | memory.per_user)
+        return self.part(chunk).trainer.start(world, chunk, {})
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         """The model of the block that these clients, who are all of one, belong to."""
@@ -99,14 +89,21 @@ class SiloFedAvg(SiloTraining):
         return Down(shared={name[: -len(ending)]: v for name, v in server.items() if name.endswith(ending)})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        me = self.part(chunk)
-        kept, model = me.train(state, replicate(down.shared, len(chunk.clients)), chunk, round)
+        trained = self.part(chunk).trainer.train(_with_model(state, down, chunk), chunk, round)
         weight = chunk.tensor(chunk.positives)
-        return kept, {name: Mean(value, weight, by_cohort=bool(self.blocks)) for name, value in model.items()}
+        sent = {name: trained.per_client[name] for name in down.shared}
+        kept = {name: value for name, value in trained.per_client.items() if name not in sent}
+        return State(kept, trained.per_user), {
+            name: Mean(value, weight, by_cohort=bool(self.blocks)) for name, value in sent.items()
+        }
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         return server | {name: ups[name] for name in server if name in ups}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        model = replicate(down.shared, len(chunk.clients))
-        return self.part(chunk).model_scores(state.per_user["user"], model, chunk, items)
+        return self.part(chunk).trainer.scores(_with_model(state, down, chunk), chunk, items)
+
+
+def _with_model(state: State, down: Down, chunk: Chunk) -> State:
+    """The state with a copy of the common model for every client."""
+    return State(state.per_client | replicate(down.shared, len(chunk.clients)), state.per_user)

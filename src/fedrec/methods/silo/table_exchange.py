@@ -1,0 +1,104 @@
+"""The similarity C_k = E_k E_k' of item tables: what silos send of it every round, its mean, and alignment to that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Gather, Reduction, Sum, Tensors, Ups, World
+from fedrec.methods.silo.similarity import (
+    Descent,
+    Distance,
+    LowRank,
+    mean_factor,
+    mean_matrix,
+    shorten,
+    shorten_matrix,
+)
+from fedrec.methods.silo.upload_form import WHOLE, UploadForm
+from fedrec.random import Purpose, stream
+
+KEY, SERVER = "key", 3  # the server's own randomness; it is not sent
+
+
+@dataclass(frozen=True)
+class TableExchange:
+    form: UploadForm
+    server_rank: int  # of C_s as it comes down; 0: twice the widest table, at least 512
+    steps: int  # of alignment
+    rate: float
+    distance: Distance
+
+    def start(self, world: World, widths: Sequence[int]) -> Tensors:
+        """C_s = 0, where every client's table has one of these widths."""
+        kind: dict[str, Any] = {"dtype": world.dtype, "device": world.device}
+        whole = self.form.whole(world)
+        rank = world.items if whole else self._down_rank(world, widths)
+        nothing = LowRank(torch.eye(world.items, rank, **kind), torch.zeros(rank, **kind), torch.zeros(1, **kind))
+        key = {} if whole else {KEY: torch.tensor([stream(world.seed, Purpose.INIT, SERVER) >> 1])}
+        return _named(nothing) | key
+
+    def _down_rank(self, world: World, widths: Sequence[int]) -> int:
+        columns = sum(self._sent(world, width) for width in widths)
+        return min(self.server_rank or max(2 * max(widths), 512), columns, world.items)
+
+    def _sent(self, world: World, width: int) -> int:
+        """Columns of one client's factor."""
+        full = world.items if self.form.whole(world) else width
+        return min(self.form.rank or full, full)
+
+    def upload(self, table: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
+        """C_k = E_k E_k' with noise, or its leading eigenvectors and eigenvalues."""
+        columns = self._sent(chunk.world, table.shape[-1])
+        if not self.form.whole(chunk.world):
+            vectors, values, lost = shorten(table, columns)
+        else:
+            matrix = self.form.noised(table @ table.mT, chunk, round)
+            if not self.form.rank:
+                return {"similarity": Sum(matrix)}
+            vectors, values, lost = shorten_matrix(matrix, columns)
+        chunk.observe("upload_error", float(lost.sum()), len(lost))
+        return {"vectors": Gather(vectors), "values": Gather(values)}
+
+    def mean(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """C_s = 1/K sum_k C_k, as its eigenvectors and eigenvalues."""
+        if "similarity" in ups:
+            return _named(LowRank.of(ups["similarity"] / len(ups.clients)))
+        if "vectors" not in ups.gathered:
+            return server
+        factors = [
+            (vectors, values)
+            for (_, many), (_, sizes) in zip(ups.gathered["vectors"], ups.gathered["values"], strict=True)
+            for vectors, values in zip(many, sizes, strict=True)
+        ]
+        if KEY not in server:
+            return _named(LowRank.of(mean_matrix(factors)))
+        mean = mean_factor(factors, len(server["values"]), int(server[KEY]) + round, WHOLE)
+        return _named(mean) | {KEY: server[KEY]}
+
+    def align(self, table: Tensor, shared: Tensors, chunk: Chunk, weight_decay: float) -> Tensor:
+        """Equation 6: gradient steps on |E_k E_k' - C_s|."""
+        descent = Descent(self.steps, self.rate, weight_decay, self.distance, table.shape[-2])
+        target = LowRank(shared["vectors"], shared["values"], shared["tail"])
+        whole = self.form.whole(chunk.world)
+
+        def moved(mine: Tensor) -> Tensor:
+            if self.form.mode == "lowrank":
+                return descent.align(mine, target)
+            return descent.align_within(mine, target, complete=whole)
+
+        # one table stays in the cache of a processor, where all of a chunk would not
+        return torch.stack([moved(mine) for mine in table]) if table.device.type == "cpu" else moved(table)
+
+    def scores(self, own: Tensor, shared: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
+        """Those of the silo's own model: C_s has done its work."""
+        return own
+
+
+def _named(mean: LowRank) -> Tensors:
+    return {"vectors": mean.vectors, "values": mean.values, "tail": mean.tail}

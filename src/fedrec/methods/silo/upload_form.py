@@ -1,0 +1,54 @@
+"""In which form a silo's similarities travel: whole with noise, or as factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import World
+from fedrec.federation.noise import Laplace, Place
+
+WHOLE = 4_000  # items up to which matrices of items x items are formed
+
+Mode = Literal["auto", "dense_gram", "lowrank", "subspace"]
+
+
+@dataclass(frozen=True)
+class UploadForm:
+    mode: Mode
+    rank: int  # columns of a shortened upload; 0: all
+    noise: float | None
+    symmetric: bool  # noise on pairs, not on entries
+
+    def mode_in(self, world: World) -> Mode:
+        if self.mode != "auto":
+            return self.mode
+        mode: Mode = "dense_gram" if world.items <= WHOLE else "subspace"
+        if mode == "subspace" and self.noise:
+            raise FedrecError(
+                f"noise={self.noise} needs whole matrices, which {world.items:,} items make large: use noise=0, or "
+                "mode=dense_gram"
+            )
+        return mode
+
+    def whole(self, world: World) -> bool:
+        """Whether matrices of items x items are formed."""
+        return self.mode_in(world) == "dense_gram"
+
+    def noise_scale(self, world: World) -> float:
+        default = 0.001 if self.whole(world) else 0.0
+        return default if self.noise is None else self.noise
+
+    def noised(self, matrix: Tensor, chunk: Chunk, round: int) -> Tensor:
+        """Independent Laplace noise on every entry, or on every pair."""
+        scale = self.noise_scale(chunk.world)
+        if not scale:
+            return matrix
+        place = Place(chunk.world, chunk.clients, round, {})
+        value = Laplace(scale).apply({"similarity": matrix}, place)["similarity"]
+        assert isinstance(value, Tensor)
+        return value.triu() + value.triu(1).mT if self.symmetric else value
