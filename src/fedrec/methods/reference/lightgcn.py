@@ -16,6 +16,8 @@ from fedrec.training.silo_training import TripleLoss
 
 @dataclass(frozen=True)
 class CentralLightGCN(SiloLocal):
+    """SiloLocal with one silo, which has everything."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="lightgcn",
         summary="graph convolution on all data in one place",
