@@ -19,11 +19,13 @@ from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedMF, Local
 from fedrec.methods.personal.fedrap import FedRAP
-from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
+from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG
+from fedrec.methods.personal.gate import gate_logits, guide_
+from fedrec.methods.personal.noised_descent import clipped
 from fedrec.privacy import own_noise
 from fedrec.privacy.accountant import zcdp
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
-from fedrec.training.local_training import LocalTraining
+from fedrec.training.local_training import LocalMethod
 from fedrec.training.samples import Samples
 from methods import naive
 
@@ -63,17 +65,22 @@ class Client(naive.Client):
         for epoch in range(method.gate_epochs):
             for batch in samples.epoch(epoch):
                 real = batch.valid[0]
-                rows = self.fused(common, method.beta)[samples.item[batch.pos[0][real]]]
-                logits = self.scored(batch.user[0][real], rows)
+                user, rows = batch.user[0][real], self.fused(common, method.beta)
+                logits = self.scored(user, rows[samples.item[batch.pos[0][real]]])
+                if batch.neg is None:
+                    losses = F.binary_cross_entropy_with_logits(logits, batch.label[0][real], reduction="none")
+                else:
+                    losses = -F.logsigmoid(logits - self.scored(user, rows[samples.item[batch.neg[0][real]]]))
                 steps.zero_grad()
-                F.binary_cross_entropy_with_logits(logits, batch.label[0][real], reduction=method.reduction).backward()
+                (losses.mean() if method.reduction == "mean" else losses.sum()).backward()
                 steps.step()
 
 
 def reference(method: FedRKG, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    world, common = data.world, method.init_items(data.world)
+    world, common = data.world, method.trainer.init_items(data.world)
     users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    clients = [Client(method, method.init_users(world, mine), common, method.init_dense(world)) for mine in users]
+    dense = method.trainer.init_dense(world)
+    clients = [Client(method, method.trainer.init_users(world, mine), common, dense) for mine in users]
     for round in range(rounds):
         for number in participants(world, round, world.participation):
             naive.train(method, clients[number], data, int(number), round)
@@ -113,6 +120,15 @@ class TestFedRKGLinear(FedRKGTests):
 
 class TestFedRKGScorer(FedRKGTests):
     method = FedRKG(**OFTEN, backbone="scorer")
+
+
+class TestFedRKGPairwise(FedRKGTests):
+    method = FedRKG(**OFTEN, loss="bpr")
+
+
+class TestFedRKGPairwiseNcf(FedRKGTests):
+    method = FedRKG(**OFTEN, loss="bpr", backbone="ncf")
+    still = ("client.bias1",)  # cancels
 
 
 class TestFedRKGPlain(FedRKGTests):
@@ -177,15 +193,13 @@ def two_items(**options) -> ClientData:
                             negatives=1)  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["compiled", "closed form", "automatic"])
-def test_gate_step_by_hand(way, monkeypatch):
-    if way == "automatic":  # differentiation, as for other backbones
-        monkeypatch.setattr(GateDescent, "_step", lambda self, batch: self._phase(batch, ("gate",)))
+@pytest.mark.parametrize("compiled", [True, False])
+def test_gate_step_by_hand(compiled):
     method = FedRKG(dim=3, beta=0.9, gate_epochs=1, lr_gate=1.0)
     user = torch.tensor([[1.0, -1, 2]]).double()
     gate = {"gate": torch.zeros(1, 9).double(), "gate_bias": torch.zeros(1, 1).double()}
     state = State({"item": OWN[None].clone(), **gate}, {"user": user})
-    chunk = two_items(compiled=way == "compiled").chunk(np.array([0]))
+    chunk = two_items(compiled=compiled).chunk(np.array([0]))
     new = method.receive(state, Down(shared={"item": COMMON}), chunk, 99)
     total, count = chunk.observed["loss"]
     assert total == pytest.approx(1.969240, abs=1e-6)
@@ -232,7 +246,7 @@ def test_accounting_by_hand():
     assert "10 uploads" in own_noise.sentence(spent)
 
 
-def numbers(method: LocalTraining, data: ClientData) -> dict[str, float]:
+def numbers(method: LocalMethod, data: ClientData) -> dict[str, float]:
     """What one client holds by the counters of a run: between rounds, with what comes down at once, to score."""
     simulator = Simulator(method, data)
     simulator.round(0)
@@ -362,7 +376,7 @@ def test_noised_uploads_leave_the_own_table_clean():
             simulator.round(round)
     own, seen = clean.cohorts[0].state.per_client["item"], noised.cohorts[0].state.per_client
     assert torch.equal(own, seen["item"])
-    change = own - FedRKG(**settings).init_items(data.world)
+    change = own - FedRKG(**settings).trainer.init_items(data.world)
     norm = change.flatten(1).norm(dim=1)[:, None, None]
     noise = seen["sent"] - (own - change) - change * (0.2 / norm).clamp(max=1)
     assert float(noise.std()) == pytest.approx(0.05, rel=0.1)

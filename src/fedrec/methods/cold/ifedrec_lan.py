@@ -7,18 +7,26 @@ network, no alignment. Preset `released` has the saturated gradient of the autho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from fedrec.federation.contract import Disclosure, MethodInfo
-from fedrec.methods.cold.content_model import Content, ContentModel
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Disclosure, MethodInfo, State, Tensors, World
+from fedrec.methods.cold import content_model
+from fedrec.methods.cold.content_model import WEIGHTS, Content
+from fedrec.methods.cold.cs_fedncf import CsFedNCF
 from fedrec.models import NCF, Backbone, Linear
+from fedrec.training.local_training import LocalTrainer
 from fedrec.training.losses import Saturate
 
 
 @dataclass(frozen=True)
-class IFedRecLAN(ContentModel):
+class IFedRecLAN(CsFedNCF):
+    """CsFedNCF with a tanh on the embedding, and a network that stays with its client."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ifedrec-lan",
         summary="ablation of ifedrec: the attribute network on the clients, which see attributes",
@@ -27,18 +35,26 @@ class IFedRecLAN(ContentModel):
         backbones={"ncf": {}, "linear": {"lr": 0.1}},
         presets={"released": {"saturate": "released"}},
     )
-    kept: ClassVar[bool] = True
 
     common_user: bool = True
     saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
 
     @property
     def disclosure(self) -> Disclosure:
-        return replace(super().disclosure, private=("user", *self.model.dense_shapes()))
-
-    def saturation(self) -> Saturate:
-        return self.saturate
+        return Disclosure(private=("user", *self.model.dense_shapes()), attributes="clients")
 
     @cached_property
     def model(self) -> Backbone:
         return Content(NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else Linear(self.dim), squash=True)
+
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=WEIGHTS, saturation=self.saturate)
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        known = content_model.init_attributes(world, attributes, self.info.name)
+        return known | content_model.init_embedding(world, self.dim, known["attributes"])
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        """What rates an item stays with the client, from a common start."""
+        return self.trainer.init_state(world, chunk, self.trainer.init_dense(world))

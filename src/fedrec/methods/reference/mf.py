@@ -15,6 +15,8 @@ from fedrec.methods.reference.local import Local
 
 @dataclass(frozen=True)
 class CentralMF(Local):
+    """Local with a single client, which has everything."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="mf",
         summary="matrix factorisation on all data in one place",
