@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedrec.data import Filtered
+from fedrec.experiment.listeners import Along
 from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
@@ -79,21 +80,16 @@ class Lines(Listener):
             print(json.dumps(record), flush=True)
 
 
-class Noted(Listener):
+class Noted(Along):
     """Another listener, and a note once all checks are passed and the work begins."""
 
     def __init__(self, inner: Listener, note: str) -> None:
-        self.inner, self.note = inner, note
+        super().__init__(inner)
+        self.note = note
 
     def started(self, run: Run) -> None:
         err.print(f"note: {self.note}", style="dim")
-        self.inner.started(run)
-
-    def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
-        self.inner.round(log, score, progress)
-
-    def stop(self) -> None:
-        self.inner.stop()
+        super().started(run)
 
 
 class Plain(Listener):

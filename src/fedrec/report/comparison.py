@@ -14,7 +14,9 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.kept import at_hand, prepared_of
 from fedrec.experiment.params import build_method, convert
+from fedrec.experiment.prepare import Prepared
 from fedrec.report.schema import check_summary
 
 SHOWN = ("recall@10", "ndcg@10")
@@ -36,6 +38,15 @@ class FinishedRun:
     @property
     def protocol(self) -> str:
         return str(self.summary["protocol"])
+
+    @cached_property
+    def kept(self) -> Prepared | None:
+        """What the run has kept of its data; None: it must be read again."""
+        return prepared_of(RunFolder(self.folder), make_config(self.config))
+
+    def has_data(self) -> bool:
+        """Whether its data is known here and now, without fetching anything."""
+        return self.kept is not None or at_hand(make_config(self.config))
 
     @cached_property
     def label(self) -> str:
@@ -103,8 +114,8 @@ class Row:
         values = self.values(metric)
         return stdev(values) if len(values) > 1 else None
 
-    def values(self, metric: str) -> list[float]:
-        return [run.summary["test"][metric] for run in self.runs if metric in run.summary["test"]]
+    def values(self, metric: str, part: str = "test") -> list[float]:
+        return [run.summary[part][metric] for run in self.runs if metric in run.summary[part]]
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,15 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
         if name not in known:
             raise unknown("metric", name, known)
     return names
+
+
+def selection(label: str, k: int) -> tuple[str, str]:
+    """The metric that chose the round under a protocol, and on what."""
+    try:
+        found = protocol(label)
+    except FedrecError:
+        return f"ndcg@{k}", "validation"
+    return found.select_metric, found.select_on
 
 
 def read_run(folder: Path) -> FinishedRun:
