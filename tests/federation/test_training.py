@@ -281,10 +281,13 @@ def test_a_wide_round_is_one_chunk_and_quick():
 
 def test_memory_budget_sets_the_chunks():
     data = tiny_world()
-    whole = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data).client_side._chunks(np.arange(12))]
-    assert whole == [12]
-    single = [len(chunk.clients) for _, chunk, _ in Simulator(Local(dim=4), data, memory=2).client_side._chunks(np.arange(12))]
-    assert single == [1] * 12
-    some = [chunk.clients for _, chunk, _ in Simulator(Local(dim=4), data, memory=1 << 16).client_side._chunks(np.arange(12))]
+
+    def chunks(memory: int = 8 << 30) -> list[np.ndarray]:
+        side = Simulator(Local(dim=4), data, memory=memory).client_side
+        return [chunk.clients for _, chunk, _ in side._chunks(np.arange(12))]
+
+    assert [len(clients) for clients in chunks()] == [12]
+    assert [len(clients) for clients in chunks(2)] == [1] * 12
+    some = chunks(1 << 16)
     assert 1 < len(some) < 12
     assert np.concatenate(some).tolist() == list(range(12))

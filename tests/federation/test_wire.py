@@ -242,7 +242,9 @@ def test_two_noise_stages_on_one_upload_are_independent(text, spread, late, monk
         monkeypatch.setattr("fedrec.federation.wire.DRAWS", 0)
     wire, accumulator = Wire(world(items=4000), parse_stages(text)), Accumulator()
     wire.send_up({"x": Sum(torch.zeros(3, 4000, 2).double())}, Down(), np.arange(3), "all", 0, accumulator)
-    assert float(wire.collect(accumulator, 0).ups(wire.world.dtype)["x"].std()) == pytest.approx(spread * 3**0.5, rel=0.03)
+    assert float(wire.collect(accumulator, 0).ups(wire.world.dtype)["x"].std()) == pytest.approx(
+        spread * 3**0.5, rel=0.03
+    )
 
 
 def test_one_noise_on_an_upload_draws_what_it_always_drew():

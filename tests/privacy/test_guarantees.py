@@ -339,7 +339,9 @@ def moved_apart(method: FedRKG) -> float:
 def _first_upload(simulator: Simulator) -> torch.Tensor:
     chunk = simulator.data.chunk(np.array([1]))
     down = simulator.method.broadcast(simulator.server, chunk.clients, 1)
-    _, payload = simulator.method.local(simulator.client_side._take(simulator.cohorts[0], np.array([1])), down, chunk, 1)
+    _, payload = simulator.method.local(
+        simulator.client_side._take(simulator.cohorts[0], np.array([1])), down, chunk, 1
+    )
     return _dense(payload["item"].value).clone()
 
 

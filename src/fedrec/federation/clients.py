@@ -101,7 +101,7 @@ class ClientData:
         unique: Unique = "positive",
         secret: Secret | None = None,
     ) -> ClientData:
-        """From training pairs in time order. `users` and `client_ptr` are the partition of `clients`, by default all."""
+        """From training pairs in time order; `users` and `client_ptr` are the partition of `clients` (default: all)."""
         user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
         where = _places(users, user)
         by_time = np.argsort(where, kind="stable")

@@ -1,7 +1,7 @@
 """Several processes, on one machine or on many, by torch.distributed: `torchrun --nproc-per-node 2 -m fedrec run ...`.
 
-Each process holds the server and a shard of the clients. In a round, partial sums are added up in one all-reduce; what a
-method gathers is sent to all. Sums are then the same in every process, and so is all that the server does with them.
+Each process holds the server and a shard of the clients. A round adds up their partial sums in one all-reduce; what
+a method gathers is sent to all. Sums are then the same in every process, and so is all that the server does with them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from fedrec.federation.contract import Tensors
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.update import Update
 from fedrec.federation.wire import LARGEST, Ledger
+
+Heads = Sequence[Mapping[str, Any]]
+"""What every process sends, before it is sent."""
 
 
 def asked_for() -> bool:
@@ -84,7 +87,7 @@ class Processes:
         dist.all_reduce(flat)
         return {name: part.reshape(shapes[name]) for name, part in parts.items()}
 
-    def _parts(self, name: str, update: Update, heads: Sequence[Mapping[str, Any]]) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def _parts(self, name: str, update: Update, heads: Heads) -> Iterator[tuple[np.ndarray, Tensor]]:
         """The single uploads of all processes, one process after another."""
         for rank, head in enumerate(heads):
             mine = update.gathered.get(name, []) if rank == self.rank else []

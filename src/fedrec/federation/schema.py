@@ -1,4 +1,4 @@
-"""What an upload must look like. The server knows it before any arrives, by an example client that has nobody's data."""
+"""What an upload must look like. An example client that has nobody's data shows it before any arrives."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class Schema:
             if not np.isfinite(weight) or weight < 0:
                 raise BadMessage(f"the weight of '{key}' is {weight}; it must be a number from 0 on")
             if (key in update.means) != self.fields[key][0].mean:
-                raise BadMessage(f"'{key}' is a {'sum' if key not in update.means else 'mean'}; that is not what was asked for")
+                sent, asked = ("mean", "sum") if key in update.means else ("sum", "mean")
+                raise BadMessage(f"'{key}' is a {sent}; it must be a {asked}")
         for name, parts in update.gathered.items():
             for clients, value in parts:
                 if len(clients) != len(value) or len(np.setdiff1d(clients, update.clients)):

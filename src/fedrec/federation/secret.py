@@ -53,7 +53,7 @@ class SeededSecret:
 
 @dataclass(frozen=True)
 class OwnSecret:
-    """That of real clients, from the operating system. Keys and noise come from keyed hashes that cannot be inverted."""
+    """That of real clients, from the operating system. Keys and noise come from hashes that cannot be inverted."""
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
     repeatable = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedrec.errors import DivergedError
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.client_side import ClientSide, CohortState, Observed
 from fedrec.federation.clients import ClientData, Histories
-from fedrec.federation.contract import Answer, Method, Tensors, World
+from fedrec.federation.contract import Answer, Method, Tensors
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide

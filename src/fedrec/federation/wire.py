@@ -118,7 +118,11 @@ class Wire:
         """
         every = self.world.clients * self.world.participation
         draws = every * sum(_entries(reduction.value, clients) for reduction in payload.values())
-        if draws < DRAWS or not self.secret.repeatable or not all(_plain_sum(reduction) for reduction in payload.values()):
+        if (
+            draws < DRAWS
+            or not self.secret.repeatable
+            or not all(_plain_sum(reduction) for reduction in payload.values())
+        ):
             return 0
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
         return len(list(last))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.client_side import CohortState
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors
-from fedrec.federation.client_side import CohortState
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.grid import Grid
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes

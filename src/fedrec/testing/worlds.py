@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.federation.client_side import CohortState
 from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique, concatenated_ranges
 from fedrec.federation.contract import Method, State, Tensors, World
-from fedrec.federation.client_side import CohortState
 from fedrec.federation.simulator import Simulator
 
 ITEMS_PER_USER = (3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8)

@@ -26,7 +26,7 @@ from fedrec.kernels.arguments import (
     NetworkSettings,
 )
 from fedrec.models import MF, NCF, Backbone, Linear
-from fedrec.random import Purpose, stream
+from fedrec.random import Purpose
 from fedrec.training.descent import Fitted
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         shared,
         np.ones(count) if weight is None else weight.double().cpu().numpy(),
         _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
-        Keys(*(np.uint64(stream(world.seed, purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
+        Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
         np.zeros(count),
         np.zeros(count, dtype=np.int64),
         table.new_empty(0, 0, 0) if own is None else own,

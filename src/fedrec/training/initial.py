@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.contract import Tensors, World
+from fedrec.federation.secret import Secret
 from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
 
 USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
@@ -19,9 +20,10 @@ def initial_key(world: World, *where: int) -> int:
     return stream(world.seed, Purpose.INIT, *where)
 
 
-def user_keys(world: World, users: np.ndarray) -> Tensor:
-    """One per user, in a column."""
-    return fold_tensor(initial_key(world, USER), torch.from_numpy(users.astype(np.int64)))[:, None]
+def user_keys(world: World, users: np.ndarray, secret: Secret | None = None) -> Tensor:
+    """One per user, in a column; without their `secret` from what everybody knows."""
+    key = initial_key(world, USER) if secret is None else secret.stream(Purpose.INIT, USER)
+    return fold_tensor(key, torch.from_numpy(users.astype(np.int64)))[:, None]
 
 
 def normal_values(world: World, key: Tensor | int, position: Tensor, std: float) -> Tensor:

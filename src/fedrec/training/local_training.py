@@ -23,6 +23,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Footprint, Method, Rows, State, Tensors, World, replicate
 from fedrec.federation.declarations import Settings, with_defaults
 from fedrec.federation.ranges import Count, Interval
+from fedrec.federation.secret import Secret
 from fedrec.models import BACKBONES, Backbone, Sequential
 from fedrec.training.compiled import Kernel, fit_compiled, kernel_for, kernel_of
 from fedrec.training.descent import Descent, Fitted
@@ -158,11 +159,12 @@ class LocalTrainer:
         position = torch.arange(world.items * self.settings.dim)
         return self._initial(initial_key(world, *where), position, world).reshape(world.items, self.settings.dim)
 
-    def init_users(self, world: World, users: np.ndarray) -> Tensor:
+    def init_users(self, world: World, users: np.ndarray, secret: Secret | None = None) -> Tensor:
         """Independent user vectors, unless they are asked to be equal; of width zero where the backbone has none."""
-        of = np.zeros_like(users) if self.settings.common_user else users
+        common = self.settings.common_user
+        keys = user_keys(world, np.zeros_like(users)) if common else user_keys(world, users, secret)
         width = self.settings.dim if self.model.has_user else 0
-        return self._initial(user_keys(world, of), torch.arange(width)[None], world)
+        return self._initial(keys, torch.arange(width)[None], world)
 
     def _initial(self, key: Tensor | int, position: Tensor, world: World) -> Tensor:
         if self.settings.init == "normal":
@@ -184,7 +186,8 @@ class LocalTrainer:
 
     def init_state(self, world: World, chunk: Chunk, own: Tensors | None = None) -> State:
         """Every user's own vector; and, of these tensors, a copy with every client."""
-        return State(replicate(own or {}, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        user = self.init_users(world, chunk.users, chunk.secret)
+        return State(replicate(own or {}, len(chunk.clients)), {"user": user})
 
     # -- training --
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk, concatenated_ranges, pointers
-from fedrec.random import Purpose, below, fold_tensor, permute, shuffle, stream
+from fedrec.random import Purpose, below, fold_tensor, permute, shuffle
 
 Loss = Literal["bce", "bpr"]
 
@@ -28,7 +28,7 @@ def negatives(chunk: Chunk, round: int) -> Tensor:
     place = chunk.tensor(chunk.places)
     pool_ptr = chunk.tensor(data.pool.indptr)
     pool = chunk.world.items - (pool_ptr[place + 1] - pool_ptr[place])
-    key = fold_tensor(stream(chunk.world.seed, Purpose.NEGATIVES, round), chunk.tensor(data.users)[place])
+    key = fold_tensor(chunk.secret.stream(Purpose.NEGATIVES, round), chunk.tensor(data.users)[place])
     index = torch.arange(len(owner), device=device) - chunk.tensor(chunk.user_ptr)[owner]
     ranks = _of_users if data.unique == "user" else _of_positives
     return allowed_item(chunk, owner, ranks(key, pool, owner, index, data.negatives))
@@ -150,7 +150,7 @@ class Samples:
         chunk, device, slots = self.chunk, self.count.device, self.chunk.data.negatives
         owner = torch.repeat_interleave(torch.arange(len(self.count), device=device), self.count)
         clients = chunk.tensor(chunk.clients)[self.order]
-        key = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.ORDER, self.round), clients), epoch)
+        key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), epoch)
         sample = permute(key, self.count, torch.arange(len(owner), device=device) - start[owner], owner)
         first = chunk.tensor(chunk.user_ptr[chunk.client_ptr[:-1]])[self.order][owner]
         if self.loss == "bpr":

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
-from fedrec.random import Purpose, fold_tensor, permute, stream
+from fedrec.random import Purpose, fold_tensor, permute
 from fedrec.training.samples import negatives
 
 SequenceLoss = Literal["bce", "bpr", "ce"]
@@ -173,11 +173,11 @@ class SequenceSamples:
         first = self.sequences.cumsum(0) - self.sequences
         owner = self.owner_of_sequence
         clients = chunk.tensor(chunk.clients)[self.order]
-        key = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.ORDER, self.round), clients), number)
+        key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), number)
         place = torch.arange(len(owner), device=device) - first[owner]
         step = permute(key, self.sequences, place, owner) // self.batch_size
         user = chunk.tensor(chunk.users)[self.user]
-        drop = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.DROPOUT, self.round), user), number)
+        drop = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.DROPOUT, self.round), user), number)
         longest = torch.argsort(self.size, descending=True, stable=True)
         order = longest[torch.argsort(step[longest], stable=True)]
         lengths, fewer = self.size[order].tolist(), (-self.sequences).tolist()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import State, Tensors, World, replicate
+from fedrec.federation.secret import Secret
 from fedrec.models import Backbone
 from fedrec.models.gfcf import GFCF, rounded
 from fedrec.models.lightgcn import LightGCN
@@ -72,9 +73,9 @@ class SiloTrainer:
     init_std: float = 0.1
     rank_by: Literal["score", "sigmoid"] = "score"
 
-    def init_users(self, world: World, users: np.ndarray) -> Tensor:
+    def init_users(self, world: World, users: np.ndarray, secret: Secret | None = None) -> Tensor:
         width = self.model.dim if self.model.has_user else 0
-        return normal_values(world, user_keys(world, users), torch.arange(width)[None], self.init_std)
+        return normal_values(world, user_keys(world, users, secret), torch.arange(width)[None], self.init_std)
 
     def init_model(self, world: World, client: int | None = None) -> Tensors:
         where = () if client is None else (OWN + client,)
@@ -85,7 +86,7 @@ class SiloTrainer:
         }
 
     def start(self, world: World, chunk: Chunk, models: Tensors) -> State:
-        user, clients = self.init_users(world, chunk.users), len(chunk.clients)
+        user, clients = self.init_users(world, chunk.users, chunk.secret), len(chunk.clients)
         if self.reset_optimiser:
             return State(dict(models), {"user": user})
         shapes = {"item": (world.items, self.model.dim), **self.model.dense_shapes()}

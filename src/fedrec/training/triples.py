@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.random import Purpose, below, fold_tensor, permute, stream
+from fedrec.random import Purpose, below, fold_tensor, permute
 from fedrec.training.samples import allowed_item
 
 USER, LIKED, OTHER = 0, 1, 2  # what is drawn for a triple
@@ -46,7 +46,7 @@ class Triples:
         owner = torch.repeat_interleave(torch.arange(len(positives), device=world.device), positives)
         index = torch.arange(len(owner), device=world.device) - (positives.cumsum(0) - positives)[owner]
         client = chunk.tensor(chunk.clients)[owner]
-        key = fold_tensor(fold_tensor(stream(world.seed, Purpose.TRIPLES, draw), client), index)
+        key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.TRIPLES, draw), client), index)
         first = chunk.tensor(chunk.client_ptr)
         user = first[owner] + below(fold_tensor(key, USER), first.diff()[owner])
         start = chunk.tensor(chunk.user_ptr)
@@ -68,7 +68,7 @@ class Triples:
         chunk, device = self.chunk, self.owner.device
         start = self.count.cumsum(0) - self.count
         clients = chunk.tensor(chunk.clients)
-        key = fold_tensor(fold_tensor(stream(chunk.world.seed, Purpose.ORDER, round), clients), number)
+        key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, round), clients), number)
         place = torch.arange(len(self.owner), device=device) - start[self.owner]
         shuffled = start[self.owner] + permute(key, self.count, place, self.owner)
         for step in range(-(-int(self.count.max()) // size) if len(self.owner) else 0):

@@ -71,3 +71,13 @@ def blocks_of(count: int, each: int) -> Iterator[slice]:
     step = max(1, BLOCK // max(1, each))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
+
+
+NOBODY = torch.iinfo(torch.int64).max  # behind all clients, where fewer arrived than there is room for
+
+
+def in_room(values: Tensor, room: Tensor, empty: int = 0) -> Tensor:
+    """Values of those who arrived at the front of a room for all who were asked: a server keeps its shapes."""
+    filled = torch.full_like(room, empty)
+    filled[: len(values)] = values
+    return filled

@@ -35,7 +35,7 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Count, Interval, Share
 from fedrec.methods.comparison import compared, part_of, plan_part
-from fedrec.methods.mixture.aggregation import mix
+from fedrec.methods.mixture.aggregation import NOBODY, in_room, mix
 from fedrec.methods.mixture.fedca_weights import (
     LEFT,
     Complementarity,
@@ -203,7 +203,8 @@ class FedCA(LocalMethod):
         weights = self._weights(server, ups, tables)
         mixed = {MIXED + name: self._mixtures(weights, ups.stacked(name)[1]) for name in self.model.dense_shapes()}
         mixed[MIXED + "item"] = self._mixtures(weights, tables)
-        return server | mixed | {"clients": torch.from_numpy(clients).to(tables.device)}
+        rooms = {name: in_room(value, server[name]) for name, value in mixed.items()}
+        return server | rooms | {"clients": in_room(torch.from_numpy(clients), server["clients"], NOBODY)}
 
     def _mixtures(self, weights: Tensor, stack: Tensor) -> Tensor:
         """One per client; where there is one row of weights all are the same."""

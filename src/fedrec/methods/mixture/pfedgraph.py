@@ -32,11 +32,9 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Positive, Share
 from fedrec.methods.comparison import FEDCA, compared, part_of, plan_part
-from fedrec.methods.mixture.aggregation import inner_products, mix, simplex_project
+from fedrec.methods.mixture.aggregation import NOBODY, in_room, inner_products, mix, simplex_project
 from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.training.local_training import LocalMethod, LocalTrainer
-
-NOBODY = -1  # has a mixture waiting
 
 
 @dataclass(frozen=True)
@@ -87,14 +85,13 @@ class PFedGraph(LocalMethod):
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
-        if not len(ups.clients):
-            return server | {"clients": torch.full_like(server["clients"], NOBODY)}
         clients, samples = ups.stacked("samples")
         models = {name: ups.stacked(name)[1] for name in names}
         similarity = self.similarity([models[name] - server[f"initial.{name}"] for name in names])
         weights = self.graph(samples, similarity)
         own = {f"own.{name}": mix(weights, model) for name, model in models.items()}
-        return server | own | {"clients": torch.from_numpy(clients)}
+        rooms = {name: in_room(value, server[name]) for name, value in own.items()}
+        return server | rooms | {"clients": in_room(torch.from_numpy(clients), server["clients"], NOBODY)}
 
     def similarity(self, changes: list[Tensor]) -> Tensor:
         """Cosines of the clients' changes since the common start; 0 with a client that has not moved."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors, World
-from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
+from fedrec.random import Purpose, fold_tensor, normal, uniform
 from fedrec.training.initial import fan_in_uniform, initial_key
 
 OWN, SHARED, GATE, DECODER = "own.", "shared.", "gate.", "decoder."
@@ -102,7 +102,7 @@ class Inputs:
     """The rows x_u of a chunk's clients, as (owner, item) of every one in them, and the draws that belong to them."""
 
     def __init__(self, chunk: Chunk) -> None:
-        self.world, self.count = chunk.world, len(chunk.clients)
+        self.world, self.secret, self.count = chunk.world, chunk.secret, len(chunk.clients)
         self.client = chunk.tensor(chunk.clients)
         length = chunk.tensor(chunk.context.ptr).diff()  # each client has one user
         self.owner = torch.repeat_interleave(torch.arange(self.count, device=length.device), length)
@@ -126,12 +126,12 @@ class Inputs:
 
     def kept(self, part: str, when: tuple[int, int], owner: Tensor, position: Tensor, dropout: float) -> Tensor:
         """0 where dropout strikes, else the factor that keeps the expectation."""
-        key = fold_tensor(stream(self.world.seed, Purpose.DROPOUT, *when, SITES[part]), self.client)
+        key = fold_tensor(self.secret.stream(Purpose.DROPOUT, *when, SITES[part]), self.client)
         draws = uniform(fold_tensor(key[owner], position), self.world.dtype)
         return (draws >= dropout).to(self.world.dtype) / (1 - dropout)
 
     def noise(self, part: str, when: tuple[int, int], width: int) -> Tensor:
-        key = fold_tensor(stream(self.world.seed, Purpose.NOISE, *when, SITES[part]), self.client)
+        key = fold_tensor(self.secret.stream(Purpose.NOISE, *when, SITES[part]), self.client)
         return normal(key[:, None], torch.arange(width, device=key.device)[None], self.world.dtype)
 
 

@@ -170,7 +170,7 @@ class FedRKG(LocalMethod):
 
     def _noised(self, state: State, chunk: Chunk, round: int) -> Tensor:
         """What the client shows: its last upload plus the change since, clipped and noised. Its table stays clean."""
-        sent, place = state.per_client["sent"], Place(chunk.world, chunk.clients, round, {})
+        sent, place = state.per_client["sent"], Place(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
         change = Clip(self.clip).apply({"item": state.per_client["item"] - sent}, place)
         noised = Gaussian(self.noise).apply(change, place)["item"]
         assert isinstance(noised, Tensor)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors, World
-from fedrec.random import Purpose, fold_tensor, stream, uniform
+from fedrec.random import Purpose, fold_tensor, uniform
 from fedrec.training.compiled import CompiledKernel, GateSettings, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
@@ -35,7 +35,7 @@ def init_gates(world: World, chunk: Chunk, dim: int, start: Literal["zero", "lin
     width = 3 * dim
     values = torch.zeros(len(chunk.clients), width + 1, dtype=world.dtype)
     if start == "linear":
-        key = fold_tensor(stream(world.seed, Purpose.INIT, STREAM), torch.from_numpy(chunk.clients))
+        key = fold_tensor(chunk.secret.stream(Purpose.INIT, STREAM), torch.from_numpy(chunk.clients))
         values = (2 * uniform(fold_tensor(key[:, None], torch.arange(width + 1)), world.dtype) - 1) / width**0.5
     values = values.to(world.device)
     return dict(zip(GATE, (values[:, :-1].contiguous(), values[:, -1:].contiguous()), strict=True))

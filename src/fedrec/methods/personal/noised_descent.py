@@ -12,7 +12,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.federation.noise import Gaussian, Place
-from fedrec.random import Purpose, fold_tensor, normal, stream
+from fedrec.random import Purpose, fold_tensor, normal
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
 
@@ -33,8 +33,8 @@ class NoisedDescent(Descent):
         super().__init__(trainer, chunk, round, user, table, dense)
         clients = chunk.tensor(chunk.clients)[self.samples.order]
         self.clip, self.noise = clip, noise
-        self.place = Place(chunk.world, chunk.clients, round, {})
-        self.key = fold_tensor(stream(chunk.world.seed, Purpose.NOISE, round, STEP_NOISE), clients)
+        self.place = Place(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
+        self.key = fold_tensor(chunk.secret.stream(Purpose.NOISE, round, STEP_NOISE), clients)
         self.entry = torch.arange(self.settings.dim, device=table.device)
         self.update = self._update
 

@@ -48,7 +48,7 @@ class UploadForm:
         scale = self.noise_scale(chunk.world)
         if not scale:
             return matrix
-        place = Place(chunk.world, chunk.clients, round, {})
+        place = Place(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
         value = Laplace(scale).apply({"similarity": matrix}, place)["similarity"]
         assert isinstance(value, Tensor)
         return value.triu() + value.triu(1).mT if self.symmetric else value
