@@ -251,9 +251,10 @@ class TwoWidths(Method):
         }
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        narrow = int((ups.clients % 3 == 0).sum())
-        assert torch.allclose(ups["vector@narrow"] / narrow, ups["mean@narrow"])
-        return {"narrow": ups["vector@narrow"], "wide": ups["vector@wide"], "both": ups["both"]}
+        if narrow := int((ups.clients % 3 == 0).sum()):
+            assert torch.allclose(ups["vector@narrow"] / narrow, ups["mean@narrow"])
+        sums = {name: ups[f"vector@{name}"] for name in ("narrow", "wide") if f"vector@{name}" in ups}
+        return server | sums | {"both": ups["both"]}
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return state.per_user["vector"].sum(1, keepdim=True) + items

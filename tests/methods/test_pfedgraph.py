@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 
 from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Plan, Ups, participants
+from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedGraph
 from fedrec.testing import MethodTests, assert_close, outcome, run, tiny_world
@@ -118,16 +117,6 @@ def test_bytes_are_the_model_each_way_and_a_number(method):
     floats = 40 * 4 + sum(v.numel() for v in method.trainer.init_dense(simulator.world).values())
     assert (simulator.wire.ledger.down == 2 * 4 * floats).all()
     assert (simulator.wire.ledger.up == 2 * 4 * (floats + 1)).all()
-
-
-def test_a_silent_round_answers_nobody():
-    method, world = PFedGraph(**MF), tiny_world().world
-    silent = method.aggregate(method.init_server(world), Ups({}, {}, np.zeros(0, np.int64)), 0)
-    nobody = np.zeros(0, np.int64)
-    answer = method.answer(silent, Plan(np.arange(3)), nobody, 0)
-    assert answer is not None
-    assert answer.clients is not None
-    assert not len(answer.clients)
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5, 0.01])
