@@ -79,21 +79,35 @@ class Lines(Listener):
             print(json.dumps(record), flush=True)
 
 
-class Noted(Listener):
-    """Another listener, and a note once all checks are passed and the work begins."""
+class Along(Listener):
+    """Hears what another listener hears."""
 
-    def __init__(self, inner: Listener, note: str) -> None:
-        self.inner, self.note = inner, note
+    def __init__(self, inner: Listener) -> None:
+        self.inner = inner
 
     def started(self, run: Run) -> None:
-        err.print(f"note: {self.note}", style="dim")
         self.inner.started(run)
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         self.inner.round(log, score, progress)
 
+    def finished(self, run: Run, chosen: int) -> None:
+        self.inner.finished(run, chosen)
+
     def stop(self) -> None:
         self.inner.stop()
+
+
+class Noted(Along):
+    """Another listener, and a note once all checks are passed and the work begins."""
+
+    def __init__(self, inner: Listener, note: str) -> None:
+        super().__init__(inner)
+        self.note = note
+
+    def started(self, run: Run) -> None:
+        err.print(f"note: {self.note}", style="dim")
+        super().started(run)
 
 
 class Plain(Listener):

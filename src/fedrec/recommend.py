@@ -17,9 +17,7 @@ from fedrec.data.items import read_items
 from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError, reason
 from fedrec.evaluation import top_k
-from fedrec.experiment.config import make_config
-from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import Run
+from fedrec.experiment.finished import Chosen, open_finished
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import State, TakesNewItems
 
@@ -44,11 +42,9 @@ class Recommender:
     figures judge. With `cold`, the items that training never met are ranked instead of those that it did.
     """
 
-    def __init__(self, folder: Path | str, cold: bool = False) -> None:
-        files = RunFolder.open(Path(folder))
-        files.require_finished()
-        self.run = Run(make_config(files.settings()))
-        self.round = self.run.load_best(files)
+    def __init__(self, folder: Path | str | Chosen, cold: bool = False) -> None:
+        """Of a run folder, or of a run that is still in memory."""
+        self.run, self.round = folder if isinstance(folder, Chosen) else open_finished(Path(folder))
         source = self.run.prepared.source
         self.user_ids, self.item_ids = source.user_ids, source.item_ids
         self.titles = None if source.info is None else source.info.titles
@@ -91,12 +87,22 @@ class Recommender:
         return self.run.simulator.scores(self.round, items, self.run.known_at_test)
 
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
-        index = self._find(self.user_ids, user, "user")
+        found = self.for_users([self._find(self.user_ids, user, "user")], k)
+        if not found:
+            raise FedrecError(f"user {user} has no client in this run")
+        return found
+
+    def for_users(self, places: Sequence[int], k: int = 10) -> list[Recommendation]:
+        """The users at these places of `user_ids`: one pass over the scores, ended as soon as all were met."""
+        left, found = np.array(sorted(places)), list[Recommendation]()
         for users, scores in self._scores():
-            here = np.flatnonzero(users == index)
+            here = np.flatnonzero(np.isin(users, left))
             if len(here):
-                return self._lists(users[here], scores[torch.from_numpy(here)], k)
-        raise FedrecError(f"user {user} has no client in this run")
+                found += self._lists(users[here], scores[torch.from_numpy(here)], k)
+                left = np.setdiff1d(left, users[here])
+            if not len(left):
+                break
+        return found
 
     def for_all(self, k: int = 10) -> Iterator[Recommendation]:
         """Everybody, chunk by chunk as the simulator scores them."""
@@ -155,7 +161,7 @@ class Recommender:
         best, names = top_k(scores, indptr, seen, k), self.item_ids[self.offered].tolist()
         values = scores.gather(1, torch.from_numpy(np.maximum(best, 0)).to(scores.device)).tolist()
         return [
-            Recommendation(user, names[item], rank, values[row][rank - 1], self._title(self.offered[item]))
+            Recommendation(user, names[item], rank, values[row][rank - 1], self.title(self.offered[item]))
             for row, user in enumerate(users)
             for rank, item in enumerate(best[row].tolist(), 1)
             if item >= 0
@@ -173,7 +179,8 @@ class Recommender:
             self._seen_items = [item[order[ends[u] : ends[u + 1]]] for u in range(len(self.user_ids))]
         return self._seen_items
 
-    def _title(self, item: int) -> str | None:
+    def title(self, item: int) -> str | None:
+        """Of the item at this place of `item_ids`."""
         return None if self.titles is None else str(self.titles[item]) or None
 
     def _find(self, ids: np.ndarray, wanted: Any, kind: str) -> int:

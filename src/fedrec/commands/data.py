@@ -40,9 +40,9 @@ def data_show(
     """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds pictures."""
     from fedrec import console
     from fedrec.data import load
+    from fedrec.data.located import in_words, place
     from fedrec.endings import PAGE, ending_of
     from fedrec.report.data_page import facts, write_data_page
-    from fedrec.report.data_source import in_words, place
 
     if out is not None:
         ending_of(out, PAGE)

@@ -19,8 +19,10 @@ from fedrec import console
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.finished import Chosen
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import Listener, Result, execute
+from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.run import Listener, Result, Run, execute
 
 TERMINATED = 128 + signal.SIGTERM
 
@@ -64,8 +66,10 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
         listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
     try:
         with _sigterm_interrupts():
-            each = zip(configs, folders, listeners, strict=True)
-            results = [_run_one(one, folder, resume, listener, as_json) for one, folder, listener in each]
+            results, data = list[Result](), None
+            for one, folder, listener in zip(configs, folders, listeners, strict=True):
+                result, data = _run_one(one, folder, resume, listener, as_json, data)
+                results.append(result)
     except KeyboardInterrupt as stop:
         console.err.print(f"interrupted; to go on, repeat the command with --resume --out {shlex.quote(str(place))}")
         if isinstance(stop, _Terminated):
@@ -98,26 +102,39 @@ def _sigterm_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, as_json: bool) -> Result:
+class _Keeping(console.Along):
+    """Holds on to a finished run, for its report and the next seed."""
+
+    chosen: Chosen
+
+    def finished(self, run: Run, chosen: int) -> None:
+        super().finished(run, chosen)
+        self.chosen = Chosen(run, chosen)
+
+
+def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, as_json: bool,
+             data: Prepared | None) -> tuple[Result, Prepared]:  # fmt: skip
+    """`data`: what a run of another seed has prepared."""
+    keeping = _Keeping(listener)
     try:
-        result = execute(config, folder, resume, listener)
+        result = execute(config, folder, resume, keeping, data)
     finally:
-        listener.stop()
-    _write_report(folder)
+        keeping.stop()
+    _write_report(folder, keeping.chosen)
     if as_json:
         print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
     else:
         console.show_summary(result.summary)
         console.out.print(f"run folder: {folder}")
-    return result
+    return result, keeping.chosen.run.prepared
 
 
-def _write_report(folder: Path) -> None:
+def _write_report(folder: Path, chosen: Chosen) -> None:
     """The run is safe by now: a page that cannot be written is worth a note, not an error."""
     from fedrec.report.html import write_own_report
 
     try:
-        write_own_report(folder)
+        write_own_report(folder, chosen)
     except (FedrecError, OSError) as error:
         console.err.print(f"note: report.html was not written: {error}", markup=False)
 

@@ -40,6 +40,8 @@ class StoredSplit:
     note: str = ""
     info: Callable[[Path], tuple[ItemInfo | None, str]] | None = None
     """Reads the attributes of the items, where the split cannot be used without them, and what tells them apart."""
+    described_by: tuple[str, ...] = ()
+    """The files that `info` may read."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -77,11 +79,12 @@ def _fedcia(
 
 
 _CITEULIKE_ITEMS = 16_980
+_CITEULIKE_WORDS = ("item_features.txt", "coldstart-split/item_features.txt")
 
 
 def _citeulike_items(folder: Path) -> tuple[ItemInfo | None, str]:
     """The published word counts (`item_features.txt`) with their checksum where a user has them, else the tags."""
-    for words in (folder / "item_features.txt", folder / "coldstart-split" / "item_features.txt"):
+    for words in (folder / name for name in _CITEULIKE_WORDS):
         if words.is_file():
             counts = svmlight(words)
             if counts.shape[0] != _CITEULIKE_ITEMS:
@@ -115,6 +118,7 @@ _STORED = (
         home="https://github.com/Zhangcx19/IFedRec",
         clients=False,
         info=_citeulike_items,
+        described_by=(*_CITEULIKE_WORDS, "users.dat", "item-tag.dat", "tags.dat"),
     ),
 )
 

@@ -45,8 +45,8 @@ def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np
 class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
 
-    `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume. What tells of single
-    users, their state among it, can be read by its owner alone.
+    `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume, `prepared.npz` the
+    data as it was split. What tells of single users, their state among it, can be read by its owner alone.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,6 +57,7 @@ class RunFolder:
         self.per_user = path / "per_user.csv"
         self.best = path / "checkpoint.safetensors"
         self.last = path / "last.safetensors"
+        self.prepared = path / "prepared.npz"
         self.items = path / "items.csv"
         self.users = path / "users.csv"
 
@@ -64,7 +65,7 @@ class RunFolder:
         return [file for name, file in vars(self).items() if name != "path"]
 
     def is_private(self, file: Path) -> bool:
-        return file in (self.best, self.last, self.per_user, self.users)
+        return file in (self.best, self.last, self.prepared, self.per_user, self.users)
 
     def require_own_files(self) -> None:
         """A link may have come with the folder: what lies behind it is neither read as the run's nor written over."""
@@ -135,8 +136,10 @@ class RunFolder:
 
     def discard_unused(self) -> None:
         """Leave nothing behind of a run that ended before its first round did."""
-        if {path.name for path in self.path.iterdir()} == {self.config.name}:
-            self.config.unlink()
+        begun = {self.config, self.prepared}
+        if set(self.path.iterdir()) <= begun:
+            for file in begun:
+                file.unlink(missing_ok=True)
             self.path.rmdir()
 
     def _write_config(self, config: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_ne
 from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique
 from fedrec.federation.contract import World
 
+if TYPE_CHECKING:
+    from fedrec.experiment.config import RunConfig
+
 TIED = 0.1
 """Share of new items from which on it is said that they tie."""
 SETS = ("recall", "hr", "precision", "f1")
@@ -24,8 +27,20 @@ SETS = ("recall", "hr", "precision", "f1")
 
 
 @dataclass(frozen=True)
+class Grouping:
+    """How users are put together to clients: what was asked for, and the clients that a published split comes with."""
+
+    silos: str | None = None
+    centralised: bool = False
+    published: Partition | None = None
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """A data set under a protocol. `valid` is None where a given split has no validation part."""
+    """A data set under a protocol. `valid` is None where a given split has no validation part.
+
+    `source` says what the data is: ids, titles, version, filters. Its rows are of no further use.
+    """
 
     source: Interactions
     split: Split
@@ -38,6 +53,17 @@ class Prepared:
     """Training rows kept from the clients in a sparsity study; `split.train` is without them."""
     warm: int | None = None
     """Under a split by items: how many are trained on. They come first in the numbering; None: all may be."""
+    n_interactions: int = 0
+    """Rows of the data before it was split."""
+    grouping: Grouping = Grouping()
+
+    def grouped(self, silos: str | None, centralised: bool) -> Prepared:
+        """The same data with other clients."""
+        grouping = replace(self.grouping, silos=silos, centralised=centralised)
+        if grouping == self.grouping:
+            return self
+        partition = _partition(self.split.train, self.source.n_users, self.protocol, grouping)
+        return replace(self, partition=partition, grouping=grouping)
 
     @property
     def n_items(self) -> int:
@@ -109,6 +135,18 @@ class Prepared:
         return clients.histories(*rooms.before_test(self.split))
 
 
+def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> Prepared:
+    """Read the data that a config names, and prepare it."""
+    silos, items = config.silos, config.attributes
+    if config.train is not None and config.test is not None:
+        given = rooms.read(config.train, config.valid, config.test)
+        return prepare_split(given, protocol, silos, centralised, items=items)
+    if config.data in {stored.name for stored in rooms.stored_splits()}:
+        stored, clients = rooms.load_split(config.data)
+        return prepare_split(rooms.disjoint(stored), protocol, silos, centralised, clients=clients, items=items)
+    return prepare(rooms.load(config.data), protocol, silos, centralised, items)
+
+
 def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False,
             items: str | None = None) -> Prepared:  # fmt: skip
     """Filter, split and partition as the protocol says; `items` is a file that describes them."""
@@ -128,24 +166,30 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
     if protocol.split == "cold-items":
         split, source, warm = _cold_last(split, source)
     split, rest = _thinned(split, protocol.train_fraction)
+    grouping = Grouping(silos, centralised, clients)
+    partition = _partition(split.train, source.n_users, protocol, grouping)
+    return with_targets(source, split, partition, protocol, rest, warm, len(source), grouping)
+
+
+def with_targets(source: Interactions, split: Split, partition: Partition, protocol: Protocol,
+                 dropped: Interactions | None, warm: int | None, n_interactions: int,
+                 grouping: Grouping) -> Prepared:  # fmt: skip
+    """A finished split with what is ranked in it."""
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
-    dropped = None if rest is None else _pairs(rest)
+    rest = None if dropped is None else _pairs(dropped)
     if len(split.valid):
         ranked_valid, ranked_test = candidate_targets(
-            train, valid, test, source.n_items, protocol, dropped=dropped, seed=source.tie_seed
+            train, valid, test, source.n_items, protocol, dropped=rest, seed=source.tie_seed
         )
     else:
-        known = [train] if dropped is None else [train, dropped]
+        known = [train] if rest is None else [train, rest]
         ranked_valid, ranked_test = (
             None,
             Targets.build(test, known, source.n_items, catalogue=None if warm is None else test[1]),
         )
-    if clients is not None and silos is None and not centralised:
-        partition = clients
-    else:
-        partition = _partition(split.train, source.n_users, protocol, silos, centralised)
     notes = (*split.notes, *_blind_choice(ranked_valid, protocol))
-    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, notes, rest, warm)
+    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, notes, dropped, warm,
+                    n_interactions, grouping)  # fmt: skip
 
 
 def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
@@ -206,13 +250,13 @@ def _time_rule(data: Interactions, protocol: Protocol) -> str:
     return protocol.time if rule == "random" else rule
 
 
-def _partition(
-    train: Interactions, n_users: int, protocol: Protocol, silos: str | None, centralised: bool
-) -> Partition:
-    """One silo for a centralised reference, else what was asked for, else what the protocol says."""
-    text = silos or (None if protocol.partition == "user" else protocol.partition)
-    if centralised:
+def _partition(train: Interactions, n_users: int, protocol: Protocol, grouping: Grouping) -> Partition:
+    """One silo for a centralised reference, else what was asked for, else the published clients or the protocol's."""
+    if grouping.centralised:
         return Partition(np.arange(n_users), np.array([0, n_users]))
+    if grouping.silos is None and grouping.published is not None:
+        return grouping.published
+    text = grouping.silos or (None if protocol.partition == "user" else protocol.partition)
     if text is None:
         return rooms.one_user_per_client(n_users)
     count, _, how = text.partition(":")

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec import data as rooms
 from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, protocol
@@ -21,10 +20,11 @@ from fedrec.experiment.checks import claims_epsilon, notes_of, require_cold, req
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
 from fedrec.experiment.folder import RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
+from fedrec.experiment.kept import keep
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.observers import observer_of
 from fedrec.experiment.params import handed_over, method_of
-from fedrec.experiment.prepare import Prepared, prepare, prepare_split
+from fedrec.experiment.prepare import Prepared, prepare, prepare_config
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
@@ -33,6 +33,8 @@ from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 
 Part = Literal["valid", "test"]
+Data = Interactions | Prepared | None
+"""What a run works on: a table, what another run has prepared of the same data, or (None) what its config names."""
 FIRST_CHECKPOINT = 5.0  # seconds
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
@@ -44,6 +46,9 @@ class Listener:
     def started(self, run: Run) -> None: ...
 
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None: ...
+
+    def finished(self, run: Run, chosen: int) -> None:
+        """All is written, and the run still stands in memory with its chosen round."""
 
     def stop(self) -> None: ...
 
@@ -70,7 +75,7 @@ class Result:
 class Run:
     """A configured run. Building it checks everything that can be checked before any work is done."""
 
-    def __init__(self, config: RunConfig, data: Interactions | None = None, method: Method | None = None) -> None:
+    def __init__(self, config: RunConfig, data: Data = None, method: Method | None = None) -> None:
         """`method` takes the place of the one that `config` names."""
         self.config = config
         self.memory = parse_memory(config.memory)
@@ -81,6 +86,7 @@ class Run:
         self.stages = stages_of(config, self.method)
         device = device_named(config.device)
         self.prepared = self._prepare(data)
+        self._named = not isinstance(data, Interactions)  # whether the config says where the data is
         self.prepared.require_candidates()
         require_cold(self)
         self.world = World(
@@ -116,17 +122,13 @@ class Run:
             return None
         return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
 
-    def _prepare(self, data: Interactions | None) -> Prepared:
+    def _prepare(self, data: Data) -> Prepared:
         config, central = self.config, self.method.info.centralised
-        if config.train is not None and config.test is not None:
-            given = rooms.read(config.train, config.valid, config.test)
-            return prepare_split(given, self.protocol, config.silos, central, items=config.attributes)
-        if data is None and config.data in {stored.name for stored in rooms.stored_splits()}:
-            stored, clients = rooms.load_split(config.data)
-            given, items = rooms.disjoint(stored), config.attributes
-            return prepare_split(given, self.protocol, config.silos, central, clients=clients, items=items)
-        table = data if data is not None else rooms.load(config.data)
-        return prepare(table, self.protocol, config.silos, central, config.attributes)
+        if isinstance(data, Prepared):
+            return data.grouped(config.silos, central)
+        if data is None or config.train is not None:
+            return prepare_config(config, self.protocol, central)
+        return prepare(data, self.protocol, config.silos, central, config.attributes)
 
     # -- the work --
 
@@ -137,10 +139,14 @@ class Run:
         if folder is None:
             self._train(None, listener, Interrupt())
         else:
+            keep(folder, self.prepared, self.config, self._named)
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
             self._save_end(folder)
-        return self._finish(folder, self._load_chosen(folder))
+        chosen = self._load_chosen(folder)
+        result = self._finish(folder, chosen)
+        listener.finished(self, chosen)
+        return result
 
     def _train(self, folder: RunFolder | None, listener: Listener, interrupt: Interrupt) -> None:
         due = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
@@ -314,7 +320,7 @@ class Run:
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
-            data: Interactions | None = None, method: Method | None = None) -> Result:  # fmt: skip
+            data: Data = None, method: Method | None = None) -> Result:  # fmt: skip
     """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names."""
     if out is None:
         return Run(config, data, method).execute(None, listener)

@@ -32,7 +32,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
             "version": source.version,
             "users": source.n_users,
             "items": source.n_items,
-            "interactions": len(source),
+            "interactions": run.prepared.n_interactions,
         },
         "filtered": [one.to_dict() for one in run.prepared.filtered],
         "protocol": run.protocol.label,

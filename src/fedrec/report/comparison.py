@@ -14,7 +14,9 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.kept import at_hand, prepared_of
 from fedrec.experiment.params import build_method, convert
+from fedrec.experiment.prepare import Prepared
 from fedrec.report.schema import check_summary
 
 SHOWN = ("recall@10", "ndcg@10")
@@ -36,6 +38,15 @@ class FinishedRun:
     @property
     def protocol(self) -> str:
         return str(self.summary["protocol"])
+
+    @cached_property
+    def kept(self) -> Prepared | None:
+        """What the run has kept of its data; None: it must be read again."""
+        return prepared_of(RunFolder(self.folder), make_config(self.config))
+
+    def has_data(self) -> bool:
+        """Whether its data is known here and now, without fetching anything."""
+        return self.kept is not None or at_hand(make_config(self.config))
 
     @cached_property
     def label(self) -> str:

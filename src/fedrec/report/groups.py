@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedrec import data as rooms
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import protocol
 from fedrec.evaluation.groups import ACTIVITY, POPULARITY, TASTE, by_activity, by_popularity, by_taste
-from fedrec.experiment.prepare import Prepared, prepare, prepare_split
+from fedrec.experiment.config import make_config
+from fedrec.experiment.prepare import Prepared, prepare_config
 from fedrec.report.comparison import Comparison, FinishedRun
 from fedrec.report.significance import values_by_row
 
@@ -66,16 +66,9 @@ def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
 
 
 def prepared_again(run: FinishedRun) -> Prepared:
-    """The data of a run under its protocol; an error where it is gone or no longer what it was."""
-    config, chosen, items = run.config, protocol(run.protocol), run.config.get("attributes")
-    if config.get("train") is not None and config.get("test") is not None:
-        given = rooms.read(config["train"], config.get("valid"), config["test"])
-        prepared = prepare_split(given, chosen, None, True, items=items)
-    elif config["data"] in {stored.name for stored in rooms.stored_splits()}:
-        prepared = prepare_split(rooms.load_split(str(config["data"]))[0], chosen, None, True, items=items)
-    else:
-        table = rooms.load(str(config["data"]))
-        prepared = prepare(table, chosen, centralised=True, items=items)  # groups go by users, not clients
+    """The data of a run under its protocol, kept or read again; an error where it is gone or not what it was."""
+    # groups go by users, not clients
+    prepared = run.kept or prepare_config(make_config(run.config), protocol(run.protocol), centralised=True)
     source, before = prepared.source, run.summary["dataset"]
     if (source.version, source.n_users, source.n_items) != (before["version"], before["users"], before["items"]):
         raise FedrecError(f"the data of {run.folder} has changed since the run ({source!r}); run it again")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedrec.data import Filtered
 from fedrec.errors import FedrecError
+from fedrec.experiment.finished import Chosen
 from fedrec.experiment.run import Listener
 from fedrec.report import figures
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run
@@ -21,7 +22,7 @@ from fedrec.report.significance import Significance, significance
 from fedrec.report.tables import MARK, pair_caption, pair_cells, verdict
 from fedrec.report.views import View, command, cutoff, selection, settings, views
 
-LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report reads the data again
+LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
 
 
 def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True,
@@ -33,16 +34,16 @@ def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = Fal
     return write_page(path, "report.html", **_content(comparison, users))
 
 
-def write_own_report(folder: Path) -> Path:
-    """report.html of a run that has just finished; large data is not read again for it."""
-    run = read_run(folder)
-    path = folder / "report.html"
-    if run.summary["dataset"]["interactions"] <= LARGEST_AUTOMATIC:
-        return write_report([run], path)
-    return write_page(path, "report.html", **_content(compare([run]), users=False))
+def write_own_report(folder: Path, chosen: Chosen | None = None) -> Path:
+    """report.html of a run that has just finished. `chosen`: the same in memory, so that nothing is read again."""
+    run, path = read_run(folder), folder / "report.html"
+    if run.summary["dataset"]["interactions"] > LARGEST_AUTOMATIC:
+        return write_page(path, "report.html", **_content(compare([run]), users=False))
+    beside = cheap_references([run], None if chosen is None else chosen.run.prepared)
+    return write_page(path, "report.html", **_content(compare([run, *beside]), users=True, chosen=chosen))
 
 
-def _content(comparison: Comparison, users: bool) -> dict[str, Any]:
+def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) -> dict[str, Any]:
     shown = views(comparison)
     asked = [view for view in shown if not view.reference]
     first = asked[0].row.runs[0]
@@ -54,7 +55,7 @@ def _content(comparison: Comparison, users: bool) -> dict[str, Any]:
     best = max(asked, key=lambda view: view.row.mean(f"recall@{k}") or 0.0)
     metric, on = selection(comparison.protocol, k)
     tests, not_tested = _tests(comparison, shown)
-    samples, no_samples = sample_users(best.row.runs[0]) if users else ([], "")
+    samples, no_samples = sample_users(best.row.runs[0], chosen) if users else ([], "")
     return {
         "title": f"{_names(asked)} on {first.summary['dataset']['name']}",
         "facts": _facts(comparison, asked, first),

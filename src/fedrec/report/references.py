@@ -12,9 +12,9 @@ from fedrec.data.atomic import scratch_folder
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.run import Listener, execute
 from fedrec.report.comparison import FinishedRun, read_run
-from fedrec.report.data_source import at_hand
 
 REFERENCES = ("popularity", "local")
 PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes")
@@ -30,15 +30,18 @@ def with_references(runs: Sequence[FinishedRun], told: Callable[[str], Listener]
     return [*runs, *(_reference(name, runs[0], told) for name in _missing(runs))]
 
 
-def cheap_references(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """What can stand beside the runs without training: popularity if the data is here, local if it was run before."""
+def cheap_references(runs: Sequence[FinishedRun], data: Prepared | None = None) -> list[FinishedRun]:
+    """What can stand beside the runs without training: popularity if the data is here, local if it was run before.
+
+    `data`: what the first run has prepared, where it is still in memory.
+    """
     found = []
     for name in _missing(runs):
         try:
             if (_place(name, runs[0])[1] / "summary.json").exists():
                 found.append(read_run(_place(name, runs[0])[1]))
-            elif name == "popularity" and at_hand(runs[0].config):
-                found.append(_reference(name, runs[0], silent))
+            elif name == "popularity" and (data is not None or runs[0].has_data()):
+                found.append(_reference(name, runs[0], silent, data))
         except (FedrecError, OSError):
             continue  # the data or the cache cannot be used: the report does without
     return [run for run in found if (run.data, run.protocol) == (runs[0].data, runs[0].protocol)]
@@ -58,13 +61,14 @@ def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _reference(method: str, beside: FinishedRun, told: Callable[[str], Listener]) -> FinishedRun:
+def _reference(method: str, beside: FinishedRun, told: Callable[[str], Listener],
+               data: Prepared | None = None) -> FinishedRun:  # fmt: skip
     config, folder = _place(method, beside)
     if not (folder / "summary.json").exists():
         bar = told(f"reference {method}")
         try:
             with scratch_folder(folder.parent) as scratch:  # several runs may come here at the same time
-                execute(config, scratch / "run", listener=bar)
+                execute(config, scratch / "run", listener=bar, data=data or beside.kept)
                 _move(scratch / "run", folder)
         finally:
             bar.stop()

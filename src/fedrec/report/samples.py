@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.finished import Chosen
 from fedrec.recommend import Recommendation, Recommender
 from fedrec.report.comparison import FinishedRun
-from fedrec.report.data_source import at_hand
 from fedrec.report.records import per_user, ranks
 
 PLACES = ((0.03, "among the best served"), (0.25, "better than three in four"), (0.5, "in the middle"),
@@ -42,15 +42,18 @@ class SampleUser:
         return sum(offer.held_out for offer in self.offers)
 
 
-def sample_users(run: FinishedRun) -> tuple[list[SampleUser], str]:
-    """Users at fixed places of the ranking from best to worst served; if data or model are gone, nobody and why."""
+def sample_users(run: FinishedRun, chosen: Chosen | None = None) -> tuple[list[SampleUser], str]:
+    """Users at fixed places of the ranking from best to worst served; if data or model are gone, nobody and why.
+
+    `chosen`: the run, where it is still in memory.
+    """
     table = per_user(run)
     if not table:
         return [], "per_user.csv is gone from the run folder, or for its owner alone"
-    if not at_hand(run.config):
+    if chosen is None and not run.has_data():
         return [], "the data is not here any more"
     try:
-        return _samples(Recommender(run.folder), table), ""
+        return _samples(Recommender(chosen or run.folder), table), ""
     except (FedrecError, OSError, KeyError) as error:
         return [], str(error)
 
@@ -83,27 +86,11 @@ def _choose(table: dict[str, list[str]]) -> list[int]:
 
 
 def _lists(recommender: Recommender, users: Sequence[int]) -> dict[int, list[Recommendation]]:
-    wanted = set(users)
     lists: dict[int, list[Recommendation]] = {}
-    k = min(LISTED, len(recommender.item_ids))
-    names = {recommender.user_ids[user].item(): user for user in wanted}
-    for rec in _offers(recommender, wanted, k):
+    names = dict(zip(recommender.user_ids[list(users)].tolist(), users, strict=True))
+    for rec in recommender.for_users(users, min(LISTED, len(recommender.offered))):
         lists.setdefault(names[rec.user], []).append(rec)
     return lists
-
-
-def _offers(recommender: Recommender, wanted: set[int], k: int) -> list[Recommendation]:
-    """One pass over the scores, ended as soon as everybody was found."""
-    left, offers = set(wanted), []
-    run = recommender.run
-    for users, scores in run.simulator.scores(recommender.round, known=run.known_at_test):
-        here = [place for place, user in enumerate(users.tolist()) if user in left]
-        if here:
-            offers += recommender._lists(users[here], scores[here], k)
-            left -= set(users[here].tolist())
-        if not left:
-            break
-    return offers
 
 
 def _sample(
@@ -112,10 +99,10 @@ def _sample(
     split = recommender.run.prepared.split
     seen = split.train.item[split.train.user == user]
     held = split.test.item[split.test.user == user]
-    held_ids = {recommender.item_ids[item].item() for item in held}
+    held_ids = set(recommender.item_ids[held].tolist())
 
     def name(item: int) -> str:
-        return recommender._title(item) or f"item {recommender.item_ids[item]}"
+        return recommender.title(item) or f"item {recommender.item_ids[item]}"
 
     return SampleUser(
         user=str(recommender.user_ids[user]),

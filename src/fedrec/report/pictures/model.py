@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.finished import open_finished
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.methods.mixture.fedca import SERVED
 from fedrec.random import Purpose, fold_array, stream
-from fedrec.recommend import Recommender
 from fedrec.report.comparison import FinishedRun
 
 FIGURES = -1  # as the round of a stream: no round of training has it
@@ -24,9 +24,8 @@ class Model:
 
     def __init__(self, run: FinishedRun) -> None:
         self.folder, self.name, self.seed = run.folder, run.summary["method"], int(run.summary["seed"])
-        recommender = Recommender(run.folder)
-        self.run, self.round, self.user_ids = recommender.run, recommender.round, recommender.user_ids
-        self.simulator = self.run.simulator
+        self.run, self.round = open_finished(run.folder)
+        self.simulator, self.user_ids = self.run.simulator, self.run.prepared.source.user_ids
         self.interactions = self.simulator.data.positives
 
     @property

@@ -1,0 +1,32 @@
+"""A finished run with its model in place, from its folder; the data is read only where the run has not kept it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from fedrec.experiment.config import make_config
+from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.kept import read_kept, require_same_rows
+from fedrec.experiment.run import Run
+
+
+class Chosen(NamedTuple):
+    """A run whose present state is that of its chosen round, and the number of that round."""
+
+    run: Run
+    round: int
+
+
+def open_finished(path: Path) -> Chosen:
+    """The run of a folder."""
+    folder = RunFolder.open(path)
+    folder.require_finished()
+    config = make_config(folder.settings())
+    kept = read_kept(folder, config)
+    unchanged = kept is not None and kept.is_of(config)
+    run = Run(config, kept.prepared if kept is not None and unchanged else None)
+    chosen = run.load_best(folder)
+    if kept is not None and not unchanged:
+        require_same_rows(kept.prepared, run.prepared, path)
+    return Chosen(run, chosen)
