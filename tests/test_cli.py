@@ -397,7 +397,7 @@ def test_a_folder_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
 def test_results_can_be_read_without_what_tells_of_single_users(cli: Cli, tmp_path: Path) -> None:
     """As whoever is not the owner of a run finds it."""
     assert cli(*RUN, "--quiet", "--out", "run").code == 0
-    for name in ("checkpoint.safetensors", "last.safetensors", "per_user.csv", "users.csv"):
+    for name in ("checkpoint.safetensors", "last.safetensors", "prepared.npz", "per_user.csv", "users.csv"):
         (tmp_path / "run" / name).chmod(0)
     assert cli("compare", "run", "--no-references", "--no-significance").code == 0
     assert cli("report", "run", "--out", "page.html").code == 0

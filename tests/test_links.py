@@ -20,7 +20,7 @@ from fuzz.test_folders import COMMANDS, FEDMF
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
 MINE = "what the reader keeps elsewhere\n"
 FILES = ("config.toml", "metrics.jsonl", "summary.json", "per_user.csv", "checkpoint.safetensors", "last.safetensors",
-         "items.csv", "users.csv")  # fmt: skip
+         "items.csv", "users.csv", "prepared.npz")  # fmt: skip
 
 
 @pytest.fixture
