@@ -1,4 +1,4 @@
-"""One room, one job: a module imports what lies below it and nothing else."""
+"""One room, one job: a module uses what lies below it and nothing else, and of another room only what is public."""
 
 from __future__ import annotations
 
@@ -36,38 +36,134 @@ BELOW: dict[str, set[str]] = {
     "audit": {"data", "evaluation", "kernels", "federation", "training", "methods", "experiment", "report"},
     "testing": {"models", "federation", "training", "methods", "experiment"},
 }
+WITHIN: dict[str, set[str]] = {"report.charts": set(), "report": {"report.charts"},
+                               "report.pages": {"report.charts", "report"},
+                               "report.figures": {"report.charts", "report", "report.pages"}}  # fmt: skip
+"""Rooms within a room, and what each uses of the same room; `report` alone: what lies in it directly."""
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Rooms of fedrec that a module uses, also within functions and for types alone."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "fedrec":
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedrec."):
-            yield node.module.split(".")[1]
+def modules(room: str, pattern: str = "**/*.py") -> Iterator[tuple[str, ast.Module]]:
+    """Every module of a room by its path, those of rooms within it too; with the pattern `*.py` without them."""
+    folder = SOURCE / room.replace(".", "/")
+    for path in sorted(folder.glob(pattern)) or [SOURCE / f"{room}.py"]:
+        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Modules of fedrec and the names taken from them, also within functions and for types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "fedrec":
+            yield from ((node.module, name.name) for name in node.names)
         elif isinstance(node, ast.Import):
-            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith("fedrec."))
+            yield from ((name.name, "") for name in node.names if name.name.startswith("fedrec."))
 
 
-def modules(room: str) -> list[Path]:
-    return sorted((SOURCE / room).rglob("*.py")) or [SOURCE / f"{room}.py"]
+def room_of(module: str, name: str) -> str:
+    """The room that an import leads to: `from fedrec import data` names it last."""
+    parts = module.split(".")[1:]
+    return parts[0] if parts else name
+
+
+def inner_room_of(module: str, name: str) -> str:
+    """The room within a room, if it leads to one."""
+    parts = [*module.split(".")[1:], name]
+    inner = ".".join(parts[:2])
+    return inner if inner in WITHIN else parts[0]
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def private_uses(tree: ast.Module, own: set[str]) -> Iterator[str]:
+    """Private names that are imported from elsewhere, or asked of something that is neither `self` nor made here."""
+    for module, name in imported(tree):
+        if private(name) or any(map(private, module.split("."))):
+            yield f"{module}.{name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and private(node.attr) and node.attr not in own:
+            yield f"{ast.unparse(node.value)}.{node.attr}"
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """What functions, classes and fields a module names itself."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def commands_started(tree: ast.Module) -> Iterator[str]:
+    """What a module that starts processes starts of fedrec: the word after -m in a list of words, or the command."""
+    starts = any(isinstance(node, ast.Import) and node.names[0].name == "subprocess" for node in ast.walk(tree))
+    for node in ast.walk(tree) if starts else ():
+        if isinstance(node, ast.List | ast.Tuple):
+            words = [part.value if isinstance(part, ast.Constant) else None for part in node.elts]
+            yield from (str(after) for word, after in zip(words, words[1:], strict=False) if word == "-m")
+            yield from (word for word in words if word == "fedrec")
 
 
 @pytest.mark.parametrize("room", BELOW)
 def test_a_room_uses_only_what_lies_below_it(room: str) -> None:
     legal = BELOW[room] | COMMON | {room}
-    found = {f"{path.relative_to(SOURCE)} imports {used}" for path in modules(room) for used in imports(path)
-             if used not in legal}  # fmt: skip
+    found = {f"{path} imports {used}" for path, tree in modules(room)
+             for used in (room_of(*what) for what in imported(tree)) if used not in legal}  # fmt: skip
     assert not found
+
+
+@pytest.mark.parametrize("room", WITHIN)
+def test_a_room_within_a_room_uses_only_its_share_of_it(room: str) -> None:
+    legal, around = WITHIN[room] | {room}, room.split(".")[0]
+    found = {f"{path} imports {used}" for path, tree in modules(room, "*.py")
+             for used in (inner_room_of(*what) for what in imported(tree))
+             if used.split(".")[0] == around and used not in legal}  # fmt: skip
+    assert not found
+
+
+@pytest.mark.parametrize("room", [*BELOW, "commands", "cli", "console", "doctor", "written"])
+def test_what_is_private_stays_in_its_room(room: str) -> None:
+    """Nothing private is imported from another module, nor asked of an object whose class another room defines."""
+    own = {name for _, tree in modules(room) for name in defined(tree)}
+    found = {f"{path} uses {used}" for path, tree in modules(room)
+             for used in private_uses(tree, own)}  # fmt: skip
+    assert not found
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_a_process_is_started_of_a_room_below(room: str) -> None:
+    """Not of the command line, which stands above all others."""
+    legal = BELOW[room] | {room}
+    found = {f"{path} starts {module}" for path, tree in modules(room)
+             for module in commands_started(tree)
+             if module.split(".")[0] == "fedrec" and room_of(module, "cli") not in legal}  # fmt: skip
+    assert not found
+
+
+def test_the_walk_sees_what_it_should() -> None:
+    """Of the kinds of trespass that this file is for, one of each."""
+    tree = ast.parse(
+        "from fedrec.cli import main\nfrom fedrec.recommend import _find\nimport subprocess\n"
+        "def f(recommender):\n    subprocess.run([x, '-m', 'fedrec.cli', 'run'])\n    return recommender._lists(1)\n"
+        "class C:\n    def _own(self): return self._own()\n"
+    )
+    assert [room_of(*what) for what in imported(tree)] == ["cli", "recommend"]
+    assert list(commands_started(tree)) == ["fedrec.cli"]
+    assert set(private_uses(tree, set(defined(tree)))) == {"fedrec.recommend._find", "recommender._lists"}
 
 
 def test_no_room_is_forgotten() -> None:
     rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
     assert rooms - set(BELOW) == {"commands"}, "what the command line does may use everything"
+    inner = {f"report.{path.parent.name}" for path in (SOURCE / "report").glob("*/__init__.py")}
+    assert inner == set(WITHIN) - {"report"}
 
 
 def test_nothing_is_used_in_a_circle() -> None:
     """Room by room: what a room uses must not use it in turn."""
-    for room, below in BELOW.items():
-        for other in below & set(BELOW):
-            assert room not in BELOW[other], (room, other)
+    for rooms in (BELOW, WITHIN):
+        for room, below in rooms.items():
+            for other in below & set(rooms):
+                assert room not in rooms[other], (room, other)

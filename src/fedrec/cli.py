@@ -258,15 +258,15 @@ def report_command(
     from fedrec.experiment.folder import require_harmless
     from fedrec.experiment.params import parse_settings
     from fedrec.report.comparison import find_runs
-    from fedrec.report.html import write_report
-    from fedrec.report.pictures import PICTURES, picture_class
-    from fedrec.report.pictures.write import ENDINGS, write_figure
+    from fedrec.report.figures import FIGURES, figure_class
+    from fedrec.report.figures.write import ENDINGS, write_figure
+    from fedrec.report.pages.report import write_report
 
     if figure == "list":
-        print("\n".join(f"{name:<12} {kind.summary} (--set {kind.settings()})" for name, kind in PICTURES.items()))
+        print("\n".join(f"{name:<12} {kind.summary} (--set {kind.settings()})" for name, kind in FIGURES.items()))
         return
     require_harmless(out)
-    kind = picture_class(figure) if figure else None
+    kind = figure_class(figure) if figure else None
     if out is not None:
         ending_of(out, ENDINGS if kind else PAGE)
     if not runs:

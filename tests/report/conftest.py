@@ -10,7 +10,7 @@ import pytest
 
 import fedrec
 from fedrec.report.comparison import find_runs
-from fedrec.report.html import write_report
+from fedrec.report.pages.report import write_report
 
 HOSTILE = "<script>alert('x')</script>\"&<img src=http://evil.example/x.png>"
 

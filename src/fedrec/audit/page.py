@@ -9,7 +9,7 @@ from markupsafe import Markup
 from fedrec.audit.finding import Finding
 from fedrec.audit.leak import Report
 from fedrec.report import charts
-from fedrec.report.page import write_page
+from fedrec.report.pages.page import write_page
 
 WORDS = {"fail": "FAIL", "warn": "warn", "pass": "pass", "n/a": "n/a"}
 

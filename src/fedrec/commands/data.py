@@ -42,7 +42,7 @@ def data_show(
     from fedrec.data import load
     from fedrec.data.located import in_words, place
     from fedrec.endings import PAGE, ending_of
-    from fedrec.report.data_page import facts, write_data_page
+    from fedrec.report.pages.data import facts, write_data_page
 
     if out is not None:
         ending_of(out, PAGE)

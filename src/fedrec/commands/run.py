@@ -131,7 +131,7 @@ def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, 
 
 def _write_report(folder: Path, chosen: Chosen) -> None:
     """The run is safe by now: a page that cannot be written is worth a note, not an error."""
-    from fedrec.report.html import write_own_report
+    from fedrec.report.pages.report import write_own_report
 
     try:
         write_own_report(folder, chosen)

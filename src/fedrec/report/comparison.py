@@ -114,8 +114,8 @@ class Row:
         values = self.values(metric)
         return stdev(values) if len(values) > 1 else None
 
-    def values(self, metric: str) -> list[float]:
-        return [run.summary["test"][metric] for run in self.runs if metric in run.summary["test"]]
+    def values(self, metric: str, part: str = "test") -> list[float]:
+        return [run.summary[part][metric] for run in self.runs if metric in run.summary[part]]
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,15 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
         if name not in known:
             raise unknown("metric", name, known)
     return names
+
+
+def selection(label: str, k: int) -> tuple[str, str]:
+    """The metric that chose the round under a protocol, and on what."""
+    try:
+        found = protocol(label)
+    except FedrecError:
+        return f"ndcg@{k}", "validation"
+    return found.select_metric, found.select_on
 
 
 def read_run(folder: Path) -> FinishedRun:

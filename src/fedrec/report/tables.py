@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from fedrec.data.spreadsheet import write_rows
@@ -39,11 +40,16 @@ def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | 
 
 def _value(row: Row, metric: str) -> str:
     middle = row.mean(metric)
-    return "-" if middle is None else _spread(middle, row.std(metric))
+    return "-" if middle is None else spread_text(middle, row.std(metric))
 
 
-def _spread(middle: float, deviation: float | None) -> str:
+def spread_text(middle: float, deviation: float | None) -> str:
     return f"{middle:.4f}" if deviation is None else f"{middle:.4f} ± {deviation:.4f}"
+
+
+def value_text(values: Sequence[float]) -> str:
+    """Values over seeds."""
+    return spread_text(mean(values), stdev(values) if len(values) > 1 else None) if values else "–"
 
 
 def caption(comparison: Comparison, tests: Significance | None = None) -> str:
@@ -81,7 +87,7 @@ def group_cells(found: Grouped) -> list[list[str]]:
     header = ["method", "seeds", *(f"{name} ({size:,})" for name, size in zip(found.names, found.users, strict=True))]
     return [
         header,
-        *([label, str(seeds), *(_spread(*value) for value in values)] for label, seeds, values in found.rows),
+        *([label, str(seeds), *(spread_text(*value) for value in values)] for label, seeds, values in found.rows),
     ]
 
 

@@ -1,0 +1,80 @@
+"""How FedCA would mix ten clients: how alike they are, how they complement each other, and the weights that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.contract import Gather, Ups
+from fedrec.methods.mixture.fedca import FedCA
+from fedrec.methods.mixture.fedca_weights import complementarity, composite_weights, similarity
+from fedrec.report.charts.matrix import Shades, heat_map
+from fedrec.report.comparison import FinishedRun
+from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, numbers, only_run
+from fedrec.report.figures.model import Model
+
+COUNT = 10
+
+
+@dataclass(frozen=True)
+class Aggregation(Figure):
+    name: ClassVar[str] = "aggregation"
+    summary: ClassVar[str] = "similarity, complementarity and weights among ten clients of a fedca run"
+
+    clients: str | None = None  # e.g. 0,7,12,30 (column client of users.csv); none: ten at random
+
+    def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
+        run = only_run(self, runs)
+        self.require(run.summary["method"] == FedCA.info.name, f"{run.folder} is a run of {run.summary['method']}; "
+                     "give one of fedca")  # fmt: skip
+        model = Model(run)
+        chosen = np.array(sorted(numbers(self.clients))) if self.clients else model.drawn(COUNT)
+        self.require(2 <= len(chosen) <= 20, "give 2 to 20 clients")
+        found = matrices(model, chosen)
+        names = [str(client) for client in chosen]
+        panels, tables = [], []
+        for word, matrix in found.items():
+            values = matrix.numpy()
+            away = values[~np.eye(len(values), dtype=bool)]
+            shades = Shades(float(away.min()), float(away.max()))
+            svg = heat_map(values, shades, title=f"{word} between {len(names)} clients", x_label="client v",
+                           y_label="client u", names=names)  # fmt: skip
+            panels.append(Panel(svg, word))
+            rows = tuple((name, *(f"{v:.4f}" for v in row)) for name, row in zip(names, values.tolist(), strict=True))
+            tables.append(Table(word, ("client", *names), rows))
+        method = model.run.method
+        assert isinstance(method, FedCA)
+        facts = (
+            ("alpha", f"{method.alpha:g}"),
+            ("beta", f"{method.beta:g}"),
+            ("similarity", method.similarity),
+            ("complementarity", f"{method.complementarity}, {method.outer}"),
+            ("weights", method.weights),
+        )
+        lead = (
+            "From the tables after the chosen round, as if these clients alone were aggregated. Colours span the "
+            "values off the diagonal; a row of weights adds up to 1."
+        )
+        return Drawing("Composite aggregation in fedca", lead, tuple(panels), facts, tuple(tables))
+
+
+def matrices(model: Model, chosen: np.ndarray) -> dict[str, Tensor]:
+    """Similarity, complementarity and weights by name, with the parameters of the run."""
+    method = model.run.method
+    assert isinstance(method, FedCA)
+    tables = model.tables(chosen)
+    chunk = model.simulator.data.chunk(chosen)
+    alike = similarity(tables, method.similarity, model.simulator.server.get("reference"))
+    sent = method.pictures(tables, chunk, model.round)
+    each = {name: up.value for name, up in sent.items() if isinstance(up, Gather) and isinstance(up.value, Tensor)}
+    ups = Ups({}, {name: [(chosen, value)] for name, value in each.items()}, chosen)
+    complement = complementarity(method.received(ups, tables), method.complementarity, method.outer)
+    size = chunk.sample_counts().double() if method.shares == "samples" else torch.ones(len(chosen)).double()
+    share = (size / size.sum()).expand(len(chosen), -1)
+    weights = composite_weights(share, alike, complement, method.alpha, method.beta, method.weights)
+    return {"Similarity": alike, "Complementarity": complement, "Weights": weights}

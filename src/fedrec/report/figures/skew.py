@@ -1,0 +1,202 @@
+"""What averaging does to trained and to untrained rows: each client mixes its model with more and more of its nearest.
+
+After Zhang et al., TOIS 2026, section 3: the 100 nearest clients by the distance of tables, in random order so that
+nearness does not fall with their number. Theirs is another experiment: clients average with s others in every round of
+training, and an item is ranked among 99 drawn ones. There training quality rises with s and test quality falls. Here
+the models of a finished run are averaged once and all items are ranked, and mostly it is the other way round: what a
+client fitted is diluted, and rows that it never trained gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.evaluation import per_user
+from fedrec.evaluation.targets import csr_rows, pair_keys
+from fedrec.federation.clients import pointers
+from fedrec.federation.contract import State
+from fedrec.methods.mixture.aggregation import square_distances
+from fedrec.random import Purpose, fold_array, stream
+from fedrec.report.charts import Line, line_chart
+from fedrec.report.comparison import FinishedRun
+from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, only_run
+from fedrec.report.figures.model import NO_ROUND, Model
+
+K = 10
+METRICS = (f"hr@{K}", f"ndcg@{K}")
+PARTS = ("training items", "test items")
+BUDGET = 1 << 28  # bytes of a chunk of clients
+
+
+@dataclass(frozen=True)
+class Skew(Figure):
+    name: ClassVar[str] = "skew"
+    summary: ClassVar[str] = "training and test quality as clients average with more of their nearest; one run"
+
+    nearest: int = 100
+    step: int = 10
+    weighted: bool = False  # by training interactions, as FedAvg does; otherwise all count the same
+
+    def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
+        self.require(self.nearest >= 1, "nearest must be at least 1")
+        self.require(1 <= self.step <= self.nearest, "step must lie between 1 and nearest")
+        model = Model(only_run(self, runs))
+        model.require_personal(self.name)
+        most = min(self.nearest, model.clients - 1)
+        sizes = [0, *range(self.step, most + 1, self.step)]
+        self.require(len(sizes) > 1, f"{model.clients} clients are too few for steps of {self.step}; set step lower")
+        values = probe(model, sizes, self.weighted)  # [sizes, parts, metrics]
+        panels = []
+        for at, metric in enumerate(METRICS):
+            lines = [Line(part, sizes, values[:, k, at], marks=sizes, style=f"s{k}", unit="s")
+                     for k, part in enumerate(PARTS)]  # fmt: skip
+            svg = line_chart(lines, title=f"{metric} on training and test items by number of averaged clients",
+                             x_label="clients averaged with, s", y_label=metric, y_zero=True)  # fmt: skip
+            panels.append(Panel(svg, f"{metric.upper()}, each item among those never met"))
+        heads = ("s", *(f"{metric} on {part}" for metric in METRICS for part in PARTS))
+        rows = tuple((str(s), *(f"{values[i, k, at]:.4f}" for at in range(2) for k in range(2)))
+                     for i, s in enumerate(sizes))  # fmt: skip
+        lead = (
+            f"Every client averages its table and network with s clients, in random order out of its {most} nearest; "
+            "s = 0 is its own model. The models are averaged once, after training, and each item is ranked among all "
+            "that its user never met. FedCA's figure averages in every round of training and ranks among 99 drawn "
+            "items: its trend, training up and test down, is not to be expected here."
+        )
+        return Drawing(f"Embedding skew, from a run of {model.name}", lead, tuple(panels),
+                       tables=(Table("By number of clients", heads, rows),))  # fmt: skip
+
+
+def probe(model: Model, sizes: Sequence[int], weighted: bool) -> np.ndarray:
+    """[sizes, parts, metrics]: means over users who have items in that part."""
+    cases = _cases(model)
+    total, users = np.zeros((len(sizes), len(PARTS), len(METRICS))), np.zeros(len(PARTS))
+    order = neighbours(model, sizes[-1])
+    weight = model.interactions if weighted else np.ones(model.clients)
+    for clients in _chunks(model):
+        chunk = model.simulator.data.chunk(clients)
+        users += [int((np.diff(part.indptr)[chunk.users] > 0).sum()) for part in cases.parts]
+        for at, scores in enumerate(_mixed_scores(model, clients, order[clients], sizes, weight)):
+            total[at] += cases.sums(chunk.users, scores)
+    return total / np.maximum(users, 1)[:, None]
+
+
+def neighbours(model: Model, count: int) -> np.ndarray:
+    """[clients, count]: the nearest by distance of tables, in an order drawn for each client."""
+    _, tables = model.whole()
+    distance = square_distances(tables).fill_diagonal_(float("inf"))
+    near = distance.topk(count, largest=False).indices.cpu().numpy()
+    keys = fold_array(stream(model.seed, Purpose.ORDER, NO_ROUND, 2), np.arange(len(near)))
+    return np.take_along_axis(near, np.argsort(fold_array(keys[:, None], near), 1, kind="stable"), 1)
+
+
+def _chunks(model: Model) -> Iterator[np.ndarray]:
+    _, tables = model.whole()
+    each = 4 * tables[0].numel() * tables.element_size() + model.run.method.footprint(model.simulator.world).score
+    per_client = int(np.diff(model.simulator.data.client_ptr).max()) * each
+    step = max(1, BUDGET // per_client)
+    for start in range(0, model.clients, step):
+        yield np.arange(start, min(start + step, model.clients))
+
+
+def _mixed_scores(
+    model: Model, clients: np.ndarray, order: np.ndarray, sizes: Sequence[int], weight: np.ndarray
+) -> Iterator[Tensor]:
+    """Scores of all items for the users of these clients, after averaging with the first s of `order`."""
+    simulator, method = model.simulator, model.run.method
+    held, chunk = simulator.cohorts[0].state, simulator.data.chunk(clients)
+    places, where = (torch.from_numpy(index) for index in (chunk.places, clients))
+    items = torch.arange(simulator.world.items)
+    prefix = model.whole()[0].removesuffix("item")
+    names = [name for name in held.per_client if name.startswith(prefix) and held.per_client[name].is_floating_point()]
+    own = {name: value[where] for name, value in held.per_client.items()}
+    user = {name: value[places] for name, value in held.per_user.items()}
+    share = torch.from_numpy(weight).to(simulator.world.dtype)
+    total, count = {name: _scaled(own[name], share[where]) for name in names}, share[where].clone()
+    down = method.offer(simulator.server, clients, model.round, items)
+    before = 0
+    for size in sizes:
+        for column in order[:, before:size].T:
+            other = torch.from_numpy(np.ascontiguousarray(column))
+            for name in names:
+                total[name] += _scaled(held.per_client[name][other], share[other])
+            count += share[other]
+        before = size
+        mixed = {name: _scaled(value, 1 / count) for name, value in total.items()}
+        with torch.no_grad():
+            yield method.score(State(own | mixed, dict(user)), down, chunk, items)
+
+
+def _scaled(stack: Tensor, factor: Tensor) -> Tensor:
+    """In the precision of the factor: tables may rest in half of it."""
+    return stack.to(factor.dtype) * factor.view(-1, *[1] * (stack.dim() - 1))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Items of every user, ascending: those of user u are `items[indptr[u]:indptr[u + 1]]`."""
+
+    indptr: np.ndarray
+    items: np.ndarray
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """Every item of a part is ranked alone, against all items that its user has in no part."""
+
+    known: _Part
+    parts: tuple[_Part, ...]
+
+    def sums(self, users: np.ndarray, scores: Tensor) -> np.ndarray:
+        """[parts, metrics], summed over users."""
+        rows, items = _pairs(self.known, users)
+        pool = scores.detach().double().clone()
+        if not bool(torch.isfinite(pool).all()):
+            raise FedrecError("the model gives scores that are not numbers; give a run that did not diverge")
+        pool[torch.from_numpy(rows), torch.from_numpy(items)] = -torch.inf
+        pool = pool.sort(1).values
+        return np.array([_sums(pool, scores.double(), *_pairs(part, users)) for part in self.parts])
+
+
+def _sums(pool: Tensor, scores: Tensor, rows: np.ndarray, items: np.ndarray) -> list[float]:
+    """Of each metric, over users, of the mean over a user's items."""
+    if not len(rows):
+        return [0.0] * len(METRICS)
+    counts = np.bincount(rows, minlength=len(pool))
+    width = int(counts.max())
+    spot = torch.from_numpy(rows * width + np.arange(len(rows)) - np.repeat(pointers(counts)[:-1], counts))
+    own = torch.zeros(len(pool) * width, dtype=pool.dtype)
+    own[spot] = scores[torch.from_numpy(rows), torch.from_numpy(items)]
+    own = own.view(len(pool), width)
+    above, below = torch.searchsorted(pool, own, right=True), torch.searchsorted(pool, own)
+    higher = (pool.shape[1] - above).view(-1)[spot].numpy()
+    equal = (above - below).view(-1)[spot].numpy() + 1  # and itself
+    values = per_user(higher, equal, np.arange(len(rows) + 1), (K,), ("recall", "ndcg"))
+    return [float((values[name] / counts[rows]).sum()) for name in (f"recall@{K}", f"ndcg@{K}")]
+
+
+def _pairs(part: _Part, users: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row (place among `users`) and item of everything that these users have in a part."""
+    lists = [part.items[part.indptr[user] : part.indptr[user + 1]] for user in users]
+    rows = np.repeat(np.arange(len(users)), [len(own) for own in lists])
+    return rows, np.concatenate([np.zeros(0, np.int64), *lists])
+
+
+def _cases(model: Model) -> _Cases:
+    prepared = model.run.prepared
+    split, count = prepared.split, prepared.source.n_items
+    pairs = [(part.user, part.item) for part in (split.train, split.valid, split.test)]
+    if prepared.dropped is not None:
+        pairs.append((prepared.dropped.user, prepared.dropped.item))
+
+    def part(keys: np.ndarray) -> _Part:
+        return _Part(*csr_rows(keys, np.arange(prepared.source.n_users), count))
+
+    train, test = (part(pair_keys([pairs[k]], count)) for k in (0, 2))
+    return _Cases(part(pair_keys(pairs, count)), (train, test))

@@ -1,0 +1,1 @@
+"""HTML pages: of runs, of a dataset; a template each."""

@@ -1,0 +1,82 @@
+"""What a result cost: bytes on the wire, seconds, memory, and what privacy was had for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import mean
+from typing import Any
+
+from fedrec.privacy.explain import beside
+from fedrec.report.comparison import FinishedRun
+from fedrec.report.pages.views import View
+from fedrec.report.records import total_bytes
+from fedrec.report.schema import is_number
+
+
+def cost_table(shown: Sequence[View]) -> dict[str, Any]:
+    """One line per kind of cost, one column per configuration, means over seeds."""
+    rows = [(name, [measure(view.row.runs) for view in shown]) for name, measure in MEASURES]
+    if any("privacy" in run.summary for view in shown for run in view.row.runs):
+        rows.append(("privacy", [_privacy(view.row.runs[0]) for view in shown]))
+    return {"heads": [view.name for view in shown], "rows": rows}
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def _traffic(key: str) -> Callable[[Sequence[FinishedRun]], str]:
+    def measure(runs: Sequence[FinishedRun]) -> str:
+        found = [run.summary["bytes"].get(key) for run in runs]  # runs of old versions lack some
+        return size(mean(found)) if all(map(is_number, found)) else "–"
+
+    return measure
+
+
+def _total(direction: int) -> Callable[[Sequence[FinishedRun]], str]:
+    return lambda runs: size(mean(total_bytes(run)[direction] for run in runs))
+
+
+def _seconds(key: str) -> Callable[[Sequence[FinishedRun]], str]:
+    return lambda runs: f"{mean(run.summary['seconds'][key] for run in runs):,.1f} s"
+
+
+def _memory(runs: Sequence[FinishedRun]) -> str:
+    return f"{max(run.summary['peak_memory_mb'] for run in runs):,.0f} MB"
+
+
+def _rounds(runs: Sequence[FinishedRun]) -> str:
+    return f"{mean(run.summary['rounds_run'] for run in runs):.3g}"
+
+
+def _privacy(run: FinishedRun) -> str:
+    found = run.summary.get("privacy")
+    if found is None:
+        return "none claimed"
+    stages = ", ".join(found["stages"])
+    more = beside(found)
+    if found["epsilon"] is None:
+        told = f"no finite epsilon: {found['meaning']} ({stages})"
+    else:
+        told = f"epsilon {found['epsilon']:.3g} at delta {found['delta']:g}; {found['meaning']} ({stages})"
+    return f"{told}; {more}" if more else told
+
+
+MEASURES: tuple[tuple[str, Callable[[Sequence[FinishedRun]], str]], ...] = (
+    ("up, per client and round", _traffic("up_per_client_round")),
+    ("down, per client and round", _traffic("down_per_client_round")),
+    ("up, largest message", _traffic("largest_up")),
+    ("down, largest message", _traffic("largest_down")),
+    ("up, all clients, whole run", _total(0)),
+    ("down, all clients, whole run", _total(1)),
+    ("kept by a client between rounds", _traffic("kept_per_client")),
+    ("of that, needed to score", _traffic("to_score_per_client")),
+    ("rounds run", _rounds),
+    ("time training", _seconds("train")),
+    ("time evaluating", _seconds("evaluate")),
+    ("peak memory", _memory),
+)

@@ -1,0 +1,194 @@
+"""The report page: one self-contained HTML file about one configuration or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrec.data import Filtered
+from fedrec.errors import FedrecError
+from fedrec.experiment.finished import Chosen
+from fedrec.experiment.run import Listener
+from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run, selection
+from fedrec.report.pages import report_charts
+from fedrec.report.pages.cost import cost_table
+from fedrec.report.pages.headline import headline, listed
+from fedrec.report.pages.page import write_page
+from fedrec.report.pages.samples import sample_users
+from fedrec.report.pages.views import View, command, cutoff, settings, views
+from fedrec.report.records import FIRST, per_user
+from fedrec.report.references import cheap_references, silent, with_references
+from fedrec.report.significance import Significance, significance
+from fedrec.report.tables import MARK, pair_caption, pair_cells, value_text, verdict
+
+LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
+
+
+def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True,
+                 told: Callable[[str], Listener] = silent) -> Path:  # fmt: skip
+    """A report on runs that may share a table. `references` trains those that are missing; without it only cheap ones
+    are shown. `users` includes a few users with their items."""
+    compare(runs)  # refuses to mix before any work is done
+    comparison = compare(with_references(runs, told) if references else [*runs, *cheap_references(runs)])
+    return write_page(path, "report.html", **_content(comparison, users))
+
+
+def write_own_report(folder: Path, chosen: Chosen | None = None) -> Path:
+    """report.html of a run that has just finished. `chosen`: the same in memory, so that nothing is read again."""
+    run, path = read_run(folder), folder / "report.html"
+    if run.summary["dataset"]["interactions"] > LARGEST_AUTOMATIC:
+        return write_page(path, "report.html", **_content(compare([run]), users=False))
+    beside = cheap_references([run], None if chosen is None else chosen.run.prepared)
+    return write_page(path, "report.html", **_content(compare([run, *beside]), users=True, chosen=chosen))
+
+
+def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) -> dict[str, Any]:
+    shown = views(comparison)
+    asked = [view for view in shown if not view.reference]
+    first = asked[0].row.runs[0]
+    table = per_user(first)
+    names = [name for name in comparison.rows[0].runs[0].summary["test"] if not name.startswith("hr@")]
+    k = cutoff(names)
+    single = "above" in table
+    evaluated = len(table["user"]) if "user" in table else first.summary["dataset"]["users"]
+    best = max(asked, key=lambda view: view.row.mean(f"recall@{k}") or 0.0)
+    metric, on = selection(comparison.protocol, k)
+    tests, not_tested = _tests(comparison, shown)
+    samples, no_samples = sample_users(best.row.runs[0], chosen) if users else ([], "")
+    return {
+        "title": f"{_names(asked)} on {first.summary['dataset']['name']}",
+        "facts": _facts(comparison, asked, first),
+        "lead": headline(shown, comparison.chance, k, single, evaluated, tests),
+        "leaks": comparison.leaks,
+        "key_figures": [(f"{name}@{k}", report_charts.key_figure(shown, comparison.chance, f"{name}@{k}"))
+                        for name in ("recall", "ndcg") if f"{name}@{k}" in names],
+        "curves": report_charts.curves(shown, metric, on),
+        "per_round_note": _round_note(asked, on, metric),
+        "users_charts": report_charts.user_charts(shown, comparison.chance, k),
+        "tables": _tables(comparison, shown, names, tests),
+        "significance": None if tests is None else _significance(tests, marked=len(asked) > 1),
+        "not_tested": not_tested,
+        "price": cost_table(shown),
+        "samples": samples,
+        "no_samples": no_samples,
+        "sample_method": best.name,
+        "configurations": [_configuration(view) for view in asked],
+        "notes": sorted({note for view in asked for run in view.row.runs for note in run.summary["notes"]}),
+        "versions": _versions(asked),
+        "seeds": max(view.row.seeds for view in asked),
+        "several": len(asked) > 1,
+    }  # fmt: skip
+
+
+def _names(asked: Sequence[View]) -> str:
+    names = list(dict.fromkeys(view.row.method for view in asked))
+    if len(names) <= 3:
+        return listed(names)
+    return f"{names[0]}, {names[1]} and {len(names) - 2} more"
+
+
+def _tests(comparison: Comparison, shown: Sequence[View]) -> tuple[Significance | None, str]:
+    """The tests of `fedrec compare`, with the names of this page, or why there are none."""
+    try:
+        found = significance(comparison)
+    except FedrecError as error:
+        return None, str(error).rpartition("; ")[0]  # without what to tell `fedrec compare`
+    if found is None:
+        return None, "the runs have no ndcg@k" if len(shown) > 1 else ""
+    return found.renamed({view.row.label: view.name for view in shown}), ""
+
+
+def _significance(tests: Significance, marked: bool) -> dict[str, Any]:
+    """`marked`: a table above has the marks that the verdict explains."""
+    header, *rows = pair_cells(tests)
+    return {
+        "verdict": f"{verdict(tests)}." if marked else "",
+        "caption": pair_caption(tests),
+        "heads": header,
+        "rows": rows,
+    }
+
+
+def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) -> list[tuple[str, str]]:
+    data = first.summary["dataset"]
+    size = f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions"
+    seeds = sorted({run.summary["seed"] for view in asked for run in view.row.runs})
+    left_out = [("left out", str(Filtered.from_dict(record))) for record in first.summary.get("filtered", [])]
+    facts = [("data", comparison.data), ("size", size), *left_out, ("protocol", comparison.protocol),
+             ("clients", _clients(asked)),
+             ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)))]  # fmt: skip
+    return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
+
+
+def _clients(asked: Sequence[View]) -> str:
+    counts = [view.row.runs[0].summary["clients"] for view in asked]
+    if len(set(counts)) == 1:
+        return f"{counts[0]:,}"
+    return ", ".join(f"{view.name} {count:,}" for view, count in zip(asked, counts, strict=True))
+
+
+def _round_note(asked: Sequence[View], on: str, metric: str) -> str:
+    parts = []
+    for view in asked:
+        chosen = [run.summary["best_round"] + FIRST for run in view.row.runs]
+        ran = [run.summary["rounds_run"] for run in view.row.runs]
+        if max(ran) > 1:
+            parts.append(f"{view.name}: round {_and(chosen)} of {_and(ran)}")
+    return f"Chosen by {metric} on {on}: {'; '.join(parts)}." if parts else ""
+
+
+def _and(values: Sequence[int]) -> str:
+    return ", ".join(str(value) for value in (values if len(set(values)) > 1 else values[:1]))
+
+
+def _tables(
+    comparison: Comparison, shown: Sequence[View], names: Sequence[str], tests: Significance | None
+) -> list[dict[str, Any]]:
+    """Test beside validation for one configuration; a table each for several."""
+    asked = [view for view in shown if not view.reference]
+    chance = [f"{comparison.chance[name]:.4f}" if name in comparison.chance else "–" for name in names]
+    if len(asked) == 1:
+        heads = ["test", "validation", *(f"{view.name}, test" for view in shown if view.reference), "chance"]
+        columns = [_column(asked[0].row, "test", names), _column(asked[0].row, "valid", names),
+                   *(_column(view.row, "test", names) for view in shown if view.reference), chance]  # fmt: skip
+        return [_table("All metrics", heads, columns, names)]
+    alike = frozenset() if tests is None else tests.like_the_best()
+    heads = [f"{view.name} {MARK}" if view.name in alike else view.name for view in shown]
+    made = _table("Test", [*heads, "chance"], [*(_column(view.row, "test", names) for view in shown), chance], names)
+    tables = [made | {"best": [_best(shown, name, tests) for name in names]}]
+    columns = [_column(view.row, "valid", names) for view in shown]
+    if any(cell != "–" for column in columns for cell in column):
+        tables.append(_table("Validation", [view.name for view in shown], columns, names))
+    return tables
+
+
+def _table(caption: str, heads: list[str], columns: list[list[str]], names: Sequence[str]) -> dict[str, Any]:
+    rows = [(name, [column[i] for column in columns]) for i, name in enumerate(names)]
+    return {"caption": caption, "heads": heads, "rows": rows, "best": [None] * len(names)}
+
+
+def _column(row: Row, part: str, names: Sequence[str]) -> list[str]:
+    return [value_text(row.values(name, part)) for name in names]
+
+
+def _best(shown: Sequence[View], name: str, tests: Significance | None) -> int | None:
+    """The column to set in bold: the one that is significantly best, in the metric that was tested."""
+    if tests is None or name != tests.metric or tests.like_the_best():
+        return None
+    return [view.name for view in shown].index(tests.best)
+
+
+def _configuration(view: View) -> dict[str, Any]:
+    return {
+        "name": view.name if view.name == view.row.label else f"{view.name} ({view.row.label})",
+        "settings": settings(view.row),
+        "command": command(view.row),
+        "folders": ", ".join(run.folder.name for run in view.row.runs),
+    }
+
+
+def _versions(asked: Sequence[View]) -> str:
+    found = {f"{key} {value}" for view in asked for run in view.row.runs
+             for key, value in run.summary["versions"].items()}  # fmt: skip
+    return ", ".join(sorted(found))
