@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def commands_started(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree) if starts else ():
         if isinstance(node, ast.List | ast.Tuple):
             words = [part.value if isinstance(part, ast.Constant) else None for part in node.elts]
-            yield from (str(after) for word, after in zip(words, words[1:], strict=False) if word == "-m")
+            yield from (str(after) for word, after in pairwise(words) if word == "-m")
             yield from (word for word in words if word == "fedrec")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 import warnings
@@ -14,7 +13,7 @@ import typer
 
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
-from fedrec.errors import FedrecError, FedrecWarning
+from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
 from fedrec.visible import visible, visible_line
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
 
-FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 LONGEST_MESSAGE = 1_500
 USUAL_WARNING = warnings.showwarning
 
@@ -361,8 +359,6 @@ def main() -> None:
         code = app(prog_name="fedrec", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
-    except FedrecError as error:
-        _fail(str(error))
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except UsageProblem as error:
@@ -373,17 +369,10 @@ def main() -> None:
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `fedrec methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        what_to_do = (
-            "free some space or choose another folder" if error.errno in FULL else "choose another file or folder"
-        )
-        _fail(f"{error.filename or 'writing'}: {error.strerror or error}; {what_to_do}")
-    except MemoryError as error:
-        _fail(f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters")
-    except RuntimeError as error:
-        if "allocate memory" not in str(error) and "out of memory" not in str(error):  # torch's way to say so
+    except Exception as error:
+        if (message := explained(error)) is None:
             raise
-        _fail(f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters")
+        _fail(message)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedrec.data import Filtered
+from fedrec.experiment.listeners import Along
 from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Score
@@ -77,25 +78,6 @@ class Lines(Listener):
         if score is not None:
             record = {"round": log.round, "seconds": log.seconds, **log.observed, "valid": score.metrics}
             print(json.dumps(record), flush=True)
-
-
-class Along(Listener):
-    """Hears what another listener hears."""
-
-    def __init__(self, inner: Listener) -> None:
-        self.inner = inner
-
-    def started(self, run: Run) -> None:
-        self.inner.started(run)
-
-    def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
-        self.inner.round(log, score, progress)
-
-    def finished(self, run: Run, chosen: int) -> None:
-        self.inner.finished(run, chosen)
-
-    def stop(self) -> None:
-        self.inner.stop()
 
 
 class Noted(Along):

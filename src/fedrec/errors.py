@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 
 
 class FedrecError(Exception):
@@ -34,6 +37,21 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:
 def some(names: Iterable[str]) -> str:
     """The first few, short enough for one line."""
     return ", ".join(f"{name:.40}" for name in list(names)[:3])
+
+
+def explained(error: Exception) -> str | None:
+    """What went wrong and what to do, for whoever started a program; None where only a developer can mend it."""
+    if isinstance(error, FedrecError):
+        return str(error)
+    if isinstance(error, OSError):
+        full = error.errno in FULL
+        what_to_do = "free some space or choose another folder" if full else "choose another file or folder"
+        return f"{error.filename or 'writing'}: {error.strerror or error}; {what_to_do}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters"
+    if isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error)):
+        return f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters"  # torch's way
+    return None
 
 
 def reason(error: Exception) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -229,8 +231,46 @@ def test_equal_work_is_done_once(tmp_path: Path) -> None:
     run_cells(first, 1, lambda line: None)
     told: list[str] = []
     assert run_cells(second, 1, told.append, [*first, *second], drop_models=True) == {}
-    assert [RunFolder(cell.folder).best.exists() for cell in (*first, *second)] == [True, False, False]
+    for name in ("best", "prepared"):
+        there = [getattr(RunFolder(cell.folder), name).exists() for cell in (*first, *second)]
+        assert there == [True, False, False], name
     assert told[0] == "2 runs, 0 of them already there, 1 in other tables"
     assert told[1].startswith("1 of 1: Another")
     assert second[0].summary() == first[0].summary()
     require_runnable(second)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    """SIGTERM saves; the same study then has the figures of one that was never stopped, and its report."""
+    row = Row("FedMF", {"method": "fedmf", "rounds": 300, "set": {"dim": 4}})
+    table = dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"])
+    (whole,), (cell,) = cells(table, tmp_path / "whole", "cpu", "8G"), cells(table, tmp_path / "cut", "cpu", "8G")
+    assert run_cells([whole], 1, lambda line: None) == {}
+    RunFolder.create(cell.folder, cell.config.to_dict())
+    worker = subprocess.Popen([sys.executable, "-m", "fedrec.reproduce.worker", str(cell.folder)])
+    log = cell.folder / "metrics.jsonl"
+    until = time.monotonic() + 120
+    while worker.poll() is None and time.monotonic() < until and (not log.exists() or log.read_text().count("\n") < 5):
+        time.sleep(0.005)
+    worker.terminate()
+    assert worker.wait(60) == 128 + signal.SIGTERM
+    assert cell.summary() is None
+    done = log.read_text().count("\n")
+    assert 5 <= done < 300
+    assert (cell.folder / "last.safetensors").exists()
+    assert run_cells([cell], 1, lambda line: None) == {}
+    one, two = whole.summary(), cell.summary()
+    assert one is not None
+    assert two is not None
+    assert one["test"] == two["test"]
+    assert log.read_text().count("\n") == 300
+    assert (cell.folder / "report.html").exists()
+
+
+def test_what_a_run_died_of_is_told(tmp_path: Path) -> None:
+    row = Row("FedMF", {"method": "fedmf", "set": {"dim": 4, "lr": 1e30}})
+    (cell,) = cells(dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"]), tmp_path, "cpu", "8G")
+    (failed,) = run_cells([cell], 1, lambda line: None).values()
+    assert "training diverged; lower" in failed
+    assert not failed.startswith("error: ")

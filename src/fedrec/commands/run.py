@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from types import FrameType
 
 import typer
 
@@ -19,16 +15,10 @@ from fedrec import console
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.finished import Chosen
 from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run import Listener, Result, Run, execute
-
-TERMINATED = 128 + signal.SIGTERM
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, but with another exit code."""
+from fedrec.experiment.run import Listener, Result
 
 
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
@@ -65,14 +55,14 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
     if resume and config_to_resume(place, seeds) is None:
         listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
     try:
-        with _sigterm_interrupts():
+        with sigterm_interrupts():
             results, data = list[Result](), None
             for one, folder, listener in zip(configs, folders, listeners, strict=True):
                 result, data = _run_one(one, folder, resume, listener, as_json, data)
                 results.append(result)
     except KeyboardInterrupt as stop:
         console.err.print(f"interrupted; to go on, repeat the command with --resume --out {shlex.quote(str(place))}")
-        if isinstance(stop, _Terminated):
+        if isinstance(stop, Terminated):
             raise typer.Exit(TERMINATED) from None
         raise
     if len(results) > 1 and not as_json:
@@ -84,59 +74,22 @@ def _folders(place: Path, seeds: Sequence[int] | None) -> list[Path]:
     return [place] if seeds is None else [place / f"seed{seed}" for seed in seeds]
 
 
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Batch schedulers announce the end by SIGTERM: time enough to save. Only the main thread hears signals."""
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some send it twice, in the midst of the saving
-        raise _Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Keeping(console.Along):
-    """Holds on to a finished run, for its report and the next seed."""
-
-    chosen: Chosen
-
-    def finished(self, run: Run, chosen: int) -> None:
-        super().finished(run, chosen)
-        self.chosen = Chosen(run, chosen)
-
-
 def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, as_json: bool,
              data: Prepared | None) -> tuple[Result, Prepared]:  # fmt: skip
     """`data`: what a run of another seed has prepared."""
-    keeping = _Keeping(listener)
-    try:
-        result = execute(config, folder, resume, keeping, data)
-    finally:
-        keeping.stop()
-    _write_report(folder, keeping.chosen)
+    from fedrec.report.pages.own import run_and_report
+
+    result, prepared = run_and_report(config, folder, resume, listener, _note, data)
     if as_json:
         print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
     else:
         console.show_summary(result.summary)
         console.out.print(f"run folder: {folder}")
-    return result, keeping.chosen.run.prepared
+    return result, prepared
 
 
-def _write_report(folder: Path, chosen: Chosen) -> None:
-    """The run is safe by now: a page that cannot be written is worth a note, not an error."""
-    from fedrec.report.pages.report import write_own_report
-
-    try:
-        write_own_report(folder, chosen)
-    except (FedrecError, OSError) as error:
-        console.err.print(f"note: report.html was not written: {error}", markup=False)
+def _note(text: str) -> None:
+    console.err.print(f"note: {text}", markup=False)
 
 
 def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+TERMINATED = 128 + signal.SIGTERM
 GRACE = 5.0  # seconds; schedulers and containers kill ten or more after SIGTERM, and a checkpoint needs some of them
 
 
@@ -47,6 +48,28 @@ class Interrupt:
         self._expired = True
         if not self._obeyed and self.heard is not None:
             _thread.interrupt_main(self.heard)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: as Ctrl-C, but with another exit code."""
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Batch schedulers announce the end by SIGTERM: time enough to save. Only the main thread hears signals."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some send it twice, in the midst of the saving
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

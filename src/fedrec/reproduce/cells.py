@@ -121,9 +121,10 @@ def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
 
 
 def _drop_model(cell: Cell) -> None:
-    """Of a run that has ended: one under way needs it."""
+    """Of a run that has ended: one under way needs it. Without it nobody needs what was kept of the data."""
     if cell.summary() is not None:
-        RunFolder(cell.folder).best.unlink(missing_ok=True)
+        for file in (RunFolder(cell.folder).best, RunFolder(cell.folder).prepared):
+            file.unlink(missing_ok=True)
 
 
 def _finished(todo: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, float, str]]:
@@ -142,14 +143,14 @@ def _run(cell: Cell, jobs: int) -> tuple[float, str]:
     folder = RunFolder(cell.folder)
     if not folder.config.is_file():
         RunFolder.create(cell.folder, cell.config.to_dict())
-    command = [sys.executable, "-m", "fedrec.cli", "run", "--resume", "--out", str(cell.folder), "--quiet"]
+    command = [sys.executable, "-m", "fedrec.reproduce.worker", str(cell.folder)]
     threads = {name: str(max(1, (os.cpu_count() or 1) // jobs)) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(threads if jobs > 1 else {})})
     if done.returncode == 0:
         folder.last.unlink(missing_ok=True)  # it has all its rounds, and a hundred runs would fill a disk
         return time.monotonic() - started, ""
     last = done.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
-    return time.monotonic() - started, last[0].removeprefix("error: ")
+    return time.monotonic() - started, last[0]
 
 
 def _headline(cell: Cell) -> str:

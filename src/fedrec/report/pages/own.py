@@ -1,0 +1,31 @@
+"""A run with its own report beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.listeners import Keeping
+from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.run import Listener, Result, execute
+from fedrec.report.pages.report import write_own_report
+
+
+def run_and_report(config: RunConfig, folder: Path, resume: bool, listener: Listener, note: Callable[[str], None],
+                   data: Prepared | None = None) -> tuple[Result, Prepared]:  # fmt: skip
+    """The result, and what was prepared for it, which `data` may take from a run on the same data.
+
+    The run is safe before its report begins: a page that cannot be written is worth a note, not an error.
+    """
+    keeping = Keeping(listener)
+    try:
+        result = execute(config, folder, resume, keeping, data)
+    finally:
+        keeping.stop()
+    try:
+        write_own_report(folder, keeping.chosen)
+    except (FedrecError, OSError) as error:
+        note(f"report.html was not written: {error}")
+    return result, keeping.chosen.run.prepared
