@@ -203,8 +203,11 @@ def test_a_row_for_each_value() -> None:
         {"align": 0.1}, {"align": 0.2},
     ]  # fmt: skip
     row = {"label": "{dim}", "method": "fedmf", "each": {"dim": [1, 2], "rounds": [3]}}
+    heads = {"title": "T", "metrics": ["ndcg@10"], "protocols": ["honest"], "datasets": ["ml-100k"]}
     with pytest.raises(FedrecError, match="of one length"):
-        _table("t", {"rows": [row]})
+        _table("t", {**heads, "rows": [row]})
+    with pytest.raises(FedrecError, match=r"t\.rows\.0 has no label; mend its TOML file"):
+        _table("t", {**heads, "rows": [{"method": "fedmf"}]})
 
 
 def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:
@@ -266,6 +269,16 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert one["test"] == two["test"]
     assert log.read_text().count("\n") == 300
     assert (cell.folder / "report.html").exists()
+
+
+def test_a_damaged_result_is_one_line(tmp_path: Path) -> None:
+    (cell, *_) = cells(SMALL, tmp_path, "cpu", "8G")
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "summary.json").write_text('{"test": {"ndcg@10": "high"}}')
+    with pytest.raises(
+        FedrecError, match=r"is damaged \(summary\.test is not metrics with numbers\); remove it and run"
+    ):
+        run_cells([cell], 1, lambda line: None)
 
 
 def test_what_a_run_died_of_is_told(tmp_path: Path) -> None:

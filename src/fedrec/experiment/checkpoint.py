@@ -17,6 +17,7 @@ from fedrec.errors import FedrecError, reason
 from fedrec.experiment.config import FORMAT, require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
+from fedrec.schema import SIZES, check
 from fedrec.version import __version__
 
 PER_CLIENT = ("up", "down", "uploads")  # what a ledger counts for every client
@@ -124,11 +125,12 @@ def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], dat
                           "other things; it cannot go on from there: start over in another --out folder")  # fmt: skip
     ledger = simulator.wire.ledger
     try:
+        check("its record", about, {"unprotected": SIZES, "ledger": {}, "progress": {}, "config": {}})
         counts = {name: tensors.pop(f"ledger.{name}").numpy().copy() for name in PER_CLIENT}
         unprotected = dict(about["unprotected"])
         rounds = {int(number): entry for number, entry in about["ledger"].items()}
         progress, made_with = Progress(**about["progress"]), about["config"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None
     require_same(made_with, config, path)
     require_data(about, data, path)

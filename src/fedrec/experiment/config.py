@@ -14,6 +14,7 @@ import numpy as np
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import protocol
+from fedrec.schema import kinds_of_fields
 
 FORMAT = 2
 """Of what a run folder holds. Format 1, which had no number, knew three fields of the protocol less."""
@@ -157,12 +158,7 @@ def _found(name: str) -> str:
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
+    kinds = kinds_of_fields(RunConfig)
     for item in dataclasses.fields(RunConfig):
-        if item.name in values and not _fits(values[item.name], str(item.type)):
+        if item.name in values and not kinds[item.name].valid(values[item.name]):
             raise FedrecError(f"{item.name} = {values[item.name]!r} has the wrong type; it should be {item.type}")
-
-
-def _fits(value: Any, kind: str) -> bool:
-    legal = {part.split("[")[0].strip() for part in kind.split("|")}
-    given = "None" if value is None else type(value).__name__
-    return given in legal or (given == "int" and "float" in legal)

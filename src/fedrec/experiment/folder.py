@@ -19,6 +19,10 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.config import FORMAT, read_config
 from fedrec.experiment.prepare import Prepared
+from fedrec.schema import COUNT, Shape, json_line
+
+ROUND: Shape = {"round": COUNT}
+"""What every line of metrics.jsonl has."""
 
 
 def require_harmless(out: Path | None, *read: Path | None) -> None:
@@ -199,10 +203,8 @@ class RunFolder:
 
 
 def _round_of(line: str) -> int:
-    try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return 1 << 62  # a line cut short by a kill, or damaged
+    record = json_line(line, ROUND)
+    return 1 << 62 if record is None else int(record["round"])
 
 
 def _without_links(path: str, flags: int) -> int:

@@ -24,12 +24,24 @@ from fedrec.evaluation import Protocol, protocol
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.prepare import Grouping, Prepared, with_targets
+from fedrec.schema import BOOL, COUNT, TEXT, TEXTS, Shape, check, optional
 
 FORMAT = 1
 SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes")
 """What of a config decides how the data is prepared, but for who is whose client."""
 PARTS = ("train", "valid", "test", "dropped")
 MATRICES = ("tags", "features")
+
+_FILTERED: list[Shape] = [{"rule": TEXT, "users": COUNT, "items": COUNT, "rows": COUNT, "remedy": TEXT}]
+ABOUT: Shape = {
+    "checksum": TEXT,
+    "warm": optional(COUNT),
+    "n_interactions": COUNT,
+    "silos": optional(TEXT),
+    "centralised": BOOL,
+    "source": {"name": TEXT, "version": TEXT, "tie_seed": COUNT, "time": TEXT, "notes": TEXTS, "filtered": _FILTERED},
+    "split": {"kind": TEXT, "notes": TEXTS, "filtered": _FILTERED},
+}
 
 Arrays = dict[str, np.ndarray]
 
@@ -99,9 +111,10 @@ def read_kept(folder: RunFolder, config: RunConfig) -> Kept | None:
         with np.load(folder.prepared, allow_pickle=False) as members:
             arrays = {name: members[name] for name in members.files}
         about = json.loads(arrays["about"].tobytes())
-        if about["format"] != FORMAT or about["settings"] != _settings(config):
+        if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
-        return Kept(_prepared(about, arrays, protocol(config.protocol)), str(about["checksum"]))
+        check("about", about, ABOUT)
+        return Kept(_prepared(about, arrays, protocol(config.protocol)), about["checksum"])
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError, RecursionError,
             zipfile.BadZipFile, NotImplementedError, FedrecError):  # fmt: skip
         return None

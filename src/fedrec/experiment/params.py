@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from fedrec.federation.contract import Method
 from fedrec.federation.ranges import interval_of
 from fedrec.methods import method_class, methods
 from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
+from fedrec.schema import kind_of
 
 
 def build_method(
@@ -106,56 +106,21 @@ def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
     known = parameters(cls)
     if key not in known:
         raise unknown(f"parameter of {name}", key, known)
-    converted = _converted(known[key], value)
-    if converted is _BAD:
+    kind = kind_of(known[key])
+    try:
+        return kind.parsed(value)
+    except ValueError:
         endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
-        wanted = "finite" if endless else describe(known[key])
-        raise FedrecError(f"{key}={value} does not fit {name}: it should be {wanted}")
-    return converted
+        wanted = "finite" if endless else kind.words
+        raise FedrecError(f"{key}={value} does not fit {name}: it should be {wanted}") from None
 
 
 def describe(hint: Any) -> str:
     """A type in words, for messages and help."""
-    if typing.get_origin(hint) is typing.Literal:
-        return " | ".join(str(choice) for choice in typing.get_args(hint))
-    if isinstance(hint, types.UnionType):
-        return " or ".join(describe(part) for part in typing.get_args(hint))
-    return "none" if hint is type(None) else getattr(hint, "__name__", str(hint))
+    return kind_of(hint).words
 
 
 def range_of(cls: type[Method], key: str, hint: Any) -> str:
     """Which numbers a parameter takes, in short; nothing of what is no number."""
     kinds = set(typing.get_args(hint)) or {hint}
     return str(interval_of(cls, key, int in kinds)) if kinds & {int, float} else ""
-
-
-_BAD = object()
-
-
-def _converted(hint: Any, value: Any) -> Any:
-    if typing.get_origin(hint) is typing.Literal:
-        return value if value in typing.get_args(hint) else _BAD
-    if isinstance(hint, types.UnionType):
-        tried = (_converted(part, value) for part in typing.get_args(hint))
-        return next((result for result in tried if result is not _BAD), _BAD)
-    if hint is type(None):
-        return None if value is None or str(value).lower() == "none" else _BAD
-    if hint is bool:
-        text = str(value).lower()
-        return text == "true" if text in ("true", "false") else _BAD
-    if hint in (int, float):
-        return _number(hint, value)
-    return value if isinstance(value, hint) else _BAD
-
-
-def _number(hint: type[int] | type[float], value: Any) -> Any:
-    if isinstance(value, bool):
-        return _BAD
-    try:
-        number = hint(value)
-    except (TypeError, ValueError, OverflowError):
-        return _BAD
-    if isinstance(value, float) and number != value:
-        return _BAD  # 2.5 for a whole number
-    limit = 1 << 63 if hint is int else float("inf")
-    return number if -limit < number < limit else _BAD

@@ -13,9 +13,49 @@ from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.federation.loop import Progress
 from fedrec.privacy.accountant import NOT_COVERED
+from fedrec.schema import COUNT, METRICS, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
+
+SUMMARY: dict[str, Shape] = {
+    "method": TEXT,
+    "backbone": optional(TEXT),
+    "dataset": {"name": TEXT, "version": TEXT, "users": COUNT, "items": COUNT, "interactions": COUNT},
+    "protocol": TEXT,
+    "leaks": TEXTS,
+    "notes": TEXTS,
+    "clients": COUNT,
+    "seed": COUNT,
+    "rounds_run": COUNT,
+    "best_round": COUNT,
+    "test": METRICS,
+    "valid": METRICS,
+    "chance": METRICS,
+    "bytes": {"up_per_client_round": NUMBER, "down_per_client_round": NUMBER},
+    "seconds": {"train": NUMBER, "evaluate": NUMBER},
+    "peak_memory_mb": NUMBER,
+    "versions": {},
+}
+"""What a reader may rely on; the parts below are absent from runs of earlier versions."""
+FILTERED: list[Shape] = [{"rule": TEXT, "users": COUNT, "items": COUNT, "rows": COUNT}]
+PRIVACY: dict[str, Shape] = {"stages": TEXTS, "epsilon": optional(NUMBER), "delta": optional(NUMBER), "meaning": TEXT}
+COUNTED: dict[str, Shape] = {"uploads": COUNT, "planned": {"uploads": COUNT}, "unprotected_bytes": SIZES,
+                             "not_covered": TEXT}  # fmt: skip
+
+
+def check_summary(summary: Any) -> None:
+    """Raise ValueError, with the place, where a summary is not one."""
+    check("summary", summary, SUMMARY)
+    check("summary.filtered", summary.get("filtered", []), FILTERED)
+    if "privacy" not in summary:
+        return
+    privacy = summary["privacy"]
+    check("privacy", privacy, PRIVACY)
+    if "planned" in privacy:
+        check("privacy", privacy, COUNTED)
+        kind = NUMBER if privacy["epsilon"] is not None else optional(NUMBER)
+        check("privacy.planned.epsilon", privacy["planned"].get("epsilon"), kind)
 
 
 def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +16,8 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import at_hand, prepared_of
 from fedrec.experiment.params import build_method, convert
 from fedrec.experiment.prepare import Prepared
-from fedrec.report.schema import check_summary
+from fedrec.experiment.summary import check_summary
+from fedrec.schema import damaged, read_json
 
 SHOWN = ("recall@10", "ndcg@10")
 IDENTITY = ("backbone", "preset", "params", "silos", "participation", "privacy", "epsilon", "delta", "rounds")
@@ -159,13 +159,13 @@ def read_run(folder: Path) -> FinishedRun:
     files = RunFolder.open(folder)
     files.require_finished()
     try:
-        summary = json.loads(files.summary.read_text(encoding="utf-8"))
+        summary = read_json(files.summary, "summary", {})
         check_summary(summary)
         meant = as_meant(summary["protocol"], summary.get("format", 1))
         summary |= {"protocol": meant, "leaks": list(protocol(meant).leaks)}
         config = make_config(files.settings()).to_dict()
-    except (ValueError, OSError, RecursionError, FedrecError) as error:
-        raise FedrecError(f"{folder} is damaged ({error}); remove it and run again") from None
+    except (ValueError, OSError, FedrecError) as error:
+        raise damaged(folder, error) from None
     return FinishedRun(folder, summary, config)
 
 

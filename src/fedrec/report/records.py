@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from fedrec.data.spreadsheet import unguarded
-from fedrec.errors import FedrecError
+from fedrec.experiment.folder import ROUND
 from fedrec.report.comparison import FinishedRun
-from fedrec.report.schema import is_count, is_number
+from fedrec.schema import damaged, is_number, json_line
 
 Array = np.ndarray[Any, np.dtype[Any]]
+AGAIN = "run it again in another folder"
 FIRST = 1  # the number that people see of the round that files call 0
 
 
@@ -31,19 +31,11 @@ class Curve:
 
 def rounds(run: FinishedRun) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; a line cut short by a kill is passed over."""
-    records = []
     try:
         text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and is_count(record.get("round")):
-            records.append(record)
-    return records
+    return [record for line in text.splitlines() if (record := json_line(line, ROUND)) is not None]
 
 
 def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Curve:
@@ -86,10 +78,10 @@ def per_user(run: FinishedRun) -> dict[str, list[str]]:
     except (FileNotFoundError, PermissionError):
         return {}
     except (OSError, ValueError, csv.Error) as error:
-        raise FedrecError(f"{path} is damaged ({error}); run it again in another folder") from None
+        raise damaged(path, error, AGAIN) from None
     sound = "user" in table and ("above" in table) == ("equal" in table)
     if not sound or not all(((column >= 0) & (column < RANK_EDGES[-1] / 2)).all() for column in numbers.values()):
-        raise FedrecError(f"{path} is damaged (impossible columns); run it again in another folder")
+        raise damaged(path, "impossible columns", AGAIN)
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -21,8 +20,11 @@ from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import method_of
 from fedrec.federation.contract import Method
 from fedrec.reproduce.definition import Table
+from fedrec.schema import COUNT, METRICS, NUMBER, damaged, read_json
 
 MACHINE = ("device", "memory")  # what a result does not depend on
+RESULT = {"test": METRICS, "seconds": {"total": NUMBER}, "best_round": COUNT}
+"""What a table shows of a run."""
 SAID_BY_METHOD = ("method", "backbone", "preset", "params", "rounds")
 
 
@@ -39,7 +41,10 @@ class Cell:
     def summary(self) -> dict[str, Any] | None:
         """What the run came to; None while it has not."""
         path = self.folder / "summary.json"
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        try:
+            return dict(read_json(path, "summary", RESULT)) if path.is_file() else None
+        except (ValueError, OSError) as error:
+            raise damaged(self.folder, error) from None
 
     def work(self) -> tuple[Method, RunConfig]:
         """What is run, whatever it is called: cells of equal work have equal results."""

@@ -11,7 +11,9 @@ from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.schema import TEXT, TEXTS, Shape, check
 
+TABLE: Shape = {"title": TEXT, "metrics": TEXTS, "protocols": TEXTS, "datasets": TEXTS, "rows": [{"label": TEXT}]}
 SETTINGS = {f.name for f in dataclasses.fields(RunConfig)}
 
 
@@ -122,6 +124,10 @@ def _known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _table(name: str, values: dict[str, Any]) -> Table:
+    try:
+        check(name, values, TABLE)
+    except ValueError as error:
+        raise FedrecError(f"the table cannot be read: {error}; mend its TOML file") from None
     rows = [_row(own) for row in values.pop("rows") for own in _each(dict(row))]
     table = Table(name=name, rows=rows, **values)
     labels = [row.label for row in rows]

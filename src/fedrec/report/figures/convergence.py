@@ -11,7 +11,7 @@ from fedrec.report.comparison import FinishedRun, Row, compare, selection
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, short_names
 from fedrec.report.records import FIRST, Curve, converged, curve, rounds
-from fedrec.report.schema import is_number
+from fedrec.schema import is_number
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fedrec.report.charts import Line, line_chart, style_of
 from fedrec.report.comparison import FinishedRun, Row, compare, selection
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.records import FIRST, curve, rounds
-from fedrec.report.schema import is_number
+from fedrec.schema import is_number
 
 GROUPS = (ACTIVITY[0], ACTIVITY[-1], TASTE[0], TASTE[-1])
 PAIRS = ((ACTIVITY[0], ACTIVITY[-1]), (TASTE[0], TASTE[-1]))

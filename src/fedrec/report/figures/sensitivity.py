@@ -19,8 +19,8 @@ from fedrec.report.comparison import FinishedRun, counted
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric
 from fedrec.report.records import FIRST, converged
-from fedrec.report.schema import is_number
 from fedrec.report.tables import value_text
+from fedrec.schema import is_number
 
 ASIDE = ("seed", "device", "memory", "params", "preset", "eval_every", "patience")  # not what is studied
 NEAR = "Near: at most 1 % below the highest value of the run on validation."

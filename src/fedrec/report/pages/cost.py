@@ -10,7 +10,7 @@ from fedrec.privacy.explain import beside
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.pages.views import View
 from fedrec.report.records import total_bytes
-from fedrec.report.schema import is_number
+from fedrec.schema import is_number
 
 
 def cost_table(shown: Sequence[View]) -> dict[str, Any]:
