@@ -24,11 +24,23 @@ PER_CLIENT = ("up", "down", "uploads")  # what a ledger counts for every client
 
 
 def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
-    """Everything that changes, by name: `server.item`, `client.all.item`, `user.all.user`, ..."""
-    found = {f"server.{name}": value for name, value in simulator.server.items()}
-    for members in simulator.cohorts:
-        found |= {f"client.{members.cohort.name}.{name}": value for name, value in members.state.per_client.items()}
-        found |= {f"user.{members.cohort.name}.{name}": value for name, value in members.state.per_user.items()}
+    """Everything of this process that changes, by name: `server.item`, `client.all.item`, `user.all.user`, ..."""
+    return {f"server.{name}": value for name, value in simulator.server.items()} | simulator.client_side.tensors()
+
+
+def collected(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same of all processes, in the first of them."""
+    held = {name: value for name, value in tensors.items() if not name.startswith("server.")}
+    return tensors | simulator.group.collected(held)
+
+
+def part_of(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of tensors of all clients, the rows of those in this process."""
+    found = dict(tensors)
+    for name, value in simulator.client_side.tensors().items():
+        if name in tensors:
+            start = simulator.group.offset(len(value))
+            found[name] = tensors[name][start : start + len(value)] if simulator.group.size > 1 else tensors[name]
     return found
 
 
@@ -111,10 +123,13 @@ def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
 
 def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any]) -> None:
     """The whole of a run between two rounds."""
-    ledger = simulator.wire.ledger
-    tensors = tensors_of(simulator) | {f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT}
+    ledger = simulator.ledger()
+    tensors = collected(simulator, tensors_of(simulator)) | {
+        f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT
+    }
     rounds = {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "unprotected": ledger.unprotected}
-    save(path, tensors, rounds | dict(about))
+    if simulator.group.first:
+        save(path, tensors, rounds | dict(about))
 
 
 def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], data: str) -> Progress:
@@ -134,8 +149,9 @@ def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], dat
         raise _damaged(path, error) from None
     require_same(made_with, config, path)
     require_data(about, data, path)
-    restore(simulator, tensors)
-    ledger.rounds, ledger.unprotected = rounds, unprotected
-    for name, count in counts.items():
-        setattr(ledger, name, count)
+    restore(simulator, part_of(simulator, tensors))
+    if simulator.group.first:  # ledgers of several processes add up
+        ledger.rounds, ledger.unprotected = rounds, unprotected
+        for name, count in counts.items():
+            setattr(ledger, name, count)
     return progress

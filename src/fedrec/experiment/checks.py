@@ -10,6 +10,7 @@ from fedrec.evaluation import Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig
 from fedrec.federation.contract import Method, NoisesItself
+from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
 from fedrec.federation.stages import Stage, parse_stages
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
 LAST = "an epsilon is printed, so the last round counts: no round is chosen and no run ends by validation or loss"
-FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
+FEDERATED = ("silos", "participation", "dropout")  # settings that mean nothing where all data is in one place
 
 
 def notes_of(run: Run) -> list[str]:
@@ -36,6 +37,8 @@ def notes_of(run: Run) -> list[str]:
         found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(ignored)}")
     if _reads_order(method) and prepared.source.time == "none":
         found.append(f"the data has no times: {method.info.name} takes the order of its lines for that of events")
+    if run.config.dropout and not method.info.centralised:
+        found.append(f"simulated: {run.config.dropout:.0%} of all uploads are lost on their way")
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
 
@@ -61,6 +64,13 @@ def require_selectable(protocol: Protocol) -> None:
             )
 
 
+def require_shared(method: Method, group: Group) -> None:
+    """Several processes share clients; where all data is with one, there is nothing to share."""
+    if method.info.centralised and group.size > 1:
+        raise FedrecError(f"{method.info.name} has all data in one place and trains in one process; start it without "
+                          "torchrun")  # fmt: skip
+
+
 def require_cold(run: Run) -> None:
     """Items that nobody met in training have only their attributes to be ranked by."""
     if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
@@ -76,6 +86,13 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
             f"{method.info.name} has all data in one place and uploads nothing that could be protected; leave "
             "--privacy and --epsilon out"
         )
+    if (
+        config.dropout
+        and (config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in stages))
+        and blind
+    ):
+        raise FedrecError("noise on a sum is the clients' shares of it; with --dropout some are missing and the rest "
+                          "protects less than it says: leave one of the two out")  # fmt: skip
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
         raise FedrecError(f"sum-gaussian protects a blind sum, which {method.info.name} has not; use gaussian")
     if config.epsilon is not None:

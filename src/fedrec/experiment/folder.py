@@ -202,6 +202,32 @@ class RunFolder:
             temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
 
+class ReadOnlyFolder(RunFolder):
+    """The folder as those of several processes have it that do not write: the first does it for all."""
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        yield
+
+    def reopen(self, config: Mapping[str, Any]) -> None: ...
+
+    def discard_unused(self) -> None: ...
+
+    def sweep(self) -> None: ...
+
+    def log(self, record: Mapping[str, Any]) -> None: ...
+
+    def sync_log(self) -> None: ...
+
+    def forget_after(self, round: int) -> None: ...
+
+    def write_ids(self, prepared: Prepared) -> None: ...
+
+    def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None: ...
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None: ...
+
+
 def _round_of(line: str) -> int:
     record = json_line(line, ROUND)
     return 1 << 62 if record is None else int(record["round"])

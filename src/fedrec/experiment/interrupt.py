@@ -33,9 +33,9 @@ class Interrupt:
         if too_long or again:
             raise KeyboardInterrupt
 
-    def obey(self) -> None:
-        """To be called between two rounds, where everything can be saved."""
-        if self.heard is not None:
+    def obey(self, heard: bool) -> None:
+        """To be called between two rounds, where everything can be saved. `heard`: whether any process heard one."""
+        if heard:
             self._obeyed = True
             self._timer.cancel()
             raise KeyboardInterrupt

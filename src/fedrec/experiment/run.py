@@ -16,9 +16,17 @@ from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Evaluator, Protocol, protocol
 from fedrec.experiment import checkpoint
-from fedrec.experiment.checks import claims_epsilon, notes_of, require_cold, require_selectable, rules_of, stages_of
+from fedrec.experiment.checks import (
+    claims_epsilon,
+    notes_of,
+    require_cold,
+    require_selectable,
+    require_shared,
+    rules_of,
+    stages_of,
+)
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
-from fedrec.experiment.folder import RunFolder, per_user_columns
+from fedrec.experiment.folder import ReadOnlyFolder, RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.kept import keep
 from fedrec.experiment.machine import device_named
@@ -29,6 +37,7 @@ from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
+from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 
@@ -75,14 +84,16 @@ class Result:
 class Run:
     """A configured run. Building it checks everything that can be checked before any work is done."""
 
-    def __init__(self, config: RunConfig, data: Data = None, method: Method | None = None) -> None:
-        """`method` takes the place of the one that `config` names."""
-        self.config = config
+    def __init__(self, config: RunConfig, data: Data = None, method: Method | None = None,
+                 group: Group = ALONE) -> None:  # fmt: skip
+        """`method` takes the place of the one that `config` names. `group`: the processes that share the work."""
+        self.config, self.group = config, group
         self.memory = parse_memory(config.memory)
         self.method: Method = method or method_of(config)
         self.observer = observer_of(self.method)
         self.protocol: Protocol = protocol(config.protocol)
         require_selectable(self.protocol)
+        require_shared(self.method, group)
         self.stages = stages_of(config, self.method)
         device = device_named(config.device)
         self.prepared = self._prepare(data)
@@ -97,8 +108,9 @@ class Run:
             device=device,
         )
         self.simulator = Simulator(
-            self.method, self.prepared.clients(self.world), self.stages, self.memory, self._attributes(),
-            sealed=config.epsilon is not None,
+            self.method, group.shard(self.prepared.clients(self.world)), self.stages, self.memory, self._attributes(),
+            sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.dropout,
+            group=group,
         )  # fmt: skip
         self.claims = claims_epsilon(self)
         self.rules = rules_of(self)
@@ -139,7 +151,8 @@ class Run:
         if folder is None:
             self._train(None, listener, Interrupt())
         else:
-            keep(folder, self.prepared, self.config, self._named)
+            if self.group.first:
+                keep(folder, self.prepared, self.config, self._named)
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
             self._save_end(folder)
@@ -155,12 +168,13 @@ class Run:
             nonlocal due
             if folder is not None:
                 folder.log(_record(log, score) | self._seen_inside(log.round))
-                if (began := time.monotonic()) > due:
+                began = time.monotonic()
+                if self.group.any(self.group.first and began > due):
                     self.save(folder)
                     took = time.monotonic() - began
                     due = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
             listener.round(log, score, self.progress)
-            interrupt.obey()
+            interrupt.obey(self.group.any(interrupt.heard is not None))
 
         try:
             run_rounds(
@@ -199,19 +213,20 @@ class Run:
         """Make the chosen round of a finished run the present state; returns which it is."""
         tensors, about = checkpoint.load(folder.best)
         checkpoint.require_data(about, self.data, folder.best)
-        checkpoint.restore(self.simulator, tensors)
+        checkpoint.restore(self.simulator, checkpoint.part_of(self.simulator, tensors))
         return int(about["round"])
 
     def _stored_best(self, folder: RunFolder) -> dict[str, Tensor] | None:
         """The chosen round on disk; None where a kill left that of a later round, which will come again."""
         tensors, about = checkpoint.load(folder.best)
-        return tensors if about.get("round") == self.progress.best_round else None
+        return checkpoint.part_of(self.simulator, tensors) if about.get("round") == self.progress.best_round else None
 
     def save(self, folder: RunFolder) -> None:
         """Best first: a kill in between leaves a best that the resumed run will reach again."""
         folder.sync_log()
         stored = self._stored == self.progress.best_round and folder.best.exists()
-        if self._best is not None and not stored:
+        if self.group.any(self._best is not None and not stored):
+            assert self._best is not None
             self._save_best(folder, self._best, self.progress.best_round)
         checkpoint.save_resume(folder.last, self.simulator, self.progress, self._about())
 
@@ -223,7 +238,9 @@ class Run:
             self._save_best(folder, self._best, self.progress.best_round)
 
     def _save_best(self, folder: RunFolder, tensors: dict[str, Tensor], round: int) -> None:
-        checkpoint.save(folder.best, tensors, {"round": round} | self._about())
+        whole = checkpoint.collected(self.simulator, tensors)
+        if self.group.first:
+            checkpoint.save(folder.best, whole, {"round": round} | self._about())
         self._stored = round
 
     def _about(self) -> dict[str, Any]:
@@ -253,7 +270,8 @@ class Run:
     def _seen_inside(self, round: int) -> dict[str, Any]:
         """What a record of a simulation may tell beside its metrics."""
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
-        inside = dict(self.observer.figures(self.simulator, round)) if self.rules.due(round) else {}
+        whole = self.group.size == 1  # what looks across clients needs them all here
+        inside = dict(self.observer.figures(self.simulator, round)) if whole and self.rules.due(round) else {}
         return found | ({"inside": inside} if inside else {})
 
     def evaluate(self, part: Part, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
@@ -278,12 +296,14 @@ class Run:
                 evaluator.update(users, scores)
         except DivergedError as error:
             raise DivergedError(error.what, remedy_of(self.method)) from None
+        if self.group.size > 1:
+            evaluator.combine(self.group.summed)
         return evaluator.result()
 
     def _keep_best(self, folder: RunFolder | None) -> None:
         tensors = checkpoint.tensors_of(self.simulator)
         size = sum(value.numel() * value.element_size() for value in tensors.values())
-        if folder is None or size < self.memory // 4:
+        if folder is None or not self.group.any(size >= self.memory // 4):
             self._best = {name: value.clone() for name, value in tensors.items()}
         else:  # too large to hold twice
             self._best = None
@@ -320,21 +340,25 @@ class Run:
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
-            data: Data = None, method: Method | None = None) -> Result:  # fmt: skip
+            data: Data = None, method: Method | None = None, group: Group = ALONE) -> Result:  # fmt: skip
     """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names."""
     if out is None:
-        return Run(config, data, method).execute(None, listener)
-    if resume and RunFolder(out).config.exists():
-        folder = RunFolder.open(out)
+        return Run(config, data, method, group).execute(None, listener)
+    kind = RunFolder if group.first else ReadOnlyFolder
+    goes_on = group.any(group.first and resume and RunFolder(out).config.exists())
+    folder = kind.open(out) if goes_on else kind(out)
+    if goes_on:
         require_same(folder.settings(), config.to_dict(), folder.path)
         with folder.held():
-            run = Run(config, data, method)
+            run = Run(config, data, method, group)
             run.resume(folder)
             folder.reopen(config.to_dict())
             return run.execute(folder, listener)
-    RunFolder(out).require_free()
-    run = Run(config, data, method)
-    folder = RunFolder.create(out, config.to_dict())
+    if group.first:
+        folder.require_free()
+    run = Run(config, data, method, group)
+    if group.first:
+        folder = RunFolder.create(out, config.to_dict())
     with folder.held():
         try:
             return run.execute(folder, listener)
@@ -376,6 +400,7 @@ def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:
         "seconds": round(log.seconds, 6),
         "bytes_up": log.bytes_up,
         "bytes_down": log.bytes_down,
+        **({"lost": log.lost} if log.lost else {}),
         **log.observed,
     }
     if score is not None:

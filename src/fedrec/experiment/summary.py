@@ -87,7 +87,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "test": test.mean(),
         "valid": valid,
         "chance": chance(run.prepared.test, run.protocol.ks),
-        "bytes": run.simulator.wire.ledger.per_client_round() | run.simulator.held(),
+        "bytes": run.simulator.ledger().per_client_round() | run.simulator.held(),
         "seconds": {
             "train": progress.seconds_train,
             "evaluate": progress.seconds_evaluate,
@@ -112,7 +112,7 @@ def _privacy(run: Run) -> dict[str, Any]:
     Uploads may be counted where it was known before the first round who would send when. Where what was sent had a say
     in that, the bound for every round is all that holds.
     """
-    ledger, rounds = run.simulator.wire.ledger, run.method.rounds
+    ledger, rounds = run.simulator.ledger(), run.method.rounds
     most, bound = int(ledger.uploads.max(initial=0)), promised(run, rounds, ledger.unprotected)
     known = run.scheduled is not None and np.array_equal(ledger.uploads, run.scheduled)
     found = promised(run, most, ledger.unprotected) if known else bound

@@ -38,6 +38,8 @@ def joined(device: torch.device) -> Iterator[Group]:
     if not asked_for():
         yield ALONE
         return
+    local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    os.environ.setdefault("NUMBA_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // local)))
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -121,6 +123,9 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         return self.totals([float(flag)])[0] > 0
+
+    def agreed(self, text: str) -> str:
+        return str(self._everyones(text)[0])
 
     def ledger(self, ledger: Ledger) -> Ledger:
         found = Ledger(ledger.clients)

@@ -18,6 +18,11 @@ class Group(Protocol):
     """Every function is called by all processes at the same point."""
 
     @property
+    def size(self) -> int:
+        """How many processes there are."""
+        ...
+
+    @property
     def first(self) -> bool:
         """Whether this process is the one that writes and prints."""
         ...
@@ -44,6 +49,10 @@ class Group(Protocol):
         """Whether it is so in at least one process."""
         ...
 
+    def agreed(self, text: str) -> str:
+        """What the first process says."""
+        ...
+
     def ledger(self, ledger: Ledger) -> Ledger: ...
 
     def collected(self, tensors: Tensors) -> Tensors:
@@ -58,6 +67,7 @@ class Group(Protocol):
 class Alone:
     """One process."""
 
+    size = 1
     first = True
 
     def shard(self, data: ClientData) -> ClientData:
@@ -77,6 +87,9 @@ class Alone:
 
     def any(self, flag: bool) -> bool:
         return flag
+
+    def agreed(self, text: str) -> str:
+        return text
 
     def ledger(self, ledger: Ledger) -> Ledger:
         return ledger

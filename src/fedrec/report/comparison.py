@@ -20,7 +20,20 @@ from fedrec.experiment.summary import check_summary
 from fedrec.schema import damaged, read_json
 
 SHOWN = ("recall@10", "ndcg@10")
-IDENTITY = ("backbone", "preset", "params", "silos", "participation", "privacy", "epsilon", "delta", "rounds")
+IDENTITY = (
+    "backbone",
+    "preset",
+    "params",
+    "silos",
+    "participation",
+    "dropout",
+    "privacy",
+    "epsilon",
+    "delta",
+    "rounds",
+)
+
+DEFAULTS = {"participation": 1.0, "dropout": 0.0}  # not worth a word
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ class FinishedRun:
                 value = self.summary["backbone"]
             if isinstance(value, dict):
                 parts += [f"{name}={inner}" for name, inner in sorted(value.items())]
-            elif value not in (None, "") and not (key == "participation" and value == 1.0):
+            elif value not in (None, "") and value != DEFAULTS.get(key):
                 parts.append(str(value) if key in ("backbone", "preset") else f"{key}={value}")
         return " ".join([self.summary["method"], *parts])
 

@@ -10,22 +10,24 @@ from fedrec.experiment.config import RunConfig
 from fedrec.experiment.listeners import Keeping
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.run import Listener, Result, execute
+from fedrec.federation.group import ALONE, Group
 from fedrec.report.pages.report import write_own_report
 
 
 def run_and_report(config: RunConfig, folder: Path, resume: bool, listener: Listener, note: Callable[[str], None],
-                   data: Prepared | None = None) -> tuple[Result, Prepared]:  # fmt: skip
+                   data: Prepared | None = None, group: Group = ALONE) -> tuple[Result, Prepared]:  # fmt: skip
     """The result, and what was prepared for it, which `data` may take from a run on the same data.
 
     The run is safe before its report begins: a page that cannot be written is worth a note, not an error.
     """
     keeping = Keeping(listener)
     try:
-        result = execute(config, folder, resume, keeping, data)
+        result = execute(config, folder, resume, keeping, data, group=group)
     finally:
         keeping.stop()
     try:
-        write_own_report(folder, keeping.chosen)
+        if group.first:  # of several processes none has all clients: the folder does
+            write_own_report(folder, keeping.chosen if group.size == 1 else None)
     except (FedrecError, OSError) as error:
         note(f"report.html was not written: {error}")
     return result, keeping.chosen.run.prepared
