@@ -17,7 +17,7 @@ IMPORTS = """
 from dataclasses import dataclass
 from typing import ClassVar
 from fedrec.federation.contract import Down, Mean, State
-from fedrec.training.local_training import LocalTraining
+from fedrec.training.local_training import LocalMethod
 """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,16 +15,17 @@ from fedrec.federation.contract import PartialSum, Rows, World
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedMF, Local
 from fedrec.testing import tiny_world
-from fedrec.training.local_training import Fitted, LocalTraining
+from fedrec.training.descent import Fitted
+from fedrec.training.local_training import IN_TURN, TOGETHER, LocalMethod, LocalTrainer, Phases
 from fedrec.training.samples import Samples
 
-MF = LocalTraining(dim=4, init_std=0.3, batch=16, lr=0.5)
+MF = LocalMethod(dim=4, init_std=0.3, batch=16, lr=0.5)
 
 
-def fit(method: LocalTraining, chunk: Chunk, table: torch.Tensor | None = None, **options) -> Fitted:
-    user = method.init_users(chunk.world, chunk.users)
-    table = method.init_items(chunk.world) if table is None else table
-    return method.fit(chunk, 0, user, table, **options)
+def fit(method: LocalMethod, chunk: Chunk, table: torch.Tensor | None = None, **options) -> Fitted:
+    user = method.trainer.init_users(chunk.world, chunk.users)
+    table = method.trainer.init_items(chunk.world) if table is None else table
+    return method.trainer.fit(chunk, 0, user, table, **options)
 
 
 def everyone(data: ClientData, foldable: bool = True) -> Chunk:
@@ -31,26 +34,26 @@ def everyone(data: ClientData, foldable: bool = True) -> Chunk:
 
 class TestInitialValues:
     def test_item_table_is_normal_and_common(self):
-        method, world = LocalTraining(dim=50), World(items=2000, clients=3)
-        table = method.init_items(world)
+        method, world = LocalMethod(dim=50), World(items=2000, clients=3)
+        table = method.trainer.init_items(world)
         assert table.dtype == torch.float32
         assert abs(float(table.mean())) < 1e-4
         assert float(table.std()) == pytest.approx(0.01, rel=0.01)
-        assert not torch.equal(table, method.init_items(replace(world, seed=1)))
+        assert not torch.equal(table, method.trainer.init_items(replace(world, seed=1)))
 
     def test_user_vectors_belong_to_the_user(self):
         world = World(items=5, clients=3, dtype=torch.float64)
-        together = MF.init_users(world, np.arange(1000))
-        assert torch.equal(MF.init_users(world, np.array([700, 3])), together[[700, 3]])
+        together = MF.trainer.init_users(world, np.arange(1000))
+        assert torch.equal(MF.trainer.init_users(world, np.array([700, 3])), together[[700, 3]])
         assert float(together.std()) == pytest.approx(0.3, rel=0.05)
         assert len(together.unique(dim=0)) == 1000
 
     def test_users_and_items_differ(self):
         world = World(items=5, clients=3, dtype=torch.float64)
-        assert not torch.isin(MF.init_users(world, np.arange(5)), MF.init_items(world)).any()
+        assert not torch.isin(MF.trainer.init_users(world, np.arange(5)), MF.trainer.init_items(world)).any()
 
     def test_network_is_within_one_over_the_root_of_fan_in(self):
-        dense = LocalTraining(backbone="ncf", dim=32).init_dense(World(items=5, clients=3))
+        dense = LocalMethod(backbone="ncf", dim=32).trainer.init_dense(World(items=5, clients=3))
         fan_in = {"0": 64, "1": 32, "2": 16}
         for name, value in dense.items():
             bound = fan_in[name[-1]] ** -0.5
@@ -60,33 +63,36 @@ class TestInitialValues:
 
 
 @dataclass(frozen=True)
-class Network(LocalTraining):
+class Network(LocalMethod):
     """Plain local training of a network, with its widths for a parameter."""
+
+    phases: ClassVar[Phases] = TOGETHER
 
     hidden: tuple[int, ...] = ()
     pulling: float = 0.0
 
-    def pull(self) -> float:
-        return self.pulling
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=self.phases, pull=self.pulling)
 
 
 @dataclass(frozen=True)
 class InTurn(Network):
     """The head, then the rows."""
 
-    phases = (("user", "dense"), ("item",))
+    phases = IN_TURN
 
 
 NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=140, epochs=3, lr=0.05, lr_item=0.03, lr_dense=0.02,
               weight_decay_dense=0.01)  # fmt: skip
 
 
-def fit_network(method: LocalTraining, data: ClientData, compiled: bool, own: bool = False,
+def fit_network(method: LocalMethod, data: ClientData, compiled: bool, own: bool = False,
                 left: torch.Tensor | None = None) -> tuple[Fitted, float]:  # fmt: skip
     """From weights (and tables, where each has its own) that differ from client to client; and the mean loss."""
     chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
     shift = torch.arange(12, dtype=data.world.dtype) / 50
-    common = {"item": method.init_items(chunk.world), **method.init_dense(chunk.world)}
+    common = method.trainer.init_model(chunk.world)
     spread = {name: value + shift.reshape(-1, *[1] * value.dim()) for name, value in common.items()}
     tables = spread.pop("item")
     fitted = fit(method, chunk, tables if own else tables[0], dense=spread, weight=torch.arange(1, 13), own=left)
@@ -94,7 +100,7 @@ def fit_network(method: LocalTraining, data: ClientData, compiled: bool, own: bo
     return fitted, total / count
 
 
-def assert_same_from_a_common_start(method: LocalTraining, data: ClientData) -> None:
+def assert_same_from_a_common_start(method: LocalMethod, data: ClientData) -> None:
     """The kernel against torch: what is trained, the sum that comes out, and the table that every client is left."""
     left = [torch.zeros(12, data.world.items, method.dim, dtype=torch.float64) for _ in range(2)]
     compiled, plain = (fit_network(method, data, c, left=left[c]) for c in (True, False))
@@ -103,7 +109,7 @@ def assert_same_from_a_common_start(method: LocalTraining, data: ClientData) -> 
     assert isinstance(plain[0].table, Rows)
     assert torch.allclose(left[True], left[False], atol=1e-12)
     weight = torch.arange(1, 13)[:, None, None]
-    expected = (weight * (left[False] - method.init_items(data.world))).sum(0)
+    expected = (weight * (left[False] - method.trainer.init_items(data.world))).sum(0)
     assert torch.allclose(compiled[0].table.total, expected, atol=1e-11)
     assert float(expected.abs().max()) > 1e-3
 
@@ -120,7 +126,7 @@ def assert_same_network(compiled: tuple[Fitted, float], plain: tuple[Fitted, flo
 @pytest.mark.parametrize("loss", ["bce", "bpr"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("slots", [1, 4])
-@pytest.mark.parametrize("kind", [LocalTraining, InTurn])
+@pytest.mark.parametrize("kind", [LocalMethod, InTurn])
 def test_the_kernel_is_the_torch_program(kind, optimiser, loss, reduction, slots):
     more = {"optimiser": optimiser, "loss": loss, "reduction": reduction, "epochs": 2, "lr": 0.05, "lr_item": 0.03}
     assert_same_from_a_common_start(kind(**asdict(MF) | more), tiny_world(empty=True, negatives=slots))
@@ -133,7 +139,7 @@ def test_the_kernel_on_own_tables(optimiser):
     results = []
     for compiled in (True, False):
         chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
-        table = method.init_items(data.world).repeat(12, 1, 1)
+        table = method.trainer.init_items(data.world).repeat(12, 1, 1)
         table += torch.arange(12)[:, None, None] / 10  # each its own
         results.append(fit(method, chunk, table))
     assert torch.allclose(results[0].table, results[1].table, atol=1e-12)
@@ -166,10 +172,11 @@ def test_a_network_that_diverged_shows():
     data = tiny_world()
     for compiled in (True, False):
         chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
-        user = NCF.init_users(chunk.world, chunk.users)
+        trainer = NCF.trainer
+        state = trainer.init_state(chunk.world, chunk, trainer.init_dense(chunk.world))
+        user = state.per_user["user"]
         user[3, 0] = torch.nan
-        dense = {name: value.repeat(12, *[1] * value.dim()) for name, value in NCF.init_dense(chunk.world).items()}
-        fitted = NCF.fit(chunk, 0, user, NCF.init_items(chunk.world), dense)
+        fitted = trainer.fit(chunk, 0, user, trainer.init_items(chunk.world), state.per_client)
         lost = fitted.dense["weight0"].isnan().flatten(1)
         assert lost.all(1).tolist() == lost.any(1).tolist() == [k == 3 for k in range(12)]
 
@@ -181,7 +188,7 @@ def test_what_the_network_kernel_lacks_is_left_to_torch():
     assert isinstance(fit_network(replace(NCF, backbone="neumf"), data, compiled=True)[0].table, Rows)
 
 
-@pytest.mark.parametrize("kind", [LocalTraining, InTurn])
+@pytest.mark.parametrize("kind", [LocalMethod, InTurn])
 @pytest.mark.parametrize(("reduction", "early_exit"), [("mean", 0.0), ("sum", 0.02)])
 def test_the_linear_kernel_is_the_torch_program(kind, reduction, early_exit):
     """Own tables; a common start, whose sum comes out; and a common start that leaves every client its table."""
@@ -195,7 +202,7 @@ def test_the_linear_kernel_is_the_torch_program(kind, reduction, early_exit):
 
 
 def test_what_the_linear_kernel_lacks_is_left_to_torch():
-    method = LocalTraining(backbone="linear", dim=6)
+    method = LocalMethod(backbone="linear", dim=6)
     for lacking in ({"optimiser": "adam"}, {"loss": "bpr"}):
         assert isinstance(fit_network(replace(method, **lacking), tiny_world(), compiled=True)[0].table, Rows)
 
@@ -238,7 +245,7 @@ def test_nothing_to_train_on(compiled, silos):
     data = tiny_world(empty=True, silos=silos, compiled=compiled)
     chunk = data.chunk(np.array([data.world.clients - 1]), foldable=True)
     fitted = fit(MF, chunk)
-    assert torch.equal(fitted.user, MF.init_users(data.world, chunk.users))
+    assert torch.equal(fitted.user, MF.trainer.init_users(data.world, chunk.users))
     changed = fitted.table.total if isinstance(fitted.table, PartialSum) else fitted.table.value
     assert not changed.any()
 

@@ -330,7 +330,7 @@ class TestStages:
     def test_clipping_bounds_what_a_client_can_do_to_the_mean(self):
         data = tiny_world()
         method = FedMF(**MF | {"lr": 50.0})
-        start = method.init_items(data.world)
+        start = method.trainer.init_items(data.world)
         moved = run(method, data, 1, stages=[Clip(0.1)])["server.item"] - start
         assert 0 < float(moved.norm()) <= 0.1 * (1 + 1e-9)
 

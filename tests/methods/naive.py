@@ -6,6 +6,7 @@ Only the drawn samples and their order come from the library (`Samples`, tested 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
-from fedrec.training.local_training import LocalTraining
+from fedrec.methods import Local
+from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 from fedrec.training.samples import Samples
 
 # One epoch of plain steps from a normal start, where a method's own defaults would take ten of Adam.
@@ -29,10 +31,18 @@ def bce(saturate: str, logits: Tensor, label: Tensor, reduction: str = "mean") -
     return F.binary_cross_entropy_with_logits(logits, label, reduction=reduction)
 
 
+class LocalInTurn(Local):
+    """What a method that trains in turn is where nothing is exchanged."""
+
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=IN_TURN)
+
+
 class Client(nn.Module):
     """One client's whole model: its users, a whole item table, and for ncf the layers."""
 
-    def __init__(self, method: LocalTraining, user: Tensor, table: Tensor, dense: dict[str, Tensor]) -> None:
+    def __init__(self, method: LocalMethod, user: Tensor, table: Tensor, dense: dict[str, Tensor]) -> None:
         super().__init__()
         self.user = nn.Parameter(user.clone())
         self.item = nn.Parameter(table.clone())
@@ -66,8 +76,8 @@ class Client(nn.Module):
             return self(pairs[:, 0], pairs[:, 1]).reshape(users, items)
 
 
-def optimiser(method: LocalTraining, client: Client) -> torch.optim.Optimizer:
-    rates = method.rates()
+def optimiser(method: LocalMethod, client: Client) -> torch.optim.Optimizer:
+    rates = method.trainer.rates
     groups = [
         {"params": [client.user], "lr": rates["user"]},
         {"params": [client.item], "lr": rates["item"]},
@@ -78,11 +88,12 @@ def optimiser(method: LocalTraining, client: Client) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups) if method.optimiser == "adam" else torch.optim.SGD(groups)
 
 
-def train(method: LocalTraining, client: Client, data: ClientData, number: int, round: int) -> None:
+def train(method: LocalMethod, client: Client, data: ClientData, number: int, round: int) -> None:
     """All local epochs of client `number`."""
     samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
     steps = optimiser(method, client)
-    drawn = [client.item] * ("item" in method.pulled) + [*client.layers.parameters()] * ("dense" in method.pulled)
+    pull, pulled = method.trainer.pull, method.trainer.pulled
+    drawn = [client.item] * ("item" in pulled) + [*client.layers.parameters()] * ("dense" in pulled)
     start = [p.detach().clone() for p in drawn]
     total, seen, means = 0.0, 0, []  # of the losses since the start
     for epoch in range(method.epochs):
@@ -98,8 +109,8 @@ def train(method: LocalTraining, client: Client, data: ClientData, number: int, 
                 loss = losses.mean() if method.reduction == "mean" else losses.sum()
             total += loss.item() * (int(real.sum()) if method.reduction == "mean" else 1)
             seen += int(real.sum())
-            if method.pull():
-                loss = loss + method.pull() * sum((p - s).square().sum() for p, s in zip(drawn, start, strict=True))
+            if pull:
+                loss = loss + pull * sum((p - s).square().sum() for p, s in zip(drawn, start, strict=True))
             steps.zero_grad()
             loss.backward()
             steps.step()
@@ -112,16 +123,16 @@ def train(method: LocalTraining, client: Client, data: ClientData, number: int, 
 class Federation:
     """Every client's model one by one, and the server's tensors."""
 
-    method: LocalTraining
+    method: LocalMethod
     data: ClientData
     server: dict[str, Tensor] = field(init=False)
     clients: list[Client] = field(init=False)
 
     def __post_init__(self) -> None:
         world, method = self.data.world, self.method
-        self.server = {"item": method.init_items(world), **method.init_dense(world)}
+        self.server = method.trainer.init_model(world)
         users = [self.data.users[a:b] for a, b in zip(self.data.client_ptr, self.data.client_ptr[1:], strict=False)]
-        self.clients = [self.model(method.init_users(world, mine)) for mine in users]
+        self.clients = [self.model(method.trainer.init_users(world, mine)) for mine in users]
 
     def model(self, user: Tensor) -> Client:
         """A client that has just received the server's tensors."""
@@ -166,20 +177,20 @@ class Federation:
         return {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
 
 
-def local(method: LocalTraining, data: ClientData, rounds: int) -> dict[str, Tensor]:
+def local(method: LocalMethod, data: ClientData, rounds: int) -> dict[str, Tensor]:
     federation = Federation(method, data)
     federation.alone(rounds)
     return {"user.user": federation.users(), "scores": federation.scores(received=False), **federation.own()}
 
 
-def fedavg(method: LocalTraining, data: ClientData, rounds: int, weighted: bool) -> dict[str, Tensor]:
+def fedavg(method: LocalMethod, data: ClientData, rounds: int, weighted: bool) -> dict[str, Tensor]:
     federation = Federation(method, data)
     federation.averaged(rounds, weighted)
     server = {f"server.{name}": value for name, value in federation.server.items()}
     return {"user.user": federation.users(), "scores": federation.scores(received=True), **server}
 
 
-def fedavg_own(method: LocalTraining, data: ClientData, rounds: int, weighted: bool) -> dict[str, Tensor]:
+def fedavg_own(method: LocalMethod, data: ClientData, rounds: int, weighted: bool) -> dict[str, Tensor]:
     """The same, scoring with what each client held after its last training."""
     federation = Federation(method, data)
     federation.averaged(rounds, weighted)

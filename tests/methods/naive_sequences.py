@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fedrec.federation.clients import ClientData
 from fedrec.methods import CentralSASRec
 from fedrec.models import SASRec
-from fedrec.training.local_training import LocalTraining
+from fedrec.training.local_training import LocalMethod
 from fedrec.training.samples import negatives
 from fedrec.training.sequences import SequenceSamples
 from methods import naive
@@ -107,7 +107,7 @@ class Attentive(nn.Module):
             return self.item @ self(items[-self.model.length :])[-1]
 
 
-def losses(method: LocalTraining, client: Attentive, items: Tensor, drawn: Tensor) -> list[Tensor]:
+def losses(method: LocalMethod, client: Attentive, items: Tensor, drawn: Tensor) -> list[Tensor]:
     """Of every sample of one sequence: `drawn` has the negatives of each item, taken at its place."""
     length = client.model.length
     inputs, targets, drawn = items[:-1][-length:], items[1:][-length:], drawn[1:][-length:]
@@ -144,7 +144,7 @@ class Federation(naive.Federation):
 
     def train(self, number: int, round: int) -> None:
         method, client = self.method, self.clients[number]
-        rates, own = method.rates(), [p for name, p in client.named_parameters() if name != "table"]
+        rates, own = method.trainer.rates, [p for name, p in client.named_parameters() if name != "table"]
         steps = torch.optim.Adam([
             {"params": [client.table], "lr": rates["item"]},
             {"params": own, "lr": rates["dense"], "weight_decay": method.weight_decay_dense},
@@ -184,13 +184,13 @@ def central(method: CentralSASRec, data: ClientData, rounds: int) -> dict[str, T
     return {"scores": federation.scores(received=False), **federation.own()}
 
 
-def local(method: LocalTraining, data: ClientData, rounds: int) -> dict[str, Tensor]:
+def local(method: LocalMethod, data: ClientData, rounds: int) -> dict[str, Tensor]:
     federation = Federation(method, data)
     federation.alone(rounds)
     return {"scores": federation.scores(received=False), **federation.own()}
 
 
-def fedavg(method: LocalTraining, data: ClientData, rounds: int) -> dict[str, Tensor]:
+def fedavg(method: LocalMethod, data: ClientData, rounds: int) -> dict[str, Tensor]:
     federation = Federation(method, data)
     federation.averaged(rounds, weighted=True)
     server = {f"server.{name}": value for name, value in federation.server.items()}

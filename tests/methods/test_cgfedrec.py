@@ -17,7 +17,7 @@ from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
 from fedrec.federation.noise import Laplace
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import Local, PFedRec
+from fedrec.methods import PFedRec
 from fedrec.methods.cluster.cgfedrec import CGFedRec
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.random import Purpose, fold, stream
@@ -43,7 +43,7 @@ class Client(naive.Client):
 def train(method: CGFedRec, client: Client, data: ClientData, number: int, round: int, labels: Tensor | None) -> None:
     """For every batch: forward, step on the scorer; forward again, step on the table (or both after one forward)."""
     samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    rates = method.rates()
+    rates = method.trainer.rates
     scorer = torch.optim.SGD(client.layers.parameters(), lr=rates["dense"])
     table = torch.optim.SGD([client.item], lr=rates["item"])
     turns = [[scorer], [table]] if method.update == "sequential" else [[scorer, table]]
@@ -71,9 +71,9 @@ def clustered(method: CGFedRec, mean: Tensor, seed: int, round: int, last: Tenso
 
 def reference(method: CGFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
     world, method = data.world, method.for_world(data.world)
-    mean, dense, labels, centres = method.init_items(world), method.init_dense(world), None, None
+    mean, dense, labels, centres = method.trainer.init_items(world), method.trainer.init_dense(world), None, None
     users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    clients = [Client(method, method.init_users(world, mine), mean, dense) for mine in users]
+    clients = [Client(method, method.trainer.init_users(world, mine), mean, dense) for mine in users]
     for round in range(rounds):
         chosen = participants(world, round, world.participation)
         for number in chosen:
@@ -134,16 +134,12 @@ def test_the_mean_table_alone_is_pfedrec():
     assert_close({name: mine[name] for name in theirs}, theirs, 1e-12, "E against pfedrec")
 
 
-class LocalInTwoSteps(Local):
-    phases = PFedRec.phases
-
-
 @pytest.mark.parametrize("settings", [{"variant": "RC", "contrast_weight": 0.0}, {"variant": "local"}])
 def test_random_labels_without_weight_are_local(settings):
     data = tiny_world()
     method = CGFedRec(**SMALL, **settings)
     rates = {"lr": 0.3, "lr_item": method.for_world(data.world).lr_item}
-    alone = run(LocalInTwoSteps(backbone="linear", dim=4, init_std=0.5, batch=16, epochs=2, **rates), data, 3)
+    alone = run(naive.LocalInTurn(backbone="linear", dim=4, init_std=0.5, batch=16, epochs=2, **rates), data, 3)
     mine = run(method, data, 3)
     assert_close({name: mine[name] for name in alone}, alone, 1e-12, "against local")
 
@@ -191,7 +187,7 @@ def test_bytes_are_those_of_the_formulae():
 
 def test_released_item_rates():
     world = replace(tiny_world().world, items=1682)
-    assert CGFedRec().for_world(world).rates()["item"] == pytest.approx(13_456)
+    assert CGFedRec().for_world(world).trainer.rates["item"] == pytest.approx(13_456)
 
 
 def test_noise_reaches_the_labels_alone():

@@ -16,10 +16,10 @@ from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.cluster.cofedrec import CLIENT, CLUSTER, CoFedRec, elbow
 from fedrec.methods.cluster.kmeans import kmeans
-from fedrec.methods.reference.local import Local
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.samples import Samples
+from methods.naive import LocalInTurn
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "item_rate_scale": 0.1}
 
@@ -27,8 +27,8 @@ SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "item_rate_scale": 0
 class Client(nn.Module):
     def __init__(self, method: CoFedRec, data: ClientData) -> None:
         super().__init__()
-        dense = method.init_dense(data.world)
-        self.item = nn.Parameter(method.init_items(data.world))
+        dense = method.trainer.init_dense(data.world)
+        self.item = nn.Parameter(method.trainer.init_items(data.world))
         self.weight = nn.Parameter(dense["weight0"].clone())
         self.bias = nn.Parameter(dense["bias0"].clone())
 
@@ -49,8 +49,8 @@ class Client(nn.Module):
 
 def train(method: CoFedRec, client: Client, data: ClientData, number: int, round: int, labels: Tensor | None) -> None:
     samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    head = torch.optim.SGD([client.weight, client.bias], lr=method.rates()["dense"])
-    table = torch.optim.SGD([client.item], lr=method.rates()["item"])
+    head = torch.optim.SGD([client.weight, client.bias], lr=method.trainer.rates["dense"])
+    table = torch.optim.SGD([client.item], lr=method.trainer.rates["item"])
     for epoch in range(method.epochs):
         for batch in samples.epoch(epoch):
             real = batch.valid[0]
@@ -124,13 +124,9 @@ def test_elbow_by_hand():
     assert elbow(torch.ones(4).double()) == 0, "the first of equals"
 
 
-class LocalLinear(Local):
-    phases = CoFedRec.phases
-
-
 def as_local(data: ClientData, rounds: int) -> dict[str, Tensor]:
     item = SMALL["lr"] * 40 * SMALL["item_rate_scale"]
-    return run(LocalLinear(backbone="linear", dim=4, init_std=0.5, batch=16, lr=0.3, lr_item=item), data, rounds)
+    return run(LocalInTurn(backbone="linear", dim=4, init_std=0.5, batch=16, lr=0.3, lr_item=item), data, rounds)
 
 
 @pytest.mark.parametrize("silo", [False, True])

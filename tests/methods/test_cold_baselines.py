@@ -67,7 +67,7 @@ def reference(method: Method, data: ClientData, rounds: int) -> dict[str, Tensor
                 real = batch.valid[0]
                 logits = rating(method, p, p["user"], x[samples.item[batch.pos[0][real]]])
                 steps.zero_grad()
-                naive.bce(method.saturation(), logits, batch.label[0][real]).backward()
+                naive.bce(method.trainer.saturation, logits, batch.label[0][real]).backward()
                 steps.step()
             own[number] = {k: p[k].detach() for k in own[number]}
             sent.append({k: p[k].detach() for k in server})
@@ -121,7 +121,7 @@ class TestFedVBPR(MethodTests):
             return {}
         world, x, method = data.world, attributes(data.world), self.method
         server = {k: v for k, v in method.init_server(world).items() if k not in ("attributes", "warm")}
-        users = list(method.init_users(world, data.users))
+        users = list(method.trainer.init_users(world, data.users))
         for round in range(rounds):
             sent = []
             for number in participants(world, round, world.participation):
@@ -184,7 +184,7 @@ class TestCsNCF(MethodTests):
         """One model, pair by pair; Adam starts anew every epoch."""
         world, x, method = data.world, attributes(data.world), self.method
         start = {k: v for k, v in method.init_server(world).items() if k not in ("attributes", "warm")}
-        start["user"] = method.init_users(world, data.users)
+        start["user"] = method.trainer.init_users(world, data.users)
         p = nn.ParameterDict({k: nn.Parameter(v.clone()) for k, v in start.items()})
         for round in range(rounds):
             steps = torch.optim.Adam(p.parameters(), lr=method.lr)

@@ -12,7 +12,8 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedAvg, FedCA, FedFast, FedMF
-from fedrec.methods.comparison import ALONE
+from fedrec.methods.average.choices import client_weight
+from fedrec.methods.comparison import FEDCA_ALONE
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
 
@@ -23,23 +24,23 @@ ADAM = {"dim": 4, "init": "uniform", "batch": 16, "lr": 0.05, "epochs": 5, "opti
 @pytest.mark.parametrize("name", FAMILY)
 def test_all_train_alike(name):
     method, own = build_method(name, preset="fedca"), FedCA()
-    setting = {key: getattr(own, key) for key in ALONE}
+    setting = {key: getattr(own, key) for key in FEDCA_ALONE}
     published = {"dim": 16, "optimiser": "adam", "lr": 0.01, "epochs": 10, "batch": 256, "rounds": 100}
     assert setting == {**published, "init": "uniform", "weight_decay_dense": 1e-3}
-    assert {key: getattr(method, key) for key in ALONE} == setting
-    assert method.rates() == own.rates()
+    assert {key: getattr(method, key) for key in FEDCA_ALONE} == setting
+    assert method.trainer.rates == own.trainer.rates
     assert method.backbone == "mf"
     assert getattr(method, "clusters", 10) == 10
-    assert torch.equal(method.init_items(tiny_world().world), own.init_items(tiny_world().world))
+    assert torch.equal(method.trainer.init_items(tiny_world().world), own.trainer.init_items(tiny_world().world))
     if name != "local":
         assert len(method.plan(tiny_world().world, method.init_server(tiny_world().world), 0).uploads()) == 7
     if "ncf" in method.info.backbones:
-        assert build_method(name, preset="fedca", backbone="ncf").rates() == own.rates()
+        assert build_method(name, preset="fedca", backbone="ncf").trainer.rates == own.trainer.rates
 
 
 @pytest.mark.parametrize("name", [*FAMILY[3:7]])
 def test_some_train_so_by_default(name):
-    assert {key: getattr(build_method(name), key) for key in ALONE} == dict(ALONE)
+    assert {key: getattr(build_method(name), key) for key in FEDCA_ALONE} == dict(FEDCA_ALONE)
 
 
 class Part(MethodTests):
@@ -52,9 +53,8 @@ class Part(MethodTests):
             for number in plan.train:
                 federation.clients[number] = federation.model(federation.clients[number].user.detach())
                 naive.train(self.method, federation.clients[number], data, int(number), round)
-            size = [
-                1.0 if self.method.weight(data.chunk(plan.train)) is None else data.positives[k] for k in plan.uploads()
-            ]
+            alike = client_weight(self.method.shares, data.chunk(plan.train)) is None
+            size = [1.0 if alike else data.positives[k] for k in plan.uploads()]
             tables = [
                 s / sum(size) * federation.clients[k].item.detach() for s, k in zip(size, plan.uploads(), strict=True)
             ]
@@ -103,7 +103,7 @@ def test_early_exit_stops_clients_one_by_one(optimiser):
 
 def test_early_exit_looks_at_the_mean_since_the_round_began():
     """Equal losses in the last two epochs are no reason to stop: their running means still move."""
-    from fedrec.training.local_training import settled
+    from fedrec.training.descent import settled
 
     means = torch.tensor([0.70, 0.60, 0.59, 0.59]).double().cumsum(0) / torch.arange(1, 5)
     assert torch.allclose(means, torch.tensor([0.70, 0.65, 0.63, 0.62]).double())

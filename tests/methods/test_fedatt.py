@@ -93,7 +93,7 @@ def test_one_client_is_local_with_a_whole_step(backbone, silo):
 def test_bytes_are_the_model_each_way(method):
     simulator = Simulator(method, tiny_world(dtype=torch.float32))
     simulator.round(0)
-    floats = 40 * 4 + sum(v.numel() for v in method.init_dense(simulator.world).values())
+    floats = 40 * 4 + sum(v.numel() for v in method.trainer.init_dense(simulator.world).values())
     assert (simulator.wire.ledger.up == 4 * floats).all()
     assert (simulator.wire.ledger.down == 4 * floats).all()
 
@@ -101,7 +101,7 @@ def test_bytes_are_the_model_each_way(method):
 def test_noise_has_its_scale_and_is_drawn_anew():
     data = tiny_world(items=500)
     clean, noisy = FedAtt(**MF, lr_item=0.0), FedAtt(**MF, lr_item=0.0, noise_scale=0.01)
-    start = clean.init_items(data.world)
+    start = clean.trainer.init_items(data.world)
     assert torch.allclose(run(clean, data, 1)["server.item"], start)
     first, second = (run(noisy, data, rounds)["server.item"] for rounds in (1, 2))
     assert (first - start).std().item() == pytest.approx(0.01, rel=0.1)

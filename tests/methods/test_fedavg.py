@@ -136,7 +136,7 @@ def test_summed_gradients_are_averaging_at_a_rate_n_times_larger():
     """One step, full batch: the mean of stepped tables moves by the summed gradients over n."""
     data = tiny_world()
     batch = MF | {"batch": 256}
-    start = FedMF(**batch).init_items(data.world)
+    start = FedMF(**batch).trainer.init_items(data.world)
     slow, fast = (run(FedMF(**batch, lr=rate), data, 1)["server.item"] - start for rate in (0.1, 1.2))
     assert_close({"item": 12 * slow}, {"item": fast}, 1e-9, "twelve clients")
 

@@ -330,19 +330,19 @@ def test_a_checkpoint_fits_a_fresh_simulator(method):
 def test_the_released_start_is_common_to_all():
     world = tiny_world().world
     method = FedCA(**FedCA.info.presets["released"])
-    users = method.init_users(world, np.arange(50))
+    users = method.trainer.init_users(world, np.arange(50))
     assert bool((users == users[0]).all())
-    assert float(method.init_items(world).std()) == pytest.approx(1, abs=0.1)
+    assert float(method.trainer.init_items(world).std()) == pytest.approx(1, abs=0.1)
 
 
 def test_the_uniform_start_has_its_range():
     world = tiny_world(items=500).world
     method = FedCA(dim=16)
-    for start in (method.init_items(world), method.init_users(world, np.arange(200))):
+    for start in (method.trainer.init_items(world), method.trainer.init_users(world, np.arange(200))):
         assert float(start.abs().max()) < 0.25
         assert float(start.abs().max()) > 0.24
         assert float(start.mean()) == pytest.approx(0, abs=0.01)
-    assert len(method.init_users(world, np.arange(200)).unique(dim=0)) == 200
+    assert len(method.trainer.init_users(world, np.arange(200)).unique(dim=0)) == 200
 
 
 @pytest.mark.parametrize(("backbone", "preset"), list(product(["mf", "ncf"], ["paper", "released"])))
@@ -350,7 +350,7 @@ def test_presets_train_as_published(backbone, preset):
     method = build_method("fedca", backbone=backbone, preset=preset)
     published = {"dim": 16, "optimiser": "adam", "lr": 0.01, "epochs": 10, "batch": 256, "rounds": 100}
     assert {name: getattr(method, name) for name in published} == published
-    assert method.rates() == {"user": 0.01, "item": 0.01, "dense": 0.01}
+    assert method.trainer.rates == {"user": 0.01, "item": 0.01, "dense": 0.01}
     assert (method.weight_decay_dense, method.components) == (1e-3, 4)
     assert method.early_exit == (1e-4 if preset == "released" else 0)
 

@@ -150,7 +150,7 @@ def test_bytes_are_a_table_each_way_and_a_profile_up():
     assert (simulator.wire.ledger.up == 2 * 4 * (40 * 4 + 4)).all()
     network = Simulator(FedFast(**NCF), tiny_world(dtype=torch.float32))
     network.round(0)
-    weights = FedFast(**NCF).init_dense(network.world)
+    weights = FedFast(**NCF).trainer.init_dense(network.world)
     floats = 40 * 4 + sum(v.numel() for v in weights.values())
     assert (network.wire.ledger.down == 4 * floats).all()
     assert (network.wire.ledger.up == 4 * (floats + 4 + len(weights))).all(), "a size goes with every mean"

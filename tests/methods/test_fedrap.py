@@ -15,7 +15,7 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.personal.fedrap import FedRAP
+from fedrec.methods.personal.fedrap import OWN, FedRAP
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.samples import Samples
 
@@ -25,9 +25,9 @@ SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "lr_item": 2.0, "epo
 class Client(nn.Module):
     def __init__(self, method: FedRAP, data: ClientData) -> None:
         super().__init__()
-        dense = method.init_dense(data.world)
-        self.own = nn.Parameter(method.init_own(data.world))
-        self.shared = nn.Parameter(method.init_items(data.world))
+        dense = method.trainer.init_dense(data.world)
+        self.own = nn.Parameter(method.trainer.init_table(data.world, OWN))
+        self.shared = nn.Parameter(method.trainer.init_items(data.world))
         self.weight = nn.Parameter(dense["weight0"].clone())
         self.bias = nn.Parameter(dense["bias0"].clone())
 
@@ -74,7 +74,7 @@ def train(method: FedRAP, client: Client, data: ClientData, number: int, round: 
 
 
 def reference(method: FedRAP, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    world, shared = data.world, method.init_items(data.world)
+    world, shared = data.world, method.trainer.init_items(data.world)
     clients = [Client(method, data) for _ in range(world.clients)]
     for round in range(rounds):
         chosen = participants(world, round, world.participation)
@@ -159,7 +159,7 @@ def test_coefficients_grow_and_rates_fall():
     grown = [method.for_round(t).apart for t in (0, 1, 5, 10, 20)]
     assert grown == pytest.approx([0, 0.0997, 0.4621, 0.7616, 0.9640], abs=5e-5)
     assert method.for_round(5).sparse == pytest.approx(2 * 0.4621, abs=1e-4)
-    assert method.for_round(2).rates() == pytest.approx({"user": 0.5 * 0.97**2, "dense": 0.5 * 0.97**2,
+    assert method.for_round(2).trainer.rates == pytest.approx({"user": 0.5 * 0.97**2, "dense": 0.5 * 0.97**2,
                                                          "item": 100 * 0.97**2})  # fmt: skip
     assert FedRAP(anneal="released").for_round(0).apart == 0.1
 

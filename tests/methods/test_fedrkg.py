@@ -23,7 +23,7 @@ from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, cl
 from fedrec.privacy import own_noise
 from fedrec.privacy.accountant import zcdp
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
-from fedrec.training.local_training import LocalTraining
+from fedrec.training.local_training import LocalMethod
 from fedrec.training.samples import Samples
 from methods import naive
 
@@ -71,9 +71,10 @@ class Client(naive.Client):
 
 
 def reference(method: FedRKG, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    world, common = data.world, method.init_items(data.world)
+    world, common = data.world, method.trainer.init_items(data.world)
     users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    clients = [Client(method, method.init_users(world, mine), common, method.init_dense(world)) for mine in users]
+    dense = method.trainer.init_dense(world)
+    clients = [Client(method, method.trainer.init_users(world, mine), common, dense) for mine in users]
     for round in range(rounds):
         for number in participants(world, round, world.participation):
             naive.train(method, clients[number], data, int(number), round)
@@ -232,7 +233,7 @@ def test_accounting_by_hand():
     assert "10 uploads" in own_noise.sentence(spent)
 
 
-def numbers(method: LocalTraining, data: ClientData) -> dict[str, float]:
+def numbers(method: LocalMethod, data: ClientData) -> dict[str, float]:
     """What one client holds by the counters of a run: between rounds, with what comes down at once, to score."""
     simulator = Simulator(method, data)
     simulator.round(0)
@@ -362,7 +363,7 @@ def test_noised_uploads_leave_the_own_table_clean():
             simulator.round(round)
     own, seen = clean.cohorts[0].state.per_client["item"], noised.cohorts[0].state.per_client
     assert torch.equal(own, seen["item"])
-    change = own - FedRKG(**settings).init_items(data.world)
+    change = own - FedRKG(**settings).trainer.init_items(data.world)
     norm = change.flatten(1).norm(dim=1)[:, None, None]
     noise = seen["sent"] - (own - change) - change * (0.2 / norm).clamp(max=1)
     assert float(noise.std()) == pytest.approx(0.05, rel=0.1)

@@ -130,11 +130,11 @@ def test_released_clients_copy_one_user_vector():
 
 
 def test_released_rates():
-    rates = GPFedRec().for_world(tiny_world(1682).world).rates()
+    rates = GPFedRec().for_world(tiny_world(1682).world).trainer.rates
     assert rates["dense"] == 0.1
     assert rates["user"] == pytest.approx(7.9)
     assert rates["item"] == pytest.approx(0.1 * 1682 * 80 - 0.1)
-    assert GPFedRec().for_world(tiny_world(participation=0.5).world).rates()["user"] == pytest.approx(15.9)
+    assert GPFedRec().for_world(tiny_world(participation=0.5).world).trainer.rates["user"] == pytest.approx(15.9)
 
 
 class LocalDeeper(Local):

@@ -20,7 +20,8 @@ class Plain(nn.Module):
     def __init__(self, method: CentralNeuMF, data: ClientData) -> None:
         super().__init__()
         world, left = data.world, method.factors
-        user, item, dense = method.init_users(world, data.users), method.init_items(world), method.init_dense(world)
+        user, dense = method.trainer.init_users(world, data.users), method.init_model(world)
+        item = dense.pop("item")
         parts = user[:, :left], item[:, :left], user[:, left:], item[:, left:]
         self.p_gmf, self.q_gmf, self.p_mlp, self.q_mlp = (nn.Parameter(part.clone()) for part in parts)
         self.tower = nn.Sequential()
@@ -62,7 +63,7 @@ class TestNeuMF(MethodTests):
 
 def test_start_of_the_output_layer():
     method, world = CentralNeuMF(dim=128, factors=64), tiny_world().world
-    dense = method.init_dense(world)
+    dense = method.init_model(world)
     assert dense["output"].abs().max().item() == pytest.approx((3 / 80) ** 0.5, rel=0.05)
     assert not dense["output_bias"].any()
-    assert method.init_items(world).std().item() == pytest.approx(0.01, rel=0.05)
+    assert dense["item"].std().item() == pytest.approx(0.01, rel=0.05)

@@ -125,7 +125,7 @@ def test_bytes_are_two_models_down_one_and_a_profile_up(method):
     simulator = Simulator(method, tiny_world(dtype=torch.float32))
     for round in range(2):
         simulator.round(round)
-    floats = 40 * 4 + sum(v.numel() for v in method.init_dense(simulator.world).values())
+    floats = 40 * 4 + sum(v.numel() for v in method.trainer.init_dense(simulator.world).values())
     assert (simulator.wire.ledger.down == 2 * 4 * 2 * floats).all()
     assert (simulator.wire.ledger.up == 2 * 4 * (floats + 4)).all()
 

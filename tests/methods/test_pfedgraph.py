@@ -115,7 +115,7 @@ def test_bytes_are_the_model_each_way_and_a_number(method):
     simulator = Simulator(method, tiny_world(dtype=torch.float32))
     for round in range(2):
         simulator.round(round)
-    floats = 40 * 4 + sum(v.numel() for v in method.init_dense(simulator.world).values())
+    floats = 40 * 4 + sum(v.numel() for v in method.trainer.init_dense(simulator.world).values())
     assert (simulator.wire.ledger.down == 2 * 4 * floats).all()
     assert (simulator.wire.ledger.up == 2 * 4 * (floats + 1)).all()
 

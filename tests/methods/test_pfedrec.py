@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk, ClientData, Forbidden
 from fedrec.federation.contract import Down, State, participants
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import Local, PFedRec
+from fedrec.methods import PFedRec
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.training.local_training import LocalTrainer
 from fedrec.training.samples import Samples
 from methods import naive
 
@@ -38,7 +40,7 @@ def steps(method: PFedRec, parameters: list[Tensor], rate: float) -> torch.optim
 def train(method: PFedRec, client: Client, data: ClientData, number: int, round: int) -> None:
     """For every batch: forward, step on the head; forward again, step on the table."""
     samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    rates = method.rates()
+    rates = method.trainer.rates
     head = steps(method, [client.user, *client.layers.parameters()], rates["user"])
     table = steps(method, [client.item], rates["item"])
     for epoch in range(method.epochs):
@@ -47,15 +49,15 @@ def train(method: PFedRec, client: Client, data: ClientData, number: int, round:
             user, item, label = batch.user[0][real], samples.item[batch.pos[0][real]], batch.label[0][real]
             for one in (head, table):
                 client.zero_grad()
-                naive.bce(method.saturation(), client(user, item), label).backward()
+                naive.bce(method.trainer.saturation, client(user, item), label).backward()
                 one.step()
 
 
 def reference(method: PFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
     world, method = data.world, method.for_world(data.world)
-    table, dense = method.init_items(world), method.init_dense(world)
+    table, dense = method.trainer.init_items(world), method.trainer.init_dense(world)
     users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    clients = [Client(method, method.init_users(world, mine), table, dense) for mine in users]
+    clients = [Client(method, method.trainer.init_users(world, mine), table, dense) for mine in users]
     for round in range(rounds):
         chosen = participants(world, round, world.participation)
         for number in chosen:
@@ -134,7 +136,9 @@ def test_one_batch_by_hand():
 
 
 class Simultaneous(PFedRec):
-    phases = (("user", "item", "dense"),)
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self)
 
 
 def test_a_simultaneous_step_is_another_one():
@@ -145,13 +149,9 @@ def test_a_simultaneous_step_is_another_one():
 
 def test_released_item_rates():
     world = tiny_world(1682).world
-    assert PFedRec().for_world(world).rates()["item"] == pytest.approx(13_456)
-    assert PFedRec().for_world(replace(world, items=3706)).rates()["item"] == pytest.approx(29_648)
-    assert PFedRec(lr_item=0.5).for_world(world).rates()["item"] == 0.5
-
-
-class LocalInTwoSteps(Local):
-    phases = PFedRec.phases
+    assert PFedRec().for_world(world).trainer.rates["item"] == pytest.approx(13_456)
+    assert PFedRec().for_world(replace(world, items=3706)).trainer.rates["item"] == pytest.approx(29_648)
+    assert PFedRec(lr_item=0.5).for_world(world).trainer.rates["item"] == 0.5
 
 
 @pytest.mark.parametrize("backbone", ["linear", "mf", "ncf"])
@@ -159,7 +159,7 @@ class LocalInTwoSteps(Local):
 def test_one_client_is_local(backbone, silo):
     data = tiny_world(silos=(12,)) if silo else tiny_world(per_user=(15,))
     own = {**SMALL, "backbone": backbone, "lr": 0.3, "lr_item": 0.9}
-    alone, federated = run(LocalInTwoSteps(**own), data, 3), run(PFedRec(**own), data, 3)
+    alone, federated = run(naive.LocalInTurn(**own), data, 3), run(PFedRec(**own), data, 3)
     assert_close({name: federated[name] for name in alone}, alone, 1e-9, "one client against local")
 
 

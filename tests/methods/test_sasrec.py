@@ -166,12 +166,12 @@ def test_one_step_of_softmax_is_cross_entropy_over_all_items():
     (client,) = federation.clients
     every = federation.losses(0, 0, [u for u, items in enumerate(federation.histories(0)) if len(items) > 1])
     every.mean().backward()
-    descent = method.descent()(method, *_start(method, data))
+    descent = method.trainer.descent(method.trainer, *_start(method, data))
     fitted = descent.run()
     loss, samples = descent.chunk.observed["loss"]
     assert samples == len(every)
     assert loss == pytest.approx(every.sum().item(), rel=1e-12)
-    step = (method.init_items(data.world) - fitted.table[0]) / method.lr
+    step = (method.trainer.init_items(data.world) - fitted.table[0]) / method.lr
     assert_close({"item": step}, {"item": client.table.grad[1:]}, 1e-9, "gradients of the table")
     assert bool(step.any(1).all()), "every item is a candidate, drawn or not"
 
@@ -182,7 +182,7 @@ def test_softmax_never_asks_the_device_between_batches():
     asked = []
     for batch in (12, 1):
         method = CentralSASRec(dim=4, length=5, batch=batch, loss="ce", weight_decay=0.1)
-        descent = method.descent()(method, *_start(method, data))
+        descent = method.trainer.descent(method.trainer, *_start(method, data))
         with Watch() as watch:
             descent.run()
         assert descent.step_count.item() == 12 // batch

@@ -397,5 +397,5 @@ def test_own_noise_and_that_of_the_wire_are_independent() -> None:
     method = FedRKG(dim=4, interval=1, gate=False, dp="output", clip=1e-9, noise=1.0)
     simulator = Simulator(method, data, parse_stages("gaussian=1"))
     simulator.round(0)
-    noise = simulator.server["item"] - method.init_items(data.world)
+    noise = simulator.server["item"] - method.trainer.init_items(data.world)
     assert float(noise.std()) == pytest.approx((2 / 12) ** 0.5, rel=0.03)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Mean, MethodInfo, Reduction, State, Tensors, Ups, World
-from fedrec.training.local_training import LocalTraining
+from fedrec.training.local_training import LocalMethod
 
 
 @dataclass(frozen=True)
-class FedAvgM(LocalTraining):
+class FedAvgM(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         "fedavgm",
         summary="mean of item tables, with momentum at the server",
@@ -34,17 +34,17 @@ class FedAvgM(LocalTraining):
         return Disclosure(private=("user",))
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        table = self.init_items(world)
+        table = self.trainer.init_items(world)
         return {"item": table, "velocity": torch.zeros_like(table)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        return State(per_user={"user": self.init_users(world, chunk.users)})
+        return State(per_user={"user": self.trainer.init_users(world, chunk.users)})
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={"item": server["item"]})  # the velocity stays at the server
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        fitted = self.fit(chunk, round, state.per_user["user"], down.shared["item"])
+        fitted = self.trainer.fit(chunk, round, state.per_user["user"], down.shared["item"])
         return State(per_user={"user": fitted.user}), {"item": Mean(fitted.table)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:

@@ -27,9 +27,10 @@ from fedrec.kernels.arguments import (
 )
 from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose, stream
+from fedrec.training.descent import Fitted
 
 if TYPE_CHECKING:
-    from fedrec.training.local_training import Fitted, LocalTraining
+    from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 __all__ = ["AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel", "fit_compiled",
            "kernel_for", "kernel_of", "summed", "work_of"]  # fmt: skip
@@ -42,7 +43,7 @@ SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table
 class Work:
     """What every kernel takes. `user`, `tables` where they are personal, `loss` and `seen` are written to."""
 
-    method: LocalTraining
+    trainer: LocalTrainer
     chunk: Chunk
     user: Tensor
     tables: Tensor  # [clients, items, d], or [1, items, d] where the start is shared
@@ -76,7 +77,7 @@ class Kernel:
     name: str
     train: Callable[[CompiledKernel, Work, Tensors], tuple[Tensor, Tensors]]
     pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
-    only: Callable[[LocalTraining], bool] = lambda method: True  # whether it knows these settings
+    only: Callable[[LocalMethod], bool] = lambda settings: True  # whether it knows these settings
     saturates: bool = False  # whether it knows scores that pass a sigmoid in single precision
 
 
@@ -89,12 +90,10 @@ def kernel_of(model: Backbone) -> Kernel | None:
     return KERNELS.get(type(model))
 
 
-def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
                  dense: Tensors, weight: Tensor | None, own: Tensor | None = None) -> Fitted:  # fmt: skip
-    from fedrec.training.local_training import Fitted
-
     shared, trained = table.dim() == 2, user.clone(memory_format=torch.contiguous_format)
-    work = work_of(method, chunk, round, trained, table, weight, own)
+    work = work_of(trainer, chunk, round, trained, table, weight, own)
     compiled = kernel_for(kernel.name, chunk.world)
     assert compiled is not None
     total, dense = kernel.train(compiled, work, dense)
@@ -102,12 +101,12 @@ def fit_compiled(kernel: Kernel, method: LocalTraining, chunk: Chunk, round: int
     return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
 
 
-def work_of(method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
             weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
     world, count, shared = chunk.world, len(chunk.clients), table.dim() == 2
     return Work(
-        method,
+        trainer,
         chunk,
         user,
         table.unsqueeze(0) if shared else table,
@@ -127,47 +126,48 @@ def summed(parts: Tensor) -> Tensor:
 
 
 def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
-    total = work.tables.new_empty((items, method.dim) if work.shared else (0, 0), dtype=torch.float64)
-    settings = FactorSettings(
+    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
+    total = work.tables.new_empty((items, settings.dim) if work.shared else (0, 0), dtype=torch.float64)
+    arguments = FactorSettings(
         rate_user=float(rates["user"]),
         rate_item=float(rates["item"]),
-        batch=method.batch,
-        epochs=method.epochs,
-        adam=method.optimiser == "adam",
-        mean=method.reduction == "mean",
-        early_exit=float(method.early_exit),
-        pull=float(method.pull()),
-        phases=len(method.phases),
+        batch=settings.batch,
+        epochs=settings.epochs,
+        adam=settings.optimiser == "adam",
+        mean=settings.reduction == "mean",
+        early_exit=float(settings.early_exit),
+        pull=float(work.trainer.pull),
+        phases=len(work.trainer.phases),
     )
-    train(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, settings, work.user,
+    train(work.data(), items, work.chunk.data.negatives, settings.loss == "bpr", work.keys, arguments, work.user,
           work.tables, work.shared, work.own, work.weight, work.blocks, total, work.loss, work.seen)  # fmt: skip
     return total, dense
 
 
 def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
-    assert isinstance(method.model, NCF)
-    shapes, widths = method.model.dense_shapes(), method.model.sizes()
+    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
+    model = work.trainer.model
+    assert isinstance(model, NCF)
+    shapes, widths = model.dense_shapes(), model.sizes()
     flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
     starts = [0, *accumulate(sizes)][::2]  # a weight and its bias are one layer
-    heights = [0, *accumulate([method.dim, *widths[1:]])]
+    heights = [0, *accumulate([settings.dim, *widths[1:]])]
     net = Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))
-    settings = NetworkSettings(
+    arguments = NetworkSettings(
         rate_user=float(rates["user"]),
         rate_item=float(rates["item"]),
         rate_dense=float(rates["dense"]),
-        decay=float(method.weight_decay_dense),
-        batch=method.batch,
-        epochs=method.epochs,
-        adam=method.optimiser == "adam",
-        mean=method.reduction == "mean",
-        early_exit=float(method.early_exit),
-        phases=len(method.phases),
+        decay=float(settings.weight_decay_dense),
+        batch=settings.batch,
+        epochs=settings.epochs,
+        adam=settings.optimiser == "adam",
+        mean=settings.reduction == "mean",
+        early_exit=float(settings.early_exit),
+        phases=len(work.trainer.phases),
     )
     parts = work.parts()
-    train(work.data(), items, work.chunk.data.negatives, method.loss == "bpr", work.keys, settings, net, work.user,
+    train(work.data(), items, work.chunk.data.negatives, settings.loss == "bpr", work.keys, arguments, net, work.user,
           work.tables, flat, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
     split = zip(shapes.items(), flat.split(sizes, 1), strict=True)
     trained = {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
@@ -175,27 +175,27 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
 
 
 def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    method, items, rates = work.method, work.chunk.world.items, work.method.rates()
+    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
     head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
-    settings = HeadSettings(
+    arguments = HeadSettings(
         rate_head=float(rates["dense"]),
         rate_row=float(rates["item"]),
-        decay=float(method.weight_decay_dense),
-        batch=method.batch,
-        epochs=method.epochs,
-        mean=method.reduction == "mean",
-        early_exit=float(method.early_exit),
-        in_turn=len(method.phases) > 1,
-        saturate=method.saturation() == "released",
+        decay=float(settings.weight_decay_dense),
+        batch=settings.batch,
+        epochs=settings.epochs,
+        mean=settings.reduction == "mean",
+        early_exit=float(settings.early_exit),
+        in_turn=len(work.trainer.phases) > 1,
+        saturate=work.trainer.saturation == "released",
     )
     parts = work.parts()
-    train(work.data(), items, work.chunk.data.negatives, work.keys, settings, head, bias, work.tables, work.shared,
+    train(work.data(), items, work.chunk.data.negatives, work.keys, arguments, head, bias, work.tables, work.shared,
           work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
     return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 
-def _steepest(method: LocalTraining) -> bool:
-    return method.optimiser == "sgd" and method.loss == "bce"
+def _steepest(settings: LocalMethod) -> bool:
+    return settings.optimiser == "sgd" and settings.loss == "bce"
 
 
 KERNELS: dict[type, Kernel] = {

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
-from fedrec.training.local_training import Descent
+from fedrec.training.descent import Descent
 from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, filled, weights_of
-
-if TYPE_CHECKING:
-    from fedrec.training.local_training import LocalTraining
 
 
 class SequenceDescent(Descent):
@@ -24,17 +20,18 @@ class SequenceDescent(Descent):
     kind: ClassVar[type[SequenceSamples]] = SequenceSamples
     samples: SequenceSamples
 
-    def _draw(self, method: LocalTraining, chunk: Chunk, round: int) -> SequenceSamples:
-        assert isinstance(method.model, Sequential)
-        self.model = method.model
-        return self.kind(chunk, round, method.loss, method.batch, self.model.length, method.slots())
+    def _draw(self, round: int) -> SequenceSamples:
+        trainer, settings = self.trainer, self.settings
+        assert isinstance(trainer.model, Sequential)
+        self.model = trainer.model
+        return self.kind(self.chunk, round, settings.loss, settings.batch, self.model.length, trainer.slots)
 
     def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: SequenceBatch) -> tuple[Tensor, list[Tensor]]:
         total = torch.zeros(batch.clients, dtype=torch.float64, device=batch.size.device)
         gradients = [torch.zeros_like(leaf) for leaf in moving]
         for band in bands(batch.lengths, self.model, total.device):
             losses, owner = self._band_losses(leaves, batch, band)
-            weight = 1.0 / batch.size[owner].to(losses.dtype) if self.method.reduction == "mean" else 1.0
+            weight = 1.0 / batch.size[owner].to(losses.dtype) if self.settings.reduction == "mean" else 1.0
             parts = torch.autograd.grad((losses * weight).sum(), moving, materialize_grads=True)
             for gradient, part in zip(gradients, parts, strict=True):
                 gradient += part
@@ -48,7 +45,7 @@ class SequenceDescent(Descent):
         hidden, dense, owner = self._encoded(leaves, batch, band, at)
         positive = model.logits(hidden, F.embedding(s.target[at], rows), dense)
         negative = model.logits(hidden.unsqueeze(-2), F.embedding(s.neg[at], rows), dense)
-        if self.method.loss == "bpr":
+        if self.settings.loss == "bpr":
             losses = F.softplus(negative - positive.unsqueeze(-1)).sum(-1)
         else:
             losses = F.softplus(-positive) + F.softplus(negative).sum(-1)

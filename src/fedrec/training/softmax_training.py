@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.federation.contract import Tensors
-from fedrec.training.local_training import Fitted, Group
+from fedrec.training.descent import Fitted, Group
 from fedrec.training.sequence_training import SequenceDescent
 from fedrec.training.sequences import SequenceBatch, SequenceSamples, WholeCatalogue, filled
 
@@ -45,7 +45,7 @@ class SoftmaxDescent(SequenceDescent):
         return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def _numbers(self) -> int:
-        logits = self.method.batch * self.model.length * len(self.samples.item)
+        logits = self.settings.batch * self.model.length * len(self.samples.item)
         return super()._numbers() + logits
 
     def _band_losses(self, leaves: Tensors, batch: SequenceBatch, band: slice) -> tuple[Tensor, Tensor]:

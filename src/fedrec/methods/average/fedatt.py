@@ -6,7 +6,7 @@ layer (the item table is one, every dense weight and bias another), clients fart
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
+    Disclosure,
     Down,
     Footprint,
     Gather,
     MethodInfo,
+    Plan,
     Reduction,
     State,
     Tensors,
@@ -26,15 +28,19 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.methods.average.fedavg import FedAvg
-from fedrec.methods.comparison import TOGETHER, Compared
+from fedrec.federation.ranges import Share
+from fedrec.methods.average import choices
+from fedrec.methods.average.choices import ScoreWith, Shares
+from fedrec.methods.comparison import FEDCA, compared, plan_part
 from fedrec.random import Purpose, fold_tensor, normal, signed, stream
+from fedrec.training.local_training import LocalMethod
 
 KEY = "noise_key"  # the server's own; it is not sent
 
 
 @dataclass(frozen=True)
-class FedAtt(Compared, FedAvg):
+@compared
+class FedAtt(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedatt",
         summary="attentive mean: clients farther from the server weigh more",
@@ -42,35 +48,41 @@ class FedAtt(Compared, FedAvg):
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         presets={
             "released": {"attention_norm": "spectral", "noise_scale": 0.001},
-            "fedca": TOGETHER,
+            "fedca": FEDCA,
         },
         new_users=30,
     )  # fmt: skip
 
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads
+    shares: Shares = "samples"  # without effect here: attention is what weighs clients
+    score_with: ScoreWith = "received"  # local: the client's own model after training
     step: float = 1.2  # 1: the attentive mean itself
     attention_norm: Literal["frobenius", "spectral"] = "frobenius"  # of a matrix; a bias has its Euclidean norm
     attention_scale: Literal["none", "mean"] = "none"  # mean: distances over their mean, else softmax is near one-hot
     noise_scale: float = 0.0  # of Gaussian noise on the new parameters
 
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",), covered_with={"shares": "equal"})
+
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         key = torch.tensor(signed(stream(world.seed, Purpose.NOISE)))
-        return {**super().init_server(world), KEY: key}
+        return {**self.trainer.init_model(world), KEY: key}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        state = super().init_clients(world, chunk)
-        state.per_client.pop(KEY, None)
-        return state
+        return choices.init_clients(self.trainer, self.score_with, world, chunk)
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, self.aggregated_fraction)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={name: value for name, value in server.items() if name != KEY})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         own = replicate(down.shared, len(chunk.clients))
-        fitted = self.fit(chunk, round, state.per_user["user"], own.pop("item"), own)
-        assert isinstance(fitted.table, Tensor)
-        trained = {"item": fitted.table, **fitted.dense}
+        user, trained = self.trainer.fit_own(chunk, round, state.per_user["user"], own)
         kept = trained if self.score_with == "local" else {}
-        return State(kept, {"user": fitted.user}), {name: Gather(value) for name, value in trained.items()}
+        return State(kept, {"user": user}), {name: Gather(value) for name, value in trained.items()}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         new = dict(server)
@@ -100,5 +112,8 @@ class FedAtt(Compared, FedAvg):
             distance = distance / distance.mean().clamp(min=1e-12)
         return distance.softmax(0)
 
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return choices.score(self.trainer, self.score_with, state, down, chunk, items)
+
     def footprint(self, world: World) -> Footprint:
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=2))
+        return self.trainer.footprint(world, dense=8, tables=2)

@@ -7,7 +7,7 @@ and, if asked to, passes it on to their subordinates, the other members of their
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Answer,
+    Disclosure,
     Down,
     Footprint,
     Gather,
@@ -31,15 +32,19 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.ranges import Count
+from fedrec.federation.ranges import Count, Share
+from fedrec.methods.average import choices
+from fedrec.methods.average.choices import ScoreWith, Shares
 from fedrec.methods.average.fedavg import FedAvg
 from fedrec.methods.average.perfedrec import cluster, profiles
-from fedrec.methods.comparison import AGGREGATED, Compared
+from fedrec.methods.comparison import AGGREGATED, compared, part_of
 from fedrec.random import Purpose, fold, fold_array, signed, stream
+from fedrec.training.local_training import LocalMethod
 
 
 @dataclass(frozen=True)
-class FedFast(Compared, FedAvg):
+@compared
+class FedFast(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedfast",
         summary="delegates of clusters train; rows that moved farther count for more",
@@ -49,10 +54,17 @@ class FedFast(Compared, FedAvg):
         new_users=30,
     )
 
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads
+    shares: Shares = "samples"  # of the network; rows are weighted by how far they moved
+    score_with: ScoreWith = "received"  # local: the client's own model after training
     clusters: Count = 10
     user_propagation: bool = False  # delegates' changes of user vectors leave them, for their subordinates
     propagation: float = 1.0  # of a mean change, in the first round
     propagation_decay: float = 0.9  # per round
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",), covered_with={"shares": "equal"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +73,7 @@ class FedFast(Compared, FedAvg):
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {
-            **super().init_server(world),
+            **self.trainer.init_model(world),
             "profile": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
             "label": torch.full((world.clients,), self.clusters),  # those not heard of are a group of their own
             "user_step": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
@@ -69,9 +81,7 @@ class FedFast(Compared, FedAvg):
         }
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        state = super().init_clients(world, chunk)
-        state.per_client = {name: value for name, value in state.per_client.items() if name in self._names()}
-        return state
+        return choices.init_clients(self.trainer, self.score_with, world, chunk)
 
     def _names(self) -> list[str]:
         return ["item", *self.model.dense_shapes()]
@@ -82,22 +92,21 @@ class FedFast(Compared, FedAvg):
         wanted = max(1, int(world.participation * world.clients + 1e-9))
         train = evenly(everyone, label, wanted, stream(world.seed, Purpose.PARTICIPATION, round))
         key = stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED)
-        upload = evenly(train, label[train], self.aggregated(len(train)), key)
+        upload = evenly(train, label[train], part_of(len(train), self.aggregated_fraction), key)
         return Plan(train, upload=upload)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={name: server[name] for name in self._names()})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        own, user, weight = replicate(down.shared, len(chunk.clients)), state.per_user["user"], self.weight(chunk)
-        fitted = self.fit(chunk, round, user, own.pop("item"), own)
-        assert isinstance(fitted.table, Tensor)
-        payload: dict[str, Reduction] = {"item": Gather(fitted.table), "profile": Gather(profiles(fitted.table, chunk))}
-        payload |= {name: Mean(value, weight) for name, value in fitted.dense.items()}
+        own, weight = replicate(down.shared, len(chunk.clients)), choices.client_weight(self.shares, chunk)
+        user, trained = self.trainer.fit_own(chunk, round, state.per_user["user"], own)
+        table = trained["item"]
+        payload: dict[str, Reduction] = {"item": Gather(table), "profile": Gather(profiles(table, chunk))}
+        payload |= {name: Mean(value, weight) for name, value in trained.items() if name != "item"}
         if self.user_propagation:
-            payload["user_change"] = Gather(_mean_by_client(fitted.user - user, chunk))
-        kept = {"item": fitted.table, **fitted.dense} if self.score_with == "local" else {}
-        return State(kept, {"user": fitted.user}), payload
+            payload["user_change"] = Gather(_mean_by_client(user - state.per_user["user"], chunk))
+        return State(trained if self.score_with == "local" else {}, {"user": user}), payload
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         """ActvAGG, and new clusters of all whose profile is known."""
@@ -135,8 +144,11 @@ class FedFast(Compared, FedAvg):
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
         return State(state.per_client, {"user": state.per_user["user"] + down.own["user_step"][chunk.owner]})
 
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return choices.score(self.trainer, self.score_with, state, down, chunk, items)
+
     def footprint(self, world: World) -> Footprint:
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=2))
+        return self.trainer.footprint(world, dense=8, tables=2)
 
 
 def evenly(clients: np.ndarray, label: np.ndarray, wanted: int, key: int) -> np.ndarray:

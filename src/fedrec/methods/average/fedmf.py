@@ -7,15 +7,18 @@ received on its own items, and sends the table back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from fedrec.federation.contract import MethodInfo
+from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedavg import FedAvg
-from fedrec.methods.comparison import TOGETHER
+from fedrec.methods.comparison import FEDCA
 
 
 @dataclass(frozen=True)
 class FedMF(FedAvg):
+    """FedAvg with equal shares, of the bare inner product."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedmf",
         summary="mean of item tables",
@@ -23,10 +26,10 @@ class FedMF(FedAvg):
         aliases={"FCF": {}},
         backbones={"mf": {}},
         presets={
-            "fedca": TOGETHER,
+            "fedca": FEDCA,
             "tuned": {"lr": 40.0},  # of 10 to 160, by NDCG@10 on the validation items of ml-100k, honest
         },
         new_users=30,
     )  # fmt: skip
 
-    shares: Literal["samples", "equal"] = "equal"
+    shares: Shares = "equal"

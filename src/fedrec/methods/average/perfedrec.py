@@ -7,7 +7,7 @@ user embeddings; here these stay private, and a client sends its profile, the me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -31,10 +31,11 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.ranges import Count
+from fedrec.federation.ranges import Count, Share
 from fedrec.methods.cluster.kmeans import kmeans
-from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
+from fedrec.methods.comparison import FEDCA, compared, plan_part
 from fedrec.random import Purpose, fold, signed, stream
+from fedrec.training.local_training import LocalMethod
 
 CLUSTER = "cluster."  # prefix of a cluster's tensors
 
@@ -55,15 +56,17 @@ def cluster(points: Tensor, count: int, key: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PerFedRec(Compared, Aggregating):
+@compared
+class PerFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="perfedrec",
         summary="k-means clusters; scores with the local, the cluster's and the global model together",
         paper="Luo et al., CIKM 2022",
         backbones={"mf": {}, "ncf": {}},
-        presets={"fedca": TOGETHER},
+        presets={"fedca": FEDCA},
     )
 
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads, and receives its cluster's model
     clusters: Count = 10
     cluster_on: Literal["profile", "table"] = "profile"  # table: the whole item table, and no profile is sent
 
@@ -72,7 +75,7 @@ class PerFedRec(Compared, Aggregating):
         return Disclosure(private=("user",))
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        common = self._common(world)
+        common = self.trainer.init_model(world)
         of_cluster = {CLUSTER + name: value for name, value in replicate(common, self.clusters).items()}
         label = torch.full((world.clients,), -1)  # the cluster of those who are answered
         return {
@@ -83,15 +86,15 @@ class PerFedRec(Compared, Aggregating):
         }
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        common = self._common(world)
+        common = self.trainer.init_model(world)
         held = common | {CLUSTER + name: value for name, value in common.items()}
-        return State(replicate(held, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
-
-    def _common(self, world: World) -> Tensors:
-        return {"item": self.init_items(world), **self.init_dense(world)}
+        return self.trainer.init_state(world, chunk, held)
 
     def _names(self) -> list[str]:
         return ["item", *self.model.dense_shapes()]
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, self.aggregated_fraction)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         """The global model, which a client only scores with."""
@@ -99,13 +102,11 @@ class PerFedRec(Compared, Aggregating):
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         start = {name: state.per_client[CLUSTER + name].clone() for name in self._names()}
-        fitted = self.fit(chunk, round, state.per_user["user"], start.pop("item"), start)
-        assert isinstance(fitted.table, Tensor)
-        own = {"item": fitted.table, **fitted.dense}
+        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], start)
         payload: dict[str, Reduction] = {name: Gather(value) for name, value in own.items()}
         if self.cluster_on == "profile":
-            payload["profile"] = Gather(profiles(fitted.table, chunk))
-        return State(state.per_client | own, {"user": fitted.user}), payload
+            payload["profile"] = Gather(profiles(own["item"], chunk))
+        return State(state.per_client | own, {"user": user}), payload
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         new = server | {"label": torch.full_like(server["label"], -1)}
@@ -138,11 +139,11 @@ class PerFedRec(Compared, Aggregating):
         total = self.model.scores(user, table, dense)
         for prefix in ("", CLUSTER):
             own = {name: state.per_client[prefix + name] for name in self._names()}
-            total = total + self.own_scores(user, own, chunk, items)
+            total = total + self.trainer.own_scores(user, own, chunk, items)
         return total / 3
 
     def footprint(self, world: World) -> Footprint:
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=4))
+        return self.trainer.footprint(world, dense=8, tables=4)
 
 
 def _mean(models: Tensor) -> Tensor:

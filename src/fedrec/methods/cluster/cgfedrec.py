@@ -7,7 +7,8 @@ A client draws together the rows of its own table that share a label, by a super
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -27,13 +28,14 @@ from fedrec.federation.contract import (
     Tensors,
     Ups,
     World,
-    replicate,
 )
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.methods.cluster.contrast import Contrastive, Form, SupCon
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
+from fedrec.methods.rates import with_row_rate
 from fedrec.random import Purpose, fold, signed, stream
-from fedrec.training.local_training import Fitted, LocalTraining
+from fedrec.training.descent import Fitted
+from fedrec.training.local_training import IN_TURN, TOGETHER, LocalMethod, LocalTrainer
 
 Variant = Literal["full", "E", "EC", "ERC", "RC", "local"]
 
@@ -43,7 +45,7 @@ DRAWS = ("ERC", "RC")  # labels at random
 
 
 @dataclass(frozen=True)
-class CGFedRec(LocalTraining):
+class CGFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cgfedrec",
         summary="clusters of the mean table come back as labels, which align the own tables",
@@ -75,15 +77,12 @@ class CGFedRec(LocalTraining):
     def disclosure(self) -> Disclosure:
         return Disclosure(private=("user", *self.model.dense_shapes()), covered_with={"upload": "full"})
 
-    @property
-    def phases(self) -> tuple[tuple[str, ...], ...]:  # type: ignore[override]
-        together = self.update == "simultaneous"
-        return (("user", "dense", "item"),) if together else (("user", "dense"), ("item",))
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=TOGETHER if self.update == "simultaneous" else IN_TURN)
 
     def for_world(self, world: World) -> CGFedRec:
-        """The same with the rate of item rows written out."""
-        item = self.lr * world.items * self.item_rate_scale if self.lr_item is None else self.lr_item
-        return replace(self, lr_item=item)
+        return with_row_rate(self, self.item_rate_scale, world)
 
     def aligns(self) -> bool:
         return self.variant in (*CLUSTERS, *DRAWS)
@@ -93,7 +92,7 @@ class CGFedRec(LocalTraining):
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         """Labels take one byte each up to 256 clusters, two beyond. The key of k-means stays on the server."""
         kind = torch.uint8 if self.clusters <= 256 else torch.int16
-        server = {"item": self.init_items(world)}
+        server = {"item": self.trainer.init_items(world)}
         if self.aligns():
             server["labels"] = torch.zeros(world.items, dtype=kind, device=world.device)
             server["key"] = torch.tensor(signed(stream(world.seed, Purpose.CLUSTER)))
@@ -103,8 +102,7 @@ class CGFedRec(LocalTraining):
         return server
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        common = {"item": self.init_items(world), **self.init_dense(world)}
-        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return self.trainer.init_state(world, chunk, self.trainer.init_model(world))
 
     # -- one round --
 
@@ -126,13 +124,13 @@ class CGFedRec(LocalTraining):
 
     def _fit(self, state: State, down: Down, chunk: Chunk, round: int, table: Tensor) -> Fitted:
         """Minimise the loss of recommendations plus weight * contrast (12, 13)."""
-        method, user = self.for_world(chunk.world), state.per_user["user"]
+        trainer, user = self.for_world(chunk.world).trainer, state.per_user["user"]
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
-            return method.fit(chunk, round, user, table, dense)
+            return trainer.fit(chunk, round, user, table, dense)
         contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
         once = self.con_every == "epoch"
-        return Contrastive(method, chunk, round, user, table, dense, contrast, self.contrast_weight, once).run()
+        return Contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight, once).run()
 
     def _upload(self, tables: Tensor, chunk: Chunk) -> dict[str, Reduction]:
         if self.upload == "full":
@@ -161,11 +159,11 @@ class CGFedRec(LocalTraining):
         return kmeans(rows, self.clusters, key, centres=centres)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
         tables = 7 if self.aligns() else 3  # with a contrast: working copy, gradient of each part, step
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=tables))
+        return self.trainer.footprint(world, dense=8, tables=tables)
 
 
 def _mean_of_holders(old: Tensor, ups: Ups) -> Tensor:

@@ -8,7 +8,8 @@ rows in this cluster, and those up to the elbow of that curve are the group. All
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -31,13 +32,14 @@ from fedrec.federation.contract import (
     Tensors,
     Ups,
     World,
-    replicate,
 )
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.methods.cluster.contrast import Contrastive, Form, SupCon
 from fedrec.methods.cluster.kmeans import kmeans
+from fedrec.methods.rates import with_row_rate
 from fedrec.random import Purpose, fold, signed, stream
-from fedrec.training.local_training import Fitted, LocalTraining
+from fedrec.training.descent import Fitted
+from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
 CLIENT, CLUSTER = 1, 2  # streams of who and what is drawn
 
@@ -51,7 +53,7 @@ def elbow(curve: Tensor) -> int:
 
 
 @dataclass(frozen=True)
-class CoFedRec(LocalTraining):
+class CoFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cofedrec",
         summary="labels of item clusters align own tables; each round a group of alike clients is averaged",
@@ -63,8 +65,6 @@ class CoFedRec(LocalTraining):
             "fedrkg": {"supcon": "released", "contrast_weight": 0.001, "temperature": 0.5},  # as compared there
         },
     )  # fmt: skip
-    # every batch: a step on the head, then a new forward pass and a step on the table
-    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"), ("item",))
 
     backbone: str = "linear"
     init_std: float = 1.0
@@ -80,10 +80,12 @@ class CoFedRec(LocalTraining):
     def disclosure(self) -> Disclosure:
         return Disclosure(private=(*self.model.dense_shapes(),))
 
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=IN_TURN)
+
     def for_world(self, world: World) -> CoFedRec:
-        """The same with the rate of item rows written out."""
-        item = self.lr * world.items * self.item_rate_scale if self.lr_item is None else self.lr_item
-        return replace(self, lr_item=item)
+        return with_row_rate(self, self.item_rate_scale, world)
 
     # -- start --
 
@@ -93,13 +95,12 @@ class CoFedRec(LocalTraining):
         return {
             "labels": torch.zeros(world.items, dtype=kind, device=world.device),
             "group": torch.zeros(world.clients, dtype=torch.bool),
-            "item": self.init_items(world),  # of the group
+            "item": self.trainer.init_items(world),  # of the group
             "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
         }
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        common = {"item": self.init_items(world), **self.init_dense(world)}
-        return State(replicate(common, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return self.trainer.init_state(world, chunk, self.trainer.init_model(world))
 
     # -- one round --
 
@@ -113,12 +114,12 @@ class CoFedRec(LocalTraining):
         return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {"item": Gather(fitted.table)}
 
     def _fit(self, state: State, down: Down, chunk: Chunk, round: int) -> Fitted:
-        method, user, table = self.for_world(chunk.world), state.per_user["user"], state.per_client["item"]
+        trainer, user, table = self.for_world(chunk.world).trainer, state.per_user["user"], state.per_client["item"]
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
-            return method.fit(chunk, round, user, table, dense)
+            return trainer.fit(chunk, round, user, table, dense)
         contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
-        return Contrastive(method, chunk, round, user, table, dense, contrast, self.contrast_weight).run()
+        return Contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight).run()
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         """Cluster the items; draw a client and a cluster; average the clients that are alike there."""
@@ -149,10 +150,10 @@ class CoFedRec(LocalTraining):
         return State(state.per_client | {"item": mean}, state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=7))
+        return self.trainer.footprint(world, dense=8, tables=7)
 
 
 def alike(tables: list[tuple[np.ndarray, Tensor]], drawn: int, rows: Tensor) -> np.ndarray:

@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.training.compiled import CompiledKernel, find_kernel
-from fedrec.training.local_training import Descent, Fitted, Group, LocalTraining
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.local_training import LocalTrainer
 from fedrec.training.samples import Batch
 
 Form = Literal["paper", "released"]
@@ -217,9 +218,9 @@ class Contrastive(Descent):
     The second part is there at every batch, or with `once` at the first batch of every epoch.
     """
 
-    def __init__(self, method: LocalTraining, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
                  contrast: SupCon, strength: float, once: bool = False) -> None:  # fmt: skip
-        super().__init__(method, chunk, round, user, table, dense)
+        super().__init__(trainer, chunk, round, user, table, dense)
         s, items = self.samples, table.shape[1]
         each = torch.arange(len(s.order), device=s.order.device)
         ends = [items * k for k in range(len(each) + 1)]
@@ -250,7 +251,7 @@ class Contrastive(Descent):
             slope = slope.flatten(0, 1).mul_(self.strength)
             gradient = gradient + slope[rows]
             self.along(self.whole, slope)
-        elif self.method.optimiser == "adam":  # rows go on moving while their moments last
+        elif self.settings.optimiser == "adam":  # rows go on moving while their moments last
             self.along(self.whole, torch.zeros_like(whole))
         return gradient
 

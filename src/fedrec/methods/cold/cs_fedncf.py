@@ -7,16 +7,82 @@ attributes and the network are averaged every round. The attributes go to every 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
-from fedrec.federation.contract import MethodInfo
-from fedrec.methods.cold.content_model import ContentModel
+import numpy as np
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    MethodInfo,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+)
+from fedrec.federation.ranges import Count
+from fedrec.methods.cold import content_model
+from fedrec.methods.cold.content import with_attributes
+from fedrec.methods.cold.content_model import WEIGHTS, Content
+from fedrec.models import NCF, Backbone
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 
 @dataclass(frozen=True)
-class CsFedNCF(ContentModel):
+class CsFedNCF(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cs-fedncf",
         summary="new items: FedNCF on attributes, which all clients see",
         paper="Zhang et al., WWW 2024 (baseline)",
     )
+
+    backbone: str = "ncf"
+    dim: Count = 200
+    init_std: float = 1.0
+    lr: float = 0.5
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",), attributes="clients")
+
+    @cached_property
+    def model(self) -> Backbone:
+        return Content(NCF(self.dim, (self.dim,)))
+
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=WEIGHTS)
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        known = content_model.init_attributes(world, attributes, self.info.name)
+        embedding = content_model.init_embedding(world, self.dim, known["attributes"])
+        return {**known, **embedding, **self.trainer.init_dense(world)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.trainer.init_state(world, chunk)
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return content_model.sent(server)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        return content_model.train(self.trainer, state, down, chunk, round)
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return server | {name: ups[name] for name in server if name in ups}
+
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        return with_attributes(server, attributes)
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        return content_model.sent(server, items)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return content_model.score(self.trainer, state, down, chunk)
+
+    def footprint(self, world: World) -> Footprint:
+        return content_model.footprint(self.trainer, world)

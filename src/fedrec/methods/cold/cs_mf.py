@@ -5,21 +5,24 @@ A reference in the comparison of IFedRec (WWW 2024): interactions and attributes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, MethodInfo, State, Tensors, World
+from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
 from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
-from fedrec.methods.reference.mf import CentralMF
+from fedrec.methods.personal.own_tables import TableDtype, opened
+from fedrec.methods.reference.alone import Alone
+from fedrec.training.local_training import LocalMethod
 
 
 @dataclass(frozen=True)
-class CsMF(CentralMF):
+class CsMF(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cs-mf",
         summary="new items: matrix factorisation, a new item is the mean of its neighbours by attributes",
@@ -30,14 +33,27 @@ class CsMF(CentralMF):
 
     rounds: Count = 100
     dim: Count = 200
+    lr: float = 0.001
+    optimiser: Literal["sgd", "adam"] = "adam"
+    table_dtype: TableDtype = "full"  # of the table at rest; computed with in full precision
     neighbours: Count = 20
+
+    @cached_property
+    def alone(self) -> Alone:
+        return Alone(self.trainer, self.table_dtype)
 
     @property
     def disclosure(self) -> Disclosure:
-        return replace(super().disclosure, attributes="server")
+        return Disclosure(private=("user", "item"), attributes="server")
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return with_neighbours(attributes, world.items, self.neighbours, self.info.name)
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.alone.init_clients(world, chunk)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        return self.alone.train(state, chunk, round), {}
 
     def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
         more = with_attributes(server, attributes)["attributes"]
@@ -47,6 +63,10 @@ class CsMF(CentralMF):
         return Down(shared={"near": server["near"]})
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        rows = neighbour_rows(state.per_client["item"][0], down.shared["near"], items)
+        table = opened(state.per_client, self.table_dtype, chunk.world)["item"][0]
+        rows = neighbour_rows(table, down.shared["near"], items)
         distinct, which = scored_once(rows)
         return self.model.scores(state.per_user["user"], distinct, {})[:, which]
+
+    def footprint(self, world: World) -> Footprint:
+        return self.alone.footprint(world)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fedrec.federation.contract import Disclosure, MethodInfo
-from fedrec.methods.cold.content_model import ContentModel
+from fedrec.methods.cold.cs_fedncf import CsFedNCF
 
 
 @dataclass(frozen=True)
-class CsNCF(ContentModel):
+class CsNCF(CsFedNCF):
+    """CsFedNCF with one client, which has everything; its steps are those of one training."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cs-ncf",
         summary="new items: network on attributes, all data in one place",

@@ -7,7 +7,8 @@ Preset `released` has the saturated gradient of PFedRec's code, which is by the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,15 +16,29 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, MethodInfo, State, Tensors, Ups, World
-from fedrec.federation.ranges import Count
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Mean,
+    MethodInfo,
+    Plan,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+)
+from fedrec.federation.ranges import Count, Positive, Share
 from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
-from fedrec.methods.personal.pfedrec import PFedRec
+from fedrec.methods.comparison import plan_part
+from fedrec.methods.rates import with_row_rate
+from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 from fedrec.training.losses import Saturate
 
 
 @dataclass(frozen=True)
-class CsPFedRec(PFedRec):
+class CsPFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cs-pfedrec",
         summary="new items: PFedRec, a new item is the mean of its neighbours by attributes",
@@ -32,31 +47,53 @@ class CsPFedRec(PFedRec):
         presets={"released": {"saturate": "released"}},
     )
 
+    backbone: str = "linear"
     dim: Count = 200
+    init_std: float = 1.0
+    lr: float = 0.1
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads
+    item_rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this
+    score_with: Literal["local", "received"] = "received"  # nothing else: a new item has no row in a client's own table
+    own_tables: Literal["kept", "replayed"] = "kept"  # without effect: clients do not keep theirs
     neighbours: Count = 20
-    score_with: Literal["local", "received"] = "received"
     saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
 
     @property
     def disclosure(self) -> Disclosure:
-        return replace(super().disclosure, attributes="server")
+        return Disclosure(private=("user", *self.model.dense_shapes()), attributes="server")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score_with != "received":
             raise FedrecError("score_with=local does not fit cs-pfedrec: a new item has no row in a client's own table")
 
-    def saturation(self) -> Saturate:
-        return self.saturate
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=IN_TURN, saturation=self.saturate)
+
+    def for_world(self, world: World) -> CsPFedRec:
+        return with_row_rate(self, self.item_rate_scale, world)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        return super().init_server(world) | with_neighbours(attributes, world.items, self.neighbours, self.info.name)
+        near = with_neighbours(attributes, world.items, self.neighbours, self.info.name)
+        return {"item": self.trainer.init_items(world), **near}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.trainer.init_state(world, chunk, self.trainer.init_dense(world))
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, self.aggregated_fraction)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={"item": server["item"]})
 
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        trainer, user, head = self.for_world(chunk.world).trainer, state.per_user["user"], state.per_client
+        fitted = trainer.fit(chunk, round, user, down.shared["item"], head)
+        return State(fitted.dense, {"user": fitted.user}), {"item": Mean(fitted.table)}
+
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        return server | super().aggregate(server, ups, round)
+        return server | {"item": ups["item"]} if "item" in ups else server
 
     def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
         more = with_attributes(server, attributes)["attributes"]
@@ -69,3 +106,6 @@ class CsPFedRec(PFedRec):
         distinct, which = scored_once(down.shared["item"])
         own = {name: value[chunk.owner] for name, value in state.per_client.items()}
         return self.model.scores(state.per_user["user"], distinct, own)[:, which]
+
+    def footprint(self, world: World) -> Footprint:
+        return self.trainer.footprint(world, dense=8)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.contract import MethodInfo, Tensors
-from fedrec.methods.cold.content_model import ContentModel
+from fedrec.methods.cold.cs_fedncf import CsFedNCF
 from fedrec.models import Backbone
 
 CROSS = 3
@@ -74,7 +74,9 @@ class DCN:
 
 
 @dataclass(frozen=True)
-class FedDCN(ContentModel):
+class FedDCN(CsFedNCF):
+    """CsFedNCF with another network."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="feddcn",
         summary="new items: deep and cross network on attributes, which all clients see",

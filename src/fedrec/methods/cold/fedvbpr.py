@@ -17,12 +17,27 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Mean, MethodInfo, Reduction, Rows, State, Tensors, World, replicate
-from fedrec.methods.cold.content import META, require_attributes, scored_once
-from fedrec.methods.cold.content_model import ContentModel
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Mean,
+    MethodInfo,
+    Reduction,
+    Rows,
+    State,
+    Tensors,
+    Ups,
+    World,
+    replicate,
+)
+from fedrec.federation.ranges import Count
+from fedrec.methods.cold import content_model
+from fedrec.methods.cold.content import META, scored_once, with_attributes
 from fedrec.models import Backbone
+from fedrec.training.descent import Descent
 from fedrec.training.initial import ITEM, fan_in_uniform, initial_key, normal_rows
-from fedrec.training.local_training import Descent
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import Batch, Loss
 
 
@@ -55,29 +70,35 @@ class VBPR:
 class Regularised(Descent):
     """The loss of every pair plus l2 times the squares of the vectors in it."""
 
+    settings: FedVBPR
+
     def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
         losses = super()._losses(leaves, batch)
-        assert isinstance(self.method, FedVBPR)
         assert batch.neg is not None
-        free = leaves["item"][:, : self.method.dim // 2 + 1].square().sum(-1)
+        free = leaves["item"][:, : self.settings.dim // 2 + 1].square().sum(-1)
         square = leaves["user"].square().sum(-1)[batch.user] + free[batch.pos] + free[batch.neg]
-        return losses + self.method.l2 * square
+        return losses + self.settings.l2 * square
 
 
 @dataclass(frozen=True)
-class FedVBPR(ContentModel):
+class FedVBPR(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedvbpr",
         summary="new items: BPR on item rows and attributes, which all clients see",
         paper="He & McAuley, AAAI 2016; federated in Zhang et al., WWW 2024",
     )
-    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "dense"),)
 
+    backbone: str = "ncf"
+    dim: Count = 200
     init_std: float = 0.1
     lr: float = 1.0
     loss: Loss = "bpr"
     l2: float = 1e-4
     weight_decay_dense: float = 1e-4
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("user",), attributes="clients")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,23 +111,29 @@ class FedVBPR(ContentModel):
     def model(self) -> Backbone:
         return VBPR(self.dim)
 
-    def descent(self) -> type[Descent]:
-        return Regularised
-
-    def embedding(self, world: World, width: int) -> Tensors:
-        return fan_in_uniform(world, initial_key(world, META), {"visual": (self.dim // 2, width), "beta": (1, width)})
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, descent=Regularised)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        x = require_attributes(attributes, self.info.name)
+        known = content_model.init_attributes(world, attributes, self.info.name)
+        width = known["attributes"].shape[1]
+        shapes = {"visual": (self.dim // 2, width), "beta": (1, width)}
         rows = normal_rows(world, initial_key(world, ITEM), world.items, self.dim // 2 + 1, self.init_std)
         rows[:, -1] = 0  # biases
-        return {"item": rows, **super().init_server(world, x)}
+        return {"item": rows, **known, **fan_in_uniform(world, initial_key(world, META), shapes)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.trainer.init_state(world, chunk)
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return content_model.sent(server)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         shared = dict(down.shared)
         table = torch.cat([shared.pop("item"), shared.pop("attributes")], 1)
         dense = replicate(shared, len(chunk.clients))
-        fitted = self.fit(chunk, round, state.per_user["user"], table, dense, fold=False)
+        fitted = self.trainer.fit(chunk, round, state.per_user["user"], table, dense, fold=False)
         assert isinstance(fitted.table, Rows)
         free = self.dim // 2 + 1
         rows = replace(fitted.table, base=down.shared["item"], value=fitted.table.value[:, :free].contiguous())
@@ -114,15 +141,23 @@ class FedVBPR(ContentModel):
         payload |= {name: Mean(value) for name, value in fitted.dense.items()}
         return State({}, {"user": fitted.user}), payload
 
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return server | {name: ups[name] for name in server if name in ups}
+
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        return with_attributes(server, attributes)
+
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         """New items have zeros for what is learned of an item by itself."""
         table, known = server["item"], items < len(server["item"])
         rows = table.new_zeros(len(items), table.shape[1])
         rows[known] = table[items[known]]
-        down = self._down(server, server["attributes"][items]).shared
-        return Down(shared=down | {"item": rows})
+        return Down(shared=content_model.sent(server, items).shared | {"item": rows})
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         dense = dict(down.shared)
         distinct, which = scored_once(torch.cat([dense.pop("item"), dense.pop("attributes")], 1))
         return self.model.scores(state.per_user["user"], distinct, dense)[:, which]
+
+    def footprint(self, world: World) -> Footprint:
+        return content_model.footprint(self.trainer, world)

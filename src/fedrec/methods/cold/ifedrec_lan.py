@@ -7,18 +7,36 @@ network, no alignment. Preset `released` has the saturated gradient of the autho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from fedrec.federation.contract import Disclosure, MethodInfo
-from fedrec.methods.cold.content_model import Content, ContentModel
+import numpy as np
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    MethodInfo,
+    Reduction,
+    State,
+    Tensors,
+    Ups,
+    World,
+)
+from fedrec.federation.ranges import Count
+from fedrec.methods.cold import content_model
+from fedrec.methods.cold.content import with_attributes
+from fedrec.methods.cold.content_model import WEIGHTS, Content
 from fedrec.models import NCF, Backbone, Linear
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.losses import Saturate
 
 
 @dataclass(frozen=True)
-class IFedRecLAN(ContentModel):
+class IFedRecLAN(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ifedrec-lan",
         summary="ablation of ifedrec: the attribute network on the clients, which see attributes",
@@ -27,18 +45,51 @@ class IFedRecLAN(ContentModel):
         backbones={"ncf": {}, "linear": {"lr": 0.1}},
         presets={"released": {"saturate": "released"}},
     )
-    kept: ClassVar[bool] = True
 
+    backbone: str = "ncf"
+    dim: Count = 200
+    init_std: float = 1.0
     common_user: bool = True
+    lr: float = 0.5
     saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
 
     @property
     def disclosure(self) -> Disclosure:
-        return replace(super().disclosure, private=("user", *self.model.dense_shapes()))
-
-    def saturation(self) -> Saturate:
-        return self.saturate
+        return Disclosure(private=("user", *self.model.dense_shapes()), attributes="clients")
 
     @cached_property
     def model(self) -> Backbone:
         return Content(NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else Linear(self.dim), squash=True)
+
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=WEIGHTS, saturation=self.saturate)
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        known = content_model.init_attributes(world, attributes, self.info.name)
+        return known | content_model.init_embedding(world, self.dim, known["attributes"])
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        """What rates an item stays with the client, from a common start."""
+        return self.trainer.init_state(world, chunk, self.trainer.init_dense(world))
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return content_model.sent(server)
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        return content_model.train(self.trainer, state, down, chunk, round)
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        return server | {name: ups[name] for name in server if name in ups}
+
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        return with_attributes(server, attributes)
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        return content_model.sent(server, items)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return content_model.score(self.trainer, state, down, chunk)
+
+    def footprint(self, world: World) -> Footprint:
+        return content_model.footprint(self.trainer, world)

@@ -8,6 +8,7 @@ simplex. What the paper says and what its released code does differ; each differ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -31,10 +32,9 @@ from fedrec.federation.contract import (
     Ups,
     World,
     participants,
-    replicate,
 )
 from fedrec.federation.ranges import Count, Interval, Share
-from fedrec.methods.comparison import Aggregating, Compared
+from fedrec.methods.comparison import compared, part_of, plan_part
 from fedrec.methods.mixture.aggregation import mix
 from fedrec.methods.mixture.fedca_weights import (
     LEFT,
@@ -49,8 +49,9 @@ from fedrec.methods.mixture.fedca_weights import (
     similarity,
     spread,
 )
-from fedrec.methods.personal.own_tables import OwnTables
-from fedrec.training.local_training import threads_for
+from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
+from fedrec.training.descent import threads_for
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
 
 SERVED = "served."  # what a client scores with, where that is not what its next training starts from
@@ -58,7 +59,8 @@ MIXED = "mixed."  # on the server: the aggregates of the last round, one per agg
 
 
 @dataclass(frozen=True)
-class FedCA(Compared, OwnTables, Aggregating):
+@compared
+class FedCA(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedca",
         summary="own mixture of tables by share, similarity and complementarity",
@@ -84,13 +86,14 @@ class FedCA(Compared, OwnTables, Aggregating):
         },
     )  # fmt: skip
 
+    aggregated_fraction: Share = 0.6  # of those who train: who uploads, and receives its mixture
+    table_dtype: TableDtype = "full"  # of tables at rest; computed with in full precision
     alpha: float = 0.5  # pull towards the similarity (weights=released: reward of the complementarity)
     beta: float = 0.2  # reward of the complementarity (weights=released: pull towards the similarity)
     interpolation: Annotated[float, Interval("[0, 1]")] = (
         0.9  # part of a client's own table in its mixture with the aggregate
     )
     interpolate: Literal["both", "inference"] = "both"  # inference: training starts from the aggregate alone
-    aggregated_fraction: Share = 0.6
     proximal: float = 0.0  # weight of the squared distance of the table to the aggregate in the local loss
     shares: Literal["samples", "equal"] = "samples"
     similarity: Similarity = "paper"
@@ -98,8 +101,6 @@ class FedCA(Compared, OwnTables, Aggregating):
     outer: Outer = "cos"
     weights: Weights = "eq5"
     components: Count = 4  # vectors in the compact representation
-
-    pulled: ClassVar[tuple[str, ...]] = ("item",)
 
     @property
     def disclosure(self) -> Disclosure:
@@ -113,8 +114,9 @@ class FedCA(Compared, OwnTables, Aggregating):
         if self.proximal and self.interpolate != "inference":
             raise FedrecError("proximal needs interpolate=inference: there training starts from the aggregate")
 
-    def pull(self) -> float:
-        return self.proximal
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, pull=self.proximal, pulled=("item",))
 
     def compares(self) -> bool:
         """Whether the similarity has any influence."""
@@ -132,8 +134,8 @@ class FedCA(Compared, OwnTables, Aggregating):
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         """Room for the aggregates of a round (a checkpoint has the same shapes whenever it is taken)."""
-        count = self.aggregated(len(participants(world, 0, world.participation)))
-        common = {"item": self.init_items(world), **self.init_dense(world)}
+        count = part_of(len(participants(world, 0, world.participation)), self.aggregated_fraction)
+        common = self.trainer.init_model(world)
         server = {MIXED + name: value.new_zeros(count, *value.shape) for name, value in common.items()}
         server["clients"] = torch.zeros(count, dtype=torch.int64, device=world.device)
         if self.compares() and self.similarity == "pca1":
@@ -141,27 +143,30 @@ class FedCA(Compared, OwnTables, Aggregating):
         return server
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        common = {"item": self.init_items(world), **self.init_dense(world)}
+        common = self.trainer.init_model(world)
         if self.interpolate == "inference":
             common |= {SERVED + name: value for name, value in common.items()}
-        return State(replicate(self.stored(common), len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return self.trainer.init_state(world, chunk, stored(common, self.table_dtype))
 
     # -- one round --
 
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, self.aggregated_fraction)
+
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        held = self.opened({name: state.per_client[name] for name in self._names()}, chunk.world)
-        dense = {name: held[name] for name in self.model.dense_shapes()}
-        fitted = self.fit(chunk, round, state.per_user["user"], held["item"], dense)
-        assert isinstance(fitted.table, Tensor)
-        own = {"item": fitted.table, **fitted.dense}
+        held = self._opened({name: state.per_client[name] for name in self._names()}, chunk)
+        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], held)
         payload: dict[str, Reduction] = {name: Gather(value) for name, value in own.items()}
         if self.complements():
-            payload |= self.pictures(fitted.table, chunk, round)
+            payload |= self.pictures(own["item"], chunk, round)
         if self.shares == "samples":
             payload["samples"] = Gather(chunk.sample_counts()[:, None])
         if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
             own |= {SERVED + name: value.clone() for name, value in own.items()}
-        return State(self.stored(own), {"user": fitted.user}), payload
+        return State(stored(own, self.table_dtype), {"user": user}), payload
+
+    def _opened(self, tensors: Tensors, chunk: Chunk) -> Tensors:
+        return opened(tensors, self.table_dtype, chunk.world)
 
     def pictures(self, tables: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
         """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round.
@@ -232,18 +237,19 @@ class FedCA(Compared, OwnTables, Aggregating):
         return Down(own={name: server[MIXED + name][at] for name in self._names()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        held = self.opened(state.per_client, chunk.world)
+        held = self._opened(state.per_client, chunk)
         mixed = {name: value.lerp(held[name], self.interpolation) for name, value in down.own.items()}
         if self.interpolate == "inference":
             mixed = {SERVED + name: value for name, value in mixed.items()} | down.own
-        return State(state.per_client | self.stored(mixed), state.per_user)
+        return State(state.per_client | stored(mixed, self.table_dtype), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """With the mixture of those that received an aggregate since they trained, with their own table otherwise."""
         mark = SERVED if self.interpolate == "inference" else ""
         own = {name: state.per_client[mark + name] for name in self._names()}
-        return self.own_scores(state.per_user["user"], self.opened(own, chunk.world), chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], self._opened(own, chunk), chunk, items)
 
     def footprint(self, world: World) -> Footprint:
         picture = 2 * self.components * world.items * world.dtype.itemsize  # left vectors are as long as the table
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=4, tables=4) + picture)
+        usual = self.trainer.footprint(world, dense=4, tables=4, scored=int(self.table_dtype in HALF))
+        return replace(usual, client=usual.client + picture)

@@ -34,17 +34,17 @@ from fedrec.federation.contract import (
     Tensors,
     Ups,
     World,
-    replicate,
 )
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.mixture.aggregation import cosines, mix
 from fedrec.models import BACKBONES, NCF, Backbone
-from fedrec.training.local_training import Descent, Fitted, Group, LocalTraining
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import Batch
 
 
 @dataclass(frozen=True)
-class GPFedRec(LocalTraining):
+class GPFedRec(LocalMethod):
     # the bare inner product: one rate for all, as the other methods have it
     info: ClassVar[MethodInfo] = MethodInfo(
         name="gpfedrec",
@@ -95,18 +95,18 @@ class GPFedRec(LocalTraining):
             item = self.lr * world.items * self.rate_scale - self.lr
         return replace(self, lr_user=user, lr_item=item)
 
-    def rates(self) -> dict[str, float]:
-        return super().rates() | ({} if self.lr_user is None else {"user": self.lr_user})
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, rates={} if self.lr_user is None else {"user": self.lr_user})
 
     # -- start --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        item = self.init_items(world)
+        item = self.trainer.init_items(world)
         return {"item": item, "guide": item.repeat(world.clients, 1, 1)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        kept = {"item": self.init_items(world), **self.init_dense(world)}
-        return State(replicate(kept, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        return self.trainer.init_state(world, chunk, self.trainer.init_model(world))
 
     # -- one round --
 
@@ -118,8 +118,8 @@ class GPFedRec(LocalTraining):
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
-        method, user = self.for_world(chunk.world), state.per_user["user"]
-        fitted = Guided(method, chunk, round, user, down.shared["item"], dense, down.own["guide"]).run()
+        trainer, user = self.for_world(chunk.world).trainer, state.per_user["user"]
+        fitted = Guided(trainer, chunk, round, user, down.shared["item"], dense, down.own["guide"]).run()
         assert isinstance(fitted.table, Tensor)
         return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {"item": Gather(fitted.table)}
 
@@ -151,12 +151,10 @@ class GPFedRec(LocalTraining):
         return near.double() / near.sum(1, keepdim=True)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
-        usual = super().footprint(world)
-        score = usual.score + world.items * self.dim * world.dtype.itemsize
-        return replace(usual, client=self.model_bytes(world, dense=8, tables=5), score=score)
+        return self.trainer.footprint(world, dense=8, tables=5, scored=1)
 
 
 def _places(clients: np.ndarray, server: Tensors) -> Tensor:
@@ -166,14 +164,14 @@ def _places(clients: np.ndarray, server: Tensors) -> Tensor:
 class Guided(Descent):
     """Descent in which every row of a client's table, with samples or without, is drawn towards its guide."""
 
-    method: GPFedRec
+    settings: GPFedRec
 
-    def __init__(self, method: GPFedRec, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
                  guide: Tensor) -> None:  # fmt: skip
-        super().__init__(method, chunk, round, user, table, dense)
+        super().__init__(trainer, chunk, round, user, table, dense)
         self.guide = guide
         self.towards = guide[self.clients, self.samples.item]
-        self.strength = 2 * method.regularisation / table.numel()
+        self.strength = 2 * self.settings.regularisation / table.numel()
         self.taken = torch.zeros_like(self.step_count)  # steps, of clients that early_exit has not stopped
 
     def _step(self, batch: Batch) -> Tensor:

@@ -6,7 +6,8 @@ data a client has against how alike two clients' changes since the common start 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -28,26 +29,29 @@ from fedrec.federation.contract import (
     Ups,
     World,
     participants,
-    replicate,
 )
-from fedrec.federation.ranges import Positive
-from fedrec.methods.comparison import TOGETHER, Aggregating, Compared
+from fedrec.federation.ranges import Positive, Share
+from fedrec.methods.comparison import FEDCA, compared, part_of, plan_part
 from fedrec.methods.mixture.aggregation import inner_products, mix, simplex_project
-from fedrec.methods.personal.own_tables import OwnTables
+from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 NOBODY = -1  # has a mixture waiting
 
 
 @dataclass(frozen=True)
-class PFedGraph(Compared, OwnTables, Aggregating):
+@compared
+class PFedGraph(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="pfedgraph",
         summary="each client gets its own mixture, by similarity of model changes and data size",
         paper="Ye et al., ICML 2023",
         backbones={"mf": {}, "ncf": {}},
-        presets={"fedca": TOGETHER},
+        presets={"fedca": FEDCA},
     )
 
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads, and receives its mixture
+    table_dtype: TableDtype = "full"  # of tables at rest; computed with in full precision
     size_weight: Positive = 0.8  # lambda: how much shares of the data count against similarity
     same_above: float = 0.9  # similarities above it count as 1
     proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
@@ -56,33 +60,30 @@ class PFedGraph(Compared, OwnTables, Aggregating):
     def disclosure(self) -> Disclosure:
         return Disclosure(private=("user",))
 
-    def pull(self) -> float:
-        return self.proximal
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, pull=self.proximal)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         """The common start, and room for one mixture per participant: a checkpoint has the same shapes at any time."""
-        initial = self._common(world)
-        count = self.aggregated(len(participants(world, 0, world.participation)))
+        initial = self.trainer.init_model(world)
+        count = part_of(len(participants(world, 0, world.participation)), self.aggregated_fraction)
         server = {f"initial.{name}": value for name, value in initial.items()}
         server |= {f"own.{name}": value.new_zeros(count, *value.shape) for name, value in initial.items()}
         return server | {"clients": torch.full((count,), NOBODY)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        own = replicate(self.stored(self._common(world)), len(chunk.clients))
-        return State(own, {"user": self.init_users(world, chunk.users)})
+        return self.trainer.init_state(world, chunk, stored(self.trainer.init_model(world), self.table_dtype))
 
-    def _common(self, world: World) -> Tensors:
-        return {"item": self.init_items(world), **self.init_dense(world)}
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, self.aggregated_fraction)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        dense = self.opened(state.per_client, chunk.world)
-        fitted = self.fit(chunk, round, state.per_user["user"], dense.pop("item"), dense)
-        assert isinstance(fitted.table, Tensor)
-        own = {"item": fitted.table, **fitted.dense}
+        held = opened(state.per_client, self.table_dtype, chunk.world)
+        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], held)
         payload: dict[str, Reduction] = {name: Gather(value) for name, value in own.items()}
-        return State(self.stored(own), {"user": fitted.user}), payload | {
-            "samples": Gather(chunk.sample_counts().int())
-        }
+        payload["samples"] = Gather(chunk.sample_counts().int())
+        return State(stored(own, self.table_dtype), {"user": user}), payload
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
@@ -117,10 +118,11 @@ class PFedGraph(Compared, OwnTables, Aggregating):
         return Down(own={name.removeprefix("own."): value[place] for name, value in mixed.items()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        return State(self.stored(down.own), state.per_user)
+        return State(stored(down.own, self.table_dtype), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], self.opened(state.per_client, chunk.world), chunk, items)
+        own = opened(state.per_client, self.table_dtype, chunk.world)
+        return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
-        return replace(super().footprint(world), client=self.model_bytes(world, dense=8, tables=3))
+        return self.trainer.footprint(world, dense=8, tables=3, scored=int(self.table_dtype in HALF))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -36,11 +37,11 @@ from fedrec.federation.contract import (
     Tensors,
     Ups,
     World,
-    replicate,
 )
 from fedrec.federation.ranges import Count, Interval
 from fedrec.training.compiled import AdditiveSettings, CompiledKernel, kernel_for, summed, work_of
-from fedrec.training.local_training import Descent, Fitted, Group, LocalTraining
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import Batch
 
 OWN = 3  # stream of the own table's initial values
@@ -50,7 +51,7 @@ CACHE = 1 << 26  # bytes: many steps on the same rows are four times as fast as 
 
 
 @dataclass(frozen=True)
-class FedRAP(LocalTraining):
+class FedRAP(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrap",
         summary="the sum of a shared and an own item table, held apart; only the shared one is averaged",
@@ -73,7 +74,6 @@ class FedRAP(LocalTraining):
             "fedrkg": {"anneal": "paper"},
         },
     )  # fmt: skip
-    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "item", "own", "dense"),)
 
     backbone: str = "linear"
     init_std: float = 1.0
@@ -100,24 +100,25 @@ class FedRAP(LocalTraining):
         if self.optimiser != "sgd" or self.loss != "bce":
             raise FedrecError("fedrap descends by optimiser=sgd on loss=bce only")
 
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=(("item", "own", "dense"),))
+
     def for_round(self, round: int) -> FedRAP:
         """The same with the rates and coefficients of a round."""
-        rates, slower = self.rates(), self.round_decay**round
+        rates, slower = self.trainer.rates, self.round_decay**round
         grown = math.tanh(round / 10) if self.anneal == "paper" else 1.0
         return replace(
             self, lr=rates["dense"] * slower, lr_dense=None, lr_item=rates["item"] * slower,
             apart=self.apart * grown, sparse=self.sparse * grown,
         )  # fmt: skip
 
-    def init_own(self, world: World) -> Tensor:
-        return self.init_table(world, OWN)
-
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        return {"item": self.init_items(world)}
+        return {"item": self.trainer.init_items(world)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        kept = {"own": self.init_own(world), **self.init_dense(world)}
-        return State(replicate(kept, len(chunk.clients)), {"user": self.init_users(world, chunk.users)})
+        own = {"own": self.trainer.init_table(world, OWN), **self.trainer.init_dense(world)}
+        return self.trainer.init_state(world, chunk, own)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared=server)
@@ -125,12 +126,12 @@ class FedRAP(LocalTraining):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         dense = dict(state.per_client)
         own = dense.pop("own")
-        method, user, table = self.for_round(round), state.per_user["user"], down.shared["item"]
+        trainer, user, table = self.for_round(round).trainer, state.per_user["user"], down.shared["item"]
         kernel = self._compiled_kernel(chunk)
         if kernel is None:
-            fitted = Additive(method, chunk, round, user, table, dense, own).run()
+            fitted = Additive(trainer, chunk, round, user, table, dense, own).run()
         else:
-            fitted = fit_compiled(kernel, method, chunk, round, user, table, dense, own)
+            fitted = fit_compiled(kernel, trainer, chunk, round, user, table, dense, own)
         return State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": Mean(fitted.table)}
 
     def _compiled_kernel(self, chunk: Chunk) -> CompiledKernel | None:
@@ -143,22 +144,19 @@ class FedRAP(LocalTraining):
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         held = dict(state.per_client)
         held["item"] = held.pop("own") + down.shared["item"]
-        return self.own_scores(state.per_user["user"], held, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], held, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
-        usual = super().footprint(world)
-        return Footprint(
-            client=self.model_bytes(world, dense=8, tables=2),
-            sample=2 * usual.sample,
-            score=usual.score + 2 * world.items * self.dim * world.dtype.itemsize,
-            cache=CACHE,
-        )
+        usual = self.trainer.footprint(world, dense=8, tables=2, scored=2)
+        return replace(usual, sample=2 * usual.sample, cache=CACHE)
 
 
-def fit_compiled(train: CompiledKernel, method: FedRAP, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+def fit_compiled(train: CompiledKernel, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
                  dense: Tensors, own: Tensor) -> Fitted:  # fmt: skip
     """The same as `Additive`, compiled: only the sum of the shared tables comes out."""
-    work, rates, left = work_of(method, chunk, round, user, table), method.rates(), np.ones(len(chunk.clients))
+    method, rates = trainer.settings, trainer.rates
+    assert isinstance(method, FedRAP)
+    work, left = work_of(trainer, chunk, round, user, table), np.ones(len(chunk.clients))
     head, bias = (dense[name + "0"].flatten(1).clone() for name in ("weight", "bias"))
     parts = work.parts()
     priced = method.sparse if method.regular != "none" else 0.0
@@ -198,30 +196,30 @@ WHOLE: dict[str, Callable[[Tensor], Tensor]] = {"nuclear": nuclear, "max": lambd
 class Additive(Descent):
     """Descent on two tables at once: the shared one, and `own` [clients, items, d], which is updated in place."""
 
-    method: FedRAP
+    settings: FedRAP
 
-    def __init__(self, method: FedRAP, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
                  own: Tensor) -> None:  # fmt: skip
-        super().__init__(method, chunk, round, user, table, dense)
+        super().__init__(trainer, chunk, round, user, table, dense)
         item = self.groups["item"]
         self.own = own
         self.groups["own"] = Group(own[self.clients, self.samples.item], item.owner, item.end, item.rate)
         for group in self.groups.values():
-            group.decay += method.weight_decay
+            group.decay += self.settings.weight_decay
         self.left = torch.ones(len(self.step_count), dtype=table.dtype, device=table.device)  # of untouched rows
 
     def _phase(self, batch: Batch, kinds: tuple[str, ...]) -> Tensor:
         """Row by row instead of sample by sample: all samples of a row have its logit and its regularisers."""
-        names = [name for name in self.groups if name.split(".")[0] in kinds and name != "user"]  # a scorer has none
+        names = [name for name in self.groups if name.split(".")[0] in kinds]
         leaves = {name: self.groups[name].value[: self.groups[name].end[batch.clients]].detach() for name in names}
         loss = self._by_client({name: leaf.requires_grad_() for name, leaf in leaves.items()}, batch)
         for name, gradient in zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True):
             self.update(self.groups[name], gradient)
-        return loss.detach().double() * (batch.size if self.method.reduction == "mean" else 1)
+        return loss.detach().double() * (batch.size if self.settings.reduction == "mean" else 1)
 
     def _by_client(self, leaves: Tensors, batch: Batch) -> Tensor:
         """The loss of every client on its batch. Means over entries are means over samples and coordinates."""
-        method, own, shared = self.method, leaves["own"], leaves["item"]
+        method, own, shared = self.settings, leaves["own"], leaves["item"]
         owner = self.groups["item"].owner[: len(own)]
         share = batch.valid.to(own.dtype) / (batch.size[:, None] if method.reduction == "mean" else 1)
         seen, liked = own.new_zeros(len(own)), own.new_zeros(len(own))  # samples of a row, and those with label 1
@@ -242,13 +240,13 @@ class Additive(Descent):
     def _step(self, batch: Batch) -> Tensor:
         loss = super()._step(batch)
         some = slice(batch.clients)
-        shrink = 1 - self.groups["item"].rate * self.method.weight_decay * self._pace()[some]
+        shrink = 1 - self.groups["item"].rate * self.settings.weight_decay * self._pace()[some]
         self.left[some] = torch.where(self.going[some], self.left[some] * shrink, self.left[some])
         return loss
 
     def _pace(self) -> Tensor:
         """What is left of every client's rates at its present step."""
-        return self.method.batch_decay ** (self.step_count - 1).to(self.left.dtype)
+        return self.settings.batch_decay ** (self.step_count - 1).to(self.left.dtype)
 
     def _move(self, group: Group, value: Tensor, step: Tensor) -> None:
         pace = self._pace()[group.owner[: len(step)]]
@@ -259,7 +257,7 @@ class Additive(Descent):
         rows, left = fitted.table, torch.empty_like(self.left)
         assert isinstance(rows, Rows)
         left[self.samples.order] = self.left
-        if self.method.weight_decay:
+        if self.settings.weight_decay:
             self.own *= left[:, None, None]
             rows = replace(rows, shift=1 - left, towards=torch.zeros_like(rows.base))
         self.own[self.clients, self.samples.item] = self.groups["own"].value

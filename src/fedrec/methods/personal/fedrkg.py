@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ from fedrec.federation.contract import (
     Ups,
     World,
     participants,
-    replicate,
 )
 from fedrec.federation.noise import Gaussian, Place
 from fedrec.federation.ranges import Count, Interval, Positive
@@ -45,11 +44,9 @@ from fedrec.federation.stages import Clip
 from fedrec.models import BACKBONES, NCF, Backbone
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 from fedrec.training.compiled import CompiledKernel, GateSettings, kernel_for, work_of
-from fedrec.training.local_training import Descent, Fitted, Group, LocalTraining
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import Batch
-
-if TYPE_CHECKING:
-    pass
 
 GATE = 3  # the stream of initial gates
 GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gate
@@ -57,7 +54,7 @@ STEP_NOISE = 1  # the stream of noise on rows that a batch touched
 
 
 @dataclass(frozen=True)
-class FedRKG(LocalTraining):
+class FedRKG(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrkg",
         summary="own tables, guided now and then by the mean of all through a private gate",
@@ -117,15 +114,16 @@ class FedRKG(LocalTraining):
     # -- start --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        return {"item": self.init_items(world)}
+        return {"item": self.trainer.init_items(world)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        own = replicate({"item": self.init_items(world), **self.init_dense(world)}, len(chunk.clients))
+        state = self.trainer.init_state(world, chunk, self.trainer.init_model(world))
+        own = state.per_client
         if self.gated:
             own |= self._init_gates(world, chunk)
         if self.dp == "output":
             own["sent"] = own["item"].clone()
-        return State(own, {"user": self.init_users(world, chunk.users)})
+        return state
 
     def _init_gates(self, world: World, chunk: Chunk) -> Tensors:
         width = 3 * self.dim
@@ -161,9 +159,9 @@ class FedRKG(LocalTraining):
         held, user = state.per_client, state.per_user["user"]
         dense = {name: held[name] for name in self.model.dense_shapes()}
         if self.dp == "gradient":
-            fitted = NoisedDescent(self, chunk, round, user, held["item"], dense).run()
+            fitted = NoisedDescent(self.trainer, chunk, round, user, held["item"], dense).run()
         else:
-            fitted = self.fit(chunk, round, user, held["item"], dense)
+            fitted = self.trainer.fit(chunk, round, user, held["item"], dense)
         assert isinstance(fitted.table, Tensor)
         return State(held | {"item": fitted.table} | fitted.dense, {"user": fitted.user})
 
@@ -220,7 +218,7 @@ class FedRKG(LocalTraining):
     def _guided(self, guide: CompiledKernel, state: State, common: Tensor, chunk: Chunk, round: int) -> State:
         """The same, compiled: gates and tables in place."""
         held, user = state.per_client, state.per_user["user"]
-        work = work_of(self, chunk, GATE_SAMPLES + round, user, held["item"])
+        work = work_of(self.trainer, chunk, GATE_SAMPLES + round, user, held["item"])
         settings = GateSettings(
             rate=float(self.lr_gate),
             batch=self.batch,
@@ -234,13 +232,13 @@ class FedRKG(LocalTraining):
         return state
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.own_scores(state.per_user["user"], state.per_client, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
         tables = 2 if self.dp == "none" else 5  # beside the table: a commit, a mean; what noise is made of
         batch = 8 * self.batch * self.dim * world.dtype.itemsize if self.gated else 0
-        client = self.model_bytes(world, dense=8, tables=tables) + batch
-        return replace(super().footprint(world), client=client, training_only=("gate", "gate_bias", "sent"))
+        usual = self.trainer.footprint(world, dense=8, tables=tables)
+        return replace(usual, client=usual.client + batch, training_only=("gate", "gate_bias", "sent"))
 
     # -- what noise guarantees --
 
@@ -278,7 +276,7 @@ class FedRKG(LocalTraining):
 
     def update_sensitivity(self, batches: int = 1) -> float:
         """How far two data sets can drive a table apart between two guidance rounds, with clipped gradients (14)."""
-        item = self.rates()["item"]
+        item = self.trainer.rates["item"]
         return 2 * item * self.interval * self.epochs * batches * self.clip
 
 
@@ -299,13 +297,13 @@ def guide_(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor, beta: f
 class GateDescent(Descent):
     """Descent on the gates alone; the samples' rows are those that a commit with the present gate would give."""
 
-    method: FedRKG
+    settings: FedRKG
 
     def __init__(self, method: FedRKG, state: State, chunk: Chunk, round: int, common: Tensor) -> None:
         held = state.per_client
         dense = {name: held[name] for name in method.model.dense_shapes()}
         plain = replace(method, epochs=method.gate_epochs, optimiser="sgd", early_exit=0.0)
-        super().__init__(plain, chunk, GATE_SAMPLES + round, state.per_user["user"], held["item"], dense)
+        super().__init__(plain.trainer, chunk, GATE_SAMPLES + round, state.per_user["user"], held["item"], dense)
         order = self.samples.order
         each, ends = torch.arange(len(order), device=order.device), list(range(len(order) + 1))
         for part, name in (("weight", "gate"), ("bias", "gate_bias")):
@@ -313,10 +311,10 @@ class GateDescent(Descent):
         self.common = common[self.samples.item]
 
     def _step(self, batch: Batch) -> Tensor:
-        return self._by_hand(batch) if self.method.backbone == "mf" else self._phase(batch, ("gate",))
+        return self._by_hand(batch) if self.settings.backbone == "mf" else self._phase(batch, ("gate",))
 
     def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
-        own, common, beta = leaves["item"][batch.pos], self.common[batch.pos], self.method.beta
+        own, common, beta = leaves["item"][batch.pos], self.common[batch.pos], self.settings.beta
         gate = torch.sigmoid(gate_logits(own, common, leaves["gate.weight"], leaves["gate.bias"]))
         fused = beta * own + 2 * (1 - beta) * gate.unsqueeze(-1) * common
         every = torch.arange(batch.pos.numel(), device=fused.device).reshape(batch.pos.shape)
@@ -324,7 +322,7 @@ class GateDescent(Descent):
 
     def _by_hand(self, batch: Batch) -> Tensor:
         """The gradient of an inner product in closed form, 2 (1 - beta) delta_i g_i (1 - g_i) (e . P_gi) by logit."""
-        count, beta = batch.clients, self.method.beta
+        count, beta = batch.clients, self.settings.beta
         weight, bias = (self.groups["gate." + part] for part in ("weight", "bias"))
         own, common = self.groups["item"].value[batch.pos], self.common[batch.pos]
         user = self.groups["user"].value[batch.user]
@@ -332,7 +330,7 @@ class GateDescent(Descent):
         towards = (user * common).sum(-1)
         score = beta * (user * own).sum(-1) + 2 * (1 - beta) * gate * towards
         error = (torch.sigmoid(score) - batch.label) * batch.valid
-        if self.method.reduction == "mean":
+        if self.settings.reduction == "mean":
             error = error / batch.size[:, None]
         slope = (error * 2 * (1 - beta) * gate * (1 - gate) * towards).unsqueeze(1)  # by the gate's logit
         mine, theirs = (slope @ own).squeeze(1), (slope @ common).squeeze(1)
@@ -363,24 +361,25 @@ class NoisedDescent(Descent):
     round, so that their noise of all steps is one draw.
     """
 
-    method: FedRKG
+    settings: FedRKG
 
-    def __init__(self, method: FedRKG, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors) -> None:
-        super().__init__(method, chunk, round, user, table, dense)
+    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+                 dense: Tensors) -> None:  # fmt: skip
+        super().__init__(trainer, chunk, round, user, table, dense)
         clients = chunk.tensor(chunk.clients)[self.samples.order]
         self.place = Place(chunk.world, chunk.clients, round, {})
         self.key = fold_tensor(stream(chunk.world.seed, Purpose.NOISE, round, STEP_NOISE), clients)
-        self.entry = torch.arange(method.dim, device=table.device)
+        self.entry = torch.arange(self.settings.dim, device=table.device)
         self.update = self._update
 
     def _update(self, group: Group, gradient: Tensor) -> None:
         if group is self.groups["item"]:
             owner = group.owner[: len(gradient)]
-            bounded = clipped(gradient, owner, len(group.end), self.method.clip)
+            bounded = clipped(gradient, owner, len(group.end), self.settings.clip)
             key = fold_tensor(self.key, self.step_count)[owner, None]
-            position = self.samples.item[: len(gradient), None] * self.method.dim + self.entry
+            position = self.samples.item[: len(gradient), None] * self.settings.dim + self.entry
             noise = normal(key, position, gradient.dtype)
-            gradient = bounded + self.method.noise * noise
+            gradient = bounded + self.settings.noise * noise
         self._sgd(group, gradient)
 
     def _result(self) -> Fitted:
@@ -389,7 +388,7 @@ class NoisedDescent(Descent):
         assert isinstance(rest, Tensor)
         rest[self.clients, s.item] = 0
         steps = torch.empty_like(s.steps)
-        steps[s.order] = s.steps * self.method.epochs
-        scale = self.groups["item"].rate * self.method.noise * steps.to(rest.dtype).sqrt()
+        steps[s.order] = s.steps * self.settings.epochs
+        scale = self.groups["item"].rate * self.settings.noise * steps.to(rest.dtype).sqrt()
         self.table -= scale[:, None, None] * rest
         return fitted

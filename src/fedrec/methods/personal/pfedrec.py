@@ -8,6 +8,7 @@ the head is everything but the item table.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedrec.federation.contract import (
     Footprint,
     Mean,
     MethodInfo,
+    Plan,
     Reduction,
     State,
     Tensors,
@@ -28,8 +30,10 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.ranges import Positive
-from fedrec.methods.comparison import TOGETHER, Aggregating
+from fedrec.federation.ranges import Positive, Share
+from fedrec.methods.comparison import FEDCA, plan_part
+from fedrec.methods.rates import with_row_rate
+from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
 STARTS = "starts"  # on the server: the table that every round began with
 TRAINED, NEVER = "trained", -1  # a client's last round
@@ -41,21 +45,20 @@ COMPARED = {"optimiser": "adam", "lr": 0.01, "lr_item": 0.01, "init_std": 0.1}
 
 
 @dataclass(frozen=True)
-class PFedRec(Aggregating):
+class PFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="pfedrec",
         summary="private head, mean of item tables, scores with the table adapted locally",
         paper="Zhang et al., IJCAI 2023",
         backbones={"linear": {}, "mf": COMPARED, "ncf": COMPARED, "sasrec": COMPARED},
-        presets={"fedca": {**TOGETHER, "backbone": "mf", "lr_item": 0.01}},
+        presets={"fedca": {**FEDCA, "backbone": "mf", "lr_item": 0.01}},
         new_users=30,
     )
-    # every batch: a step on the head, then a new forward pass and a step on the table
-    phases: ClassVar[tuple[tuple[str, ...], ...]] = (("user", "dense"), ("item",))
 
     backbone: str = "linear"
     init_std: float = 1.0
     lr: float = 0.1
+    aggregated_fraction: Share = 1.0  # of those who train: who uploads
     item_rate_scale: Positive = (
         80.0  # without lr_item, rows move at lr * items * this: undoes the means over batch, clients
     )
@@ -68,26 +71,34 @@ class PFedRec(Aggregating):
     def disclosure(self) -> Disclosure:
         return Disclosure(private=("user", *self.model.dense_shapes()))
 
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        """Every batch: a step on the head, then a new forward pass and a step on the table."""
+        return LocalTrainer(self, phases=IN_TURN)
+
     def replays(self) -> bool:
         return self.score_with == "local" and self.own_tables == "replayed"
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        server = {"item": self.init_items(world)}
+        server = {"item": self.trainer.init_items(world)}
         if self.replays():  # what every round started from: kept once, in place of a copy with every client
             server[STARTS] = server["item"].new_zeros(self.rounds, *server["item"].shape)
             server[STARTS][0] = server["item"]
         return server
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        kept, user = self.init_dense(world), self.init_users(world, chunk.users)
+        kept, user = self.trainer.init_dense(world), self.trainer.init_users(world, chunk.users)
         if self.replays():
             own = replicate(kept, len(chunk.clients))
             trained = torch.full((len(chunk.clients),), NEVER, device=world.device)
             before = {BEFORE + name: value.clone() for name, value in own.items()}
             return State({**own, **before, TRAINED: trained}, {"user": user, BEFORE + "user": user.clone()})
         if self.score_with == "local":
-            kept["item"] = self.init_items(world)
+            kept["item"] = self.trainer.init_items(world)
         return State(replicate(kept, len(chunk.clients)), {"user": user})
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, self.aggregated_fraction)
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
         return Down(shared={"item": server["item"]})
@@ -96,15 +107,13 @@ class PFedRec(Aggregating):
         return Down(shared=server)  # past starts too: a client has its own at hand, only the simulation must look it up
 
     def for_world(self, world: World) -> PFedRec:
-        """The same with the rate of item rows written out."""
-        item = self.lr * world.items * self.item_rate_scale if self.lr_item is None else self.lr_item
-        return replace(self, lr_item=item)
+        return with_row_rate(self, self.item_rate_scale, world)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         head = {name: state.per_client[name] for name in self.model.dense_shapes()}
-        method = self.for_world(chunk.world)
+        trainer = self.for_world(chunk.world).trainer
         own = state.per_client.get("item")
-        fitted = method.fit(chunk, round, state.per_user["user"], down.shared["item"], head, own=own)
+        fitted = trainer.fit(chunk, round, state.per_user["user"], down.shared["item"], head, own=own)
         kept, users = dict(fitted.dense), {"user": fitted.user}
         if self.replays():
             kept |= {BEFORE + name: value.clone() for name, value in head.items()}
@@ -125,7 +134,7 @@ class PFedRec(Aggregating):
         own = dict(state.per_client)
         if self.score_with == "received":
             own["item"] = down.shared["item"].expand(len(chunk.clients), -1, -1)
-        return self.own_scores(state.per_user["user"], own, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
 
     def _replayed(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores with own tables that are trained again, all clients of one last round together."""
@@ -140,7 +149,7 @@ class PFedRec(Aggregating):
             own = {name: mine.per_client[name] for name in self.model.dense_shapes()}
             part = replace(chunk, clients=chunk.clients[some.cpu().numpy()])
             own["item"] = self._own_tables(mine, down, part, last)
-            parts.append(self.own_scores(mine.per_user["user"], own, part, items))
+            parts.append(self.trainer.own_scores(mine.per_user["user"], own, part, items))
             order.append(users)
         return torch.cat(parts)[torch.cat(order).argsort()]
 
@@ -150,14 +159,13 @@ class PFedRec(Aggregating):
         if last == NEVER:
             return start.expand(len(chunk.clients), -1, -1)
         head = {name: state.per_client[BEFORE + name] for name in self.model.dense_shapes()}
-        method, again = self.for_world(chunk.world), chunk.data.chunk(chunk.clients, chunk.cohort, foldable=True)
+        trainer = self.for_world(chunk.world).trainer
+        again = chunk.data.chunk(chunk.clients, chunk.cohort, foldable=True)
         own = start.new_empty(len(chunk.clients), *start.shape)
         with torch.enable_grad():
-            method.fit(again, last, state.per_user[BEFORE + "user"], start, head, own=own)
+            trainer.fit(again, last, state.per_user[BEFORE + "user"], start, head, own=own)
         return own
 
     def footprint(self, world: World) -> Footprint:
-        usual, table = super().footprint(world), world.items * self.dim * world.dtype.itemsize
         kept = 2 if self.score_with == "local" and not self.replays() else 0
-        score = usual.score + (2 * table if self.replays() else 0)
-        return replace(usual, client=self.model_bytes(world, dense=8, tables=kept), score=score)
+        return self.trainer.footprint(world, dense=8, tables=kept, scored=2 if self.replays() else 0)

@@ -6,17 +6,22 @@ He et al., WWW 2017, without pre-training. One round is one epoch over all users
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from fedrec.federation.contract import Disclosure, MethodInfo, Tensors, World
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
-from fedrec.methods.reference.local import Local
+from fedrec.methods.personal.own_tables import TableDtype
+from fedrec.methods.reference.alone import Alone
+from fedrec.training.local_training import LocalMethod
 
 
 @dataclass(frozen=True)
-class CentralNeuMF(Local):
+class CentralNeuMF(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="neumf",
         summary="neural matrix factorisation on all data in one place",
@@ -29,16 +34,33 @@ class CentralNeuMF(Local):
     backbone: str = "neumf"
     rounds: Count = 100
     dim: Count = 40  # of a vector: the factors, and what goes into the tower
+    table_dtype: TableDtype = "full"  # of the table at rest; computed with in full precision
     factors: int = 8
     layers: int = 3  # of the tower, each half as wide as the one before
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
 
+    @cached_property
+    def alone(self) -> Alone:
+        return Alone(self.trainer, self.table_dtype)
+
     @property
     def disclosure(self) -> Disclosure:
         return Disclosure(private=("user", "item", *self.model.dense_shapes()))
 
-    def init_dense(self, world: World) -> Tensors:
+    def init_model(self, world: World) -> Tensors:
         """The output layer LeCun-uniform: within sqrt(3 / fan-in), without bias."""
-        dense = super().init_dense(world)
-        return dense | {"output": 3**0.5 * dense["output"], "output_bias": torch.zeros_like(dense["output_bias"])}
+        model = self.trainer.init_model(world)
+        return model | {"output": 3**0.5 * model["output"], "output_bias": torch.zeros_like(model["output_bias"])}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.alone.init_clients(world, chunk, self.init_model(world))
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        return self.alone.train(state, chunk, round), {}
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        return self.alone.score(state, chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        return self.alone.footprint(world)

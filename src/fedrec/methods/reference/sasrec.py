@@ -10,16 +10,19 @@ cross-entropy, which ranks far better (Klenitskiy & Vasilev, RecSys 2023).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, MethodInfo, Reduction, State, Tensors, World
+from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
-from fedrec.methods.reference.local import Local
-from fedrec.training.local_training import Descent, usual_backbones
+from fedrec.methods.personal.own_tables import TableDtype
+from fedrec.methods.reference.alone import Alone
+from fedrec.training.descent import Descent
+from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
 from fedrec.training.sequences import SequenceLoss
 from fedrec.training.softmax_training import SoftmaxDescent
 
@@ -27,7 +30,7 @@ MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
 
 
 @dataclass(frozen=True)
-class CentralSASRec(Local):
+class CentralSASRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="sasrec",
         summary="self-attention over sequences, all data in one place",
@@ -40,13 +43,12 @@ class CentralSASRec(Local):
         centralised=True,
         new_users=0,
     )  # fmt: skip
-    moments: ClassVar[tuple[float, float]] = (0.9, 0.98)
-    losses: ClassVar[tuple[str, ...]] = get_args(SequenceLoss)
 
     backbone: str = "sasrec"
     rounds: Count = 200
     dim: Count = 50
     length: int = 200
+    table_dtype: TableDtype = "full"  # of the table at rest; computed with in full precision
     blocks: int = 2
     heads: int = 1
     norm_first: bool = False
@@ -62,17 +64,17 @@ class CentralSASRec(Local):
     def disclosure(self) -> Disclosure:
         return Disclosure(private=("item", *self.model.dense_shapes()))
 
-    def slots(self) -> int:
-        return self.negatives
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        softmax = SoftmaxDescent if self.loss == "ce" else None
+        return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, slots=self.negatives, descent=softmax)
 
-    def shrink(self) -> float:
-        return self.weight_decay
-
-    def descent(self) -> type[Descent]:
-        return SoftmaxDescent if self.loss == "ce" else super().descent()
+    @cached_property
+    def alone(self) -> Alone:
+        return Alone(self.trainer, self.table_dtype)
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        state = super().init_clients(world, chunk)
+        state = self.alone.init_clients(world, chunk)
         model = dict(state.per_client)
         for mark in MOMENTS:
             state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
@@ -82,7 +84,7 @@ class CentralSASRec(Local):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         held = {name: value.clone() for name, value in state.per_client.items()}
         dense = {name: held[name] for name in self.model.dense_shapes()}
-        descent = self.descent()(self, chunk, round, state.per_user["user"], held["item"], dense)
+        descent = self.trainer.descent(self.trainer, chunk, round, state.per_user["user"], held["item"], dense)
         places = self._resume(descent, held)
         fitted = descent.run()
         assert isinstance(fitted.table, Tensor)
@@ -107,4 +109,7 @@ class CentralSASRec(Local):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         own = {name: state.per_client[name] for name in ("item", *self.model.dense_shapes())}
-        return self.own_scores(state.per_user["user"], own, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        return self.alone.footprint(world)
