@@ -19,7 +19,9 @@ from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedMF, Local
 from fedrec.methods.personal.fedrap import FedRAP
-from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG, GateDescent, clipped, gate_logits, guide_
+from fedrec.methods.personal.fedrkg import GATE_SAMPLES, FedRKG
+from fedrec.methods.personal.gate import gate_logits, guide_
+from fedrec.methods.personal.noised_descent import clipped
 from fedrec.privacy import own_noise
 from fedrec.privacy.accountant import zcdp
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
@@ -63,10 +65,14 @@ class Client(naive.Client):
         for epoch in range(method.gate_epochs):
             for batch in samples.epoch(epoch):
                 real = batch.valid[0]
-                rows = self.fused(common, method.beta)[samples.item[batch.pos[0][real]]]
-                logits = self.scored(batch.user[0][real], rows)
+                user, rows = batch.user[0][real], self.fused(common, method.beta)
+                logits = self.scored(user, rows[samples.item[batch.pos[0][real]]])
+                if batch.neg is None:
+                    losses = F.binary_cross_entropy_with_logits(logits, batch.label[0][real], reduction="none")
+                else:
+                    losses = -F.logsigmoid(logits - self.scored(user, rows[samples.item[batch.neg[0][real]]]))
                 steps.zero_grad()
-                F.binary_cross_entropy_with_logits(logits, batch.label[0][real], reduction=method.reduction).backward()
+                (losses.mean() if method.reduction == "mean" else losses.sum()).backward()
                 steps.step()
 
 
@@ -114,6 +120,15 @@ class TestFedRKGLinear(FedRKGTests):
 
 class TestFedRKGScorer(FedRKGTests):
     method = FedRKG(**OFTEN, backbone="scorer")
+
+
+class TestFedRKGPairwise(FedRKGTests):
+    method = FedRKG(**OFTEN, loss="bpr")
+
+
+class TestFedRKGPairwiseNcf(FedRKGTests):
+    method = FedRKG(**OFTEN, loss="bpr", backbone="ncf")
+    still = ("client.bias1",)  # cancels
 
 
 class TestFedRKGPlain(FedRKGTests):
@@ -178,15 +193,13 @@ def two_items(**options) -> ClientData:
                             negatives=1)  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["compiled", "closed form", "automatic"])
-def test_gate_step_by_hand(way, monkeypatch):
-    if way == "automatic":  # differentiation, as for other backbones
-        monkeypatch.setattr(GateDescent, "_step", lambda self, batch: self._phase(batch, ("gate",)))
+@pytest.mark.parametrize("compiled", [True, False])
+def test_gate_step_by_hand(compiled):
     method = FedRKG(dim=3, beta=0.9, gate_epochs=1, lr_gate=1.0)
     user = torch.tensor([[1.0, -1, 2]]).double()
     gate = {"gate": torch.zeros(1, 9).double(), "gate_bias": torch.zeros(1, 1).double()}
     state = State({"item": OWN[None].clone(), **gate}, {"user": user})
-    chunk = two_items(compiled=way == "compiled").chunk(np.array([0]))
+    chunk = two_items(compiled=compiled).chunk(np.array([0]))
     new = method.receive(state, Down(shared={"item": COMMON}), chunk, 99)
     total, count = chunk.observed["loss"]
     assert total == pytest.approx(1.969240, abs=1e-6)

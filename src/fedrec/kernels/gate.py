@@ -1,7 +1,7 @@
 """Compiled guidance of FedRKG with the inner product: gates are trained and committed one client after another.
 
 Tables and user vectors stand still while a gate is trained, so that a row's two inner products with the user vector
-are formed once. Draws the same samples as `samples.py` and takes the same steps as `fedrkg.GateDescent`.
+are formed once. Draws the same samples as `samples.py` and takes the same steps as `methods/personal/gate.py`.
 """
 
 from __future__ import annotations

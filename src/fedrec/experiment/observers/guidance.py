@@ -12,7 +12,8 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation.groups import ACTIVITY, TASTE, by_activity, by_taste, popular_items
 from fedrec.experiment.observers.observer import Observer
 from fedrec.federation.simulator import Simulator
-from fedrec.methods.personal.fedrkg import FedRKG, gate_logits
+from fedrec.methods.personal.fedrkg import FedRKG
+from fedrec.methods.personal.gate import gate_logits
 
 
 class GuidanceObserver(Observer):

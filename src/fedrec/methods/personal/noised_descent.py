@@ -1,0 +1,59 @@
+"""Descent with the gradient of each client's whole table clipped and noised at every step.
+
+Noise falls on rows without samples too, or they would show which rows have some. Nothing reads those within a round, so
+that their noise of all steps is one draw.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Tensors
+from fedrec.federation.noise import Gaussian, Place
+from fedrec.random import Purpose, fold_tensor, normal, stream
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.local_training import LocalTrainer
+
+STEP_NOISE = 1  # the stream of noise on rows that a batch touched
+
+
+def clipped(gradient: Tensor, owner: Tensor, clients: int, norm: float) -> Tensor:
+    """Rows of several clients' gradients, each client's scaled down together to at most this norm."""
+    square = gradient.new_zeros(clients).index_add_(0, owner, gradient.square().sum(1))
+    return gradient * (norm / square.sqrt().clamp(min=1e-30)).clamp(max=1)[owner, None]
+
+
+class NoisedDescent(Descent):
+    """`clip` bounds the norm of a gradient, `noise` is the standard deviation of what is added."""
+
+    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                 clip: float, noise: float) -> None:  # fmt: skip
+        super().__init__(trainer, chunk, round, user, table, dense)
+        clients = chunk.tensor(chunk.clients)[self.samples.order]
+        self.clip, self.noise = clip, noise
+        self.place = Place(chunk.world, chunk.clients, round, {})
+        self.key = fold_tensor(stream(chunk.world.seed, Purpose.NOISE, round, STEP_NOISE), clients)
+        self.entry = torch.arange(self.settings.dim, device=table.device)
+        self.update = self._update
+
+    def _update(self, group: Group, gradient: Tensor) -> None:
+        if group is self.groups["item"]:
+            owner = group.owner[: len(gradient)]
+            bounded = clipped(gradient, owner, len(group.end), self.clip)
+            key = fold_tensor(self.key, self.step_count)[owner, None]
+            position = self.samples.item[: len(gradient), None] * self.settings.dim + self.entry
+            gradient = bounded + self.noise * normal(key, position, gradient.dtype)
+        self._sgd(group, gradient)
+
+    def _result(self) -> Fitted:
+        fitted, s = super()._result(), self.samples
+        rest = Gaussian(1.0).apply({"rest": torch.zeros_like(self.table)}, self.place)["rest"]
+        assert isinstance(rest, Tensor)
+        rest[self.clients, s.item] = 0
+        steps = torch.empty_like(s.steps)
+        steps[s.order] = s.steps * self.settings.epochs
+        scale = self.groups["item"].rate * self.noise * steps.to(rest.dtype).sqrt()
+        self.table -= scale[:, None, None] * rest
+        return fitted
