@@ -12,15 +12,12 @@ weight decay reaches all rows at every step, which has a closed form where no sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
@@ -30,23 +27,18 @@ from fedrec.federation.contract import (
     Footprint,
     Mean,
     MethodInfo,
-    PartialSum,
     Reduction,
-    Rows,
     State,
     Tensors,
     Ups,
     World,
 )
 from fedrec.federation.ranges import Count, Interval
-from fedrec.training.compiled import AdditiveSettings, CompiledKernel, kernel_for, summed, work_of
-from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.methods.personal.additive import OF_ROWS, Additive, fit_compiled
+from fedrec.training.compiled import CompiledKernel, kernel_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
-from fedrec.training.samples import Batch
 
 OWN = 3  # stream of the own table's initial values
-
-
 CACHE = 1 << 26  # bytes: many steps on the same rows are four times as fast as in large chunks
 
 
@@ -126,16 +118,16 @@ class FedRAP(LocalMethod):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         dense = dict(state.per_client)
         own = dense.pop("own")
-        trainer, user, table = self.for_round(round).trainer, state.per_user["user"], down.shared["item"]
+        method, user, table = self.for_round(round), state.per_user["user"], down.shared["item"]
         kernel = self._compiled_kernel(chunk)
         if kernel is None:
-            fitted = Additive(trainer, chunk, round, user, table, dense, own).run()
+            fitted = Additive(method.trainer, chunk, round, user, table, dense, own).run()
         else:
-            fitted = fit_compiled(kernel, trainer, chunk, round, user, table, dense, own)
+            fitted = fit_compiled(kernel, method, chunk, round, user, table, dense, own)
         return State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": Mean(fitted.table)}
 
     def _compiled_kernel(self, chunk: Chunk) -> CompiledKernel | None:
-        fits = self.regular not in WHOLE and chunk.data.single and chunk.foldable
+        fits = self.regular not in OF_ROWS and chunk.data.single and chunk.foldable
         return kernel_for("fedrap", chunk.world) if fits else None
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
@@ -149,116 +141,3 @@ class FedRAP(LocalMethod):
     def footprint(self, world: World) -> Footprint:
         usual = self.trainer.footprint(world, dense=8, tables=2, scored=2)
         return replace(usual, sample=2 * usual.sample, cache=CACHE)
-
-
-def fit_compiled(train: CompiledKernel, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 dense: Tensors, own: Tensor) -> Fitted:  # fmt: skip
-    """The same as `Additive`, compiled: only the sum of the shared tables comes out."""
-    method, rates = trainer.settings, trainer.rates
-    assert isinstance(method, FedRAP)
-    work, left = work_of(trainer, chunk, round, user, table), np.ones(len(chunk.clients))
-    head, bias = (dense[name + "0"].flatten(1).clone() for name in ("weight", "bias"))
-    parts = work.parts()
-    priced = method.sparse if method.regular != "none" else 0.0
-    decay = float(method.weight_decay)
-    settings = AdditiveSettings(
-        rate_head=float(rates["dense"]),
-        rate_row=float(rates["item"]),
-        decay_head=decay + method.weight_decay_dense,
-        decay=decay,
-        apart=float(method.apart),
-        sparse=float(priced),
-        lasso=method.regular == "l1",
-        batch=method.batch,
-        epochs=method.epochs,
-        mean=method.reduction == "mean",
-        early_exit=float(method.early_exit),
-        slower=float(method.batch_decay),
-    )
-    train(work.data(), chunk.world.items, chunk.data.negatives, work.keys, settings, work.tables[0], own, head, bias,
-          work.blocks, parts, left, work.loss, work.seen)  # fmt: skip
-    work.observe()
-    change = summed(parts) + table.double() * float((left - 1).sum())
-    trained = {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
-    return Fitted(user, PartialSum(table, change, len(chunk.clients)), trained)
-
-
-def nuclear(rows: Tensor) -> Tensor:
-    """The sum of singular values of every client's rows [clients, rows, d], from the small matrix of their products."""
-    square = torch.linalg.eigvalsh((rows.mT @ rows).double())
-    there = square > 1e-12 * square.amax(1, keepdim=True)  # a root has no slope at zero
-    return torch.where(there, torch.where(there, square, 1.0).sqrt(), 0.0).sum(1).to(rows.dtype)
-
-
-WHOLE: dict[str, Callable[[Tensor], Tensor]] = {"nuclear": nuclear, "max": lambda rows: rows.abs().amax((1, 2))}
-
-
-class Additive(Descent):
-    """Descent on two tables at once: the shared one, and `own` [clients, items, d], which is updated in place."""
-
-    settings: FedRAP
-
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 own: Tensor) -> None:  # fmt: skip
-        super().__init__(trainer, chunk, round, user, table, dense)
-        item = self.groups["item"]
-        self.own = own
-        self.groups["own"] = Group(own[self.clients, self.samples.item], item.owner, item.end, item.rate)
-        for group in self.groups.values():
-            group.decay += self.settings.weight_decay
-        self.left = torch.ones(len(self.step_count), dtype=table.dtype, device=table.device)  # of untouched rows
-
-    def _phase(self, batch: Batch, kinds: tuple[str, ...]) -> Tensor:
-        """Row by row instead of sample by sample: all samples of a row have its logit and its regularisers."""
-        names = [name for name in self.groups if name.split(".")[0] in kinds]
-        leaves = {name: self.groups[name].value[: self.groups[name].end[batch.clients]].detach() for name in names}
-        loss = self._by_client({name: leaf.requires_grad_() for name, leaf in leaves.items()}, batch)
-        for name, gradient in zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True):
-            self.update(self.groups[name], gradient)
-        return loss.detach().double() * (batch.size if self.settings.reduction == "mean" else 1)
-
-    def _by_client(self, leaves: Tensors, batch: Batch) -> Tensor:
-        """The loss of every client on its batch. Means over entries are means over samples and coordinates."""
-        method, own, shared = self.settings, leaves["own"], leaves["item"]
-        owner = self.groups["item"].owner[: len(own)]
-        share = batch.valid.to(own.dtype) / (batch.size[:, None] if method.reduction == "mean" else 1)
-        seen, liked = own.new_zeros(len(own)), own.new_zeros(len(own))  # samples of a row, and those with label 1
-        seen.index_add_(0, batch.pos.flatten(), share.flatten())
-        liked.index_add_(0, batch.pos.flatten(), (share * batch.label).flatten())
-        weight, bias = (leaves[f"dense.{name}0"].flatten(1).index_select(0, owner) for name in ("weight", "bias"))
-        logit = ((own + shared) * weight).sum(1) + bias.squeeze(1)
-        price = -method.apart * (own - shared).square().mean(1)
-        if method.regular in ("l1", "l2"):
-            price = price + method.sparse * (shared.abs() if method.regular == "l1" else shared.square()).mean(1)
-        entries = seen * (F.softplus(logit) + price) - liked * logit  # BCE of logit l, label y: softplus(l) - y l
-        loss = own.new_zeros(batch.clients).index_add(0, owner, entries)
-        if method.regular not in WHOLE:
-            return loss
-        norm = WHOLE[method.regular](shared[batch.pos] * batch.valid[..., None])
-        return loss + method.sparse * norm * (1 if method.reduction == "mean" else batch.size)
-
-    def _step(self, batch: Batch) -> Tensor:
-        loss = super()._step(batch)
-        some = slice(batch.clients)
-        shrink = 1 - self.groups["item"].rate * self.settings.weight_decay * self._pace()[some]
-        self.left[some] = torch.where(self.going[some], self.left[some] * shrink, self.left[some])
-        return loss
-
-    def _pace(self) -> Tensor:
-        """What is left of every client's rates at its present step."""
-        return self.settings.batch_decay ** (self.step_count - 1).to(self.left.dtype)
-
-    def _move(self, group: Group, value: Tensor, step: Tensor) -> None:
-        pace = self._pace()[group.owner[: len(step)]]
-        super()._move(group, value, step * pace.reshape(-1, *[1] * (step.dim() - 1)))
-
-    def _result(self) -> Fitted:
-        fitted = super()._result()
-        rows, left = fitted.table, torch.empty_like(self.left)
-        assert isinstance(rows, Rows)
-        left[self.samples.order] = self.left
-        if self.settings.weight_decay:
-            self.own *= left[:, None, None]
-            rows = replace(rows, shift=1 - left, towards=torch.zeros_like(rows.base))
-        self.own[self.clients, self.samples.item] = self.groups["own"].value
-        return Fitted(fitted.user, rows, fitted.dense)
