@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.methods.cluster.contrast import FLOOR, SupCon
+from fedrec.methods.cluster.contrast import SupCon
+from fedrec.methods.cluster.repulsion import FLOOR
 
 TABLE = torch.tensor([[1.0, 0], [3, 4], [0, 2], [-1, 0], [0, -5]], dtype=torch.float64)
 LABELS = torch.tensor([0, 0, 0, 1, 1])

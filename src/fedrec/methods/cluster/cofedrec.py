@@ -34,8 +34,10 @@ from fedrec.federation.contract import (
     World,
 )
 from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.methods.cluster.contrast import Contrastive, Form, SupCon
+from fedrec.methods.cluster.contrast import SupCon
+from fedrec.methods.cluster.contrastive import Contrastive
 from fedrec.methods.cluster.kmeans import kmeans
+from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
 from fedrec.random import Purpose, fold, signed, stream
 from fedrec.training.descent import Fitted

@@ -1,0 +1,64 @@
+"""Local training that also draws the rows of the own table together which share a label, by a contrastive loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Tensors
+from fedrec.methods.cluster.contrast import SupCon
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.local_training import LocalTrainer
+from fedrec.training.samples import Batch
+
+
+class Contrastive(Descent):
+    """Descent on the loss of a batch plus `strength` times the contrastive loss of the whole own table.
+
+    The second part is there at every batch, or with `once` at the first batch of every epoch.
+    """
+
+    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                 contrast: SupCon, strength: float, once: bool = False) -> None:  # fmt: skip
+        super().__init__(trainer, chunk, round, user, table, dense)
+        s, items = self.samples, table.shape[1]
+        each = torch.arange(len(s.order), device=s.order.device)
+        ends = [items * k for k in range(len(each) + 1)]
+        rate = self.groups["item"].rate
+        # all rows; those with samples have their newest values in their own group
+        self.whole = Group(table[s.order].flatten(0, 1), each.repeat_interleave(items), ends, rate)
+        self.row = s.owner * items + s.item  # where those with samples are among all
+        self.contrast, self.strength, self.once = contrast, strength, once
+        self.batches, self.present, self.along = 0, 0, self.update
+        self.update = self._update
+
+    def _step(self, batch: Batch) -> Tensor:
+        self.batches, self.present = self.batches + 1, batch.clients
+        return super()._step(batch)
+
+    def _update(self, group: Group, gradient: Tensor) -> None:
+        if group is self.groups["item"]:
+            gradient = self._with_contrast(group, gradient)
+        self.along(group, gradient)
+
+    def _with_contrast(self, group: Group, gradient: Tensor) -> Tensor:
+        """The gradient of rows with samples, with the contrast where it is due; all rows take its step."""
+        rows, whole = self.row[: len(gradient)], self.whole.value[: self.whole.end[self.present]]
+        if self._due():
+            whole[rows] = group.value[: len(gradient)]
+            loss, slope = self.contrast(whole.unflatten(0, (-1, self.table.shape[1])))
+            self.chunk.observe("contrastive", float(loss.sum()), len(loss))
+            slope = slope.flatten(0, 1).mul_(self.strength)
+            gradient = gradient + slope[rows]
+            self.along(self.whole, slope)
+        elif self.settings.optimiser == "adam":  # rows go on moving while their moments last
+            self.along(self.whole, torch.zeros_like(whole))
+        return gradient
+
+    def _due(self) -> bool:
+        return not self.once or (self.batches - 1) % int(self.samples.steps[0]) == 0
+
+    def _result(self) -> Fitted:
+        self.table[self.samples.order] = self.whole.value.view_as(self.table)
+        return super()._result()
