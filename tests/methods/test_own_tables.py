@@ -9,7 +9,7 @@ import torch
 
 from fedrec.experiment.checkpoint import load, restore, save, tensors_of
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import FedCA, Local, PFedGraph
+from fedrec.methods import CentralMF, CentralNeuMF, CentralSASRec, FedCA, Local, PFedGraph
 from fedrec.testing import assert_close, outcome, run, tiny_world
 
 COMMON = {"dim": 4, "init": "uniform", "lr": 0.05, "epochs": 3, "batch": 16, "optimiser": "adam"}
@@ -30,6 +30,28 @@ def test_half_the_memory_and_nearly_the_same_scores(method, kind, near):
     assert found["scores"].dtype == found["user.user"].dtype == torch.float32
     assert_close({"scores": found["scores"]}, {"scores": full["scores"]}, near, kind)
     assert not torch.equal(found["scores"], full["scores"])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        CentralMF(dim=4, batch=16, lr=0.05),
+        CentralNeuMF(dim=8, factors=4, layers=2, batch=16, lr=0.01),
+        CentralSASRec(dim=4, length=5, batch=4, lr=0.01, dropout=0.0),
+        CentralSASRec(dim=4, length=5, batch=4, lr=0.01, dropout=0.0, loss="ce"),
+    ],
+    ids=["mf", "neumf", "sasrec", "sasrec-ce"],
+)
+def test_the_table_of_all_data_in_half_precision(method):
+    """Adam's moments, where they last, stay in full: squares of small gradients would vanish."""
+    data = tiny_world(silos=(12,), dtype=torch.float32)
+    half = Simulator(replace(method, table_dtype="float16"), data)
+    for number in range(3):
+        half.round(number)
+    kept = half.cohorts[0].state.per_client
+    assert {name for name, value in kept.items() if value.dtype == torch.float16} == {"item"}
+    found = {"scores": outcome(half, 3)["scores"]}
+    assert_close(found, {"scores": run(method, data, 3)["scores"]}, 0.02, "half")
 
 
 def test_rows_that_nobody_touches_keep_their_bits():

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
-from fedrec.methods.personal.own_tables import TableDtype
+from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
@@ -75,14 +75,14 @@ class CentralSASRec(LocalMethod):
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         state = self.alone.init_clients(world, chunk)
-        model = dict(state.per_client)
+        model = opened(state.per_client, self.table_dtype, world)
         for mark in MOMENTS:
             state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
         state.per_client["steps"] = torch.zeros(len(chunk.clients), dtype=torch.int64, device=world.device)
         return state
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        held = {name: value.clone() for name, value in state.per_client.items()}
+        held = {name: value.clone() for name, value in self._opened(state, chunk).items()}
         dense = {name: held[name] for name in self.model.dense_shapes()}
         descent = self.trainer.descent(self.trainer, chunk, round, state.per_user["user"], held["item"], dense)
         places = self._resume(descent, held)
@@ -92,7 +92,11 @@ class CentralSASRec(LocalMethod):
             for mark, moment in zip(MOMENTS, descent.groups[name].moments or (), strict=True):
                 held[mark + name.removeprefix("dense.")][at] = moment
         held["steps"][descent.samples.order] = descent.step_count
-        return State(held | {"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {}
+        model = stored({"item": fitted.table, **fitted.dense}, self.table_dtype)
+        return State(held | model, {"user": fitted.user}), {}
+
+    def _opened(self, state: State, chunk: Chunk) -> Tensors:
+        return opened(state.per_client, self.table_dtype, chunk.world)
 
     def _resume(self, descent: Descent, held: Tensors) -> dict[str, tuple[Tensor, ...]]:
         """Hand over the moments, those of rows that this round does not draw aside; and say where they belong."""
@@ -108,7 +112,8 @@ class CentralSASRec(LocalMethod):
         return places
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        own = {name: state.per_client[name] for name in ("item", *self.model.dense_shapes())}
+        held = self._opened(state, chunk)
+        own = {name: held[name] for name in ("item", *self.model.dense_shapes())}
         return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
