@@ -1,6 +1,6 @@
 """Models that see attributes instead of item ids, trained on clients that are therefore sent all attributes.
 
-The server holds `attributes`, how many items are `warm`, and weights; what a client holds beside them is its own.
+The server holds `attributes`, how many items are `warm`, and weights.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Footprint, Mean, Reduction, State, Tensors, World, replicate
-from fedrec.methods.cold.content import META, WIDE, require_attributes, scored_once
+from fedrec.federation.contract import Down, Footprint, Tensors, World
+from fedrec.methods.cold.content import META, WIDE, require_attributes
 from fedrec.models import Backbone
 from fedrec.training.initial import fan_in_uniform, initial_key
 from fedrec.training.local_training import LocalTrainer, Phases
@@ -66,24 +65,6 @@ def sent(server: Tensors, items: Tensor | None = None) -> Down:
     weights = {name: value for name, value in server.items() if name not in ("attributes", "warm")}
     rows = slice(int(server["warm"])) if items is None else items
     return Down(shared={"attributes": server["attributes"][rows], **weights})
-
-
-def train(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk,
-          round: int) -> tuple[State, dict[str, Reduction]]:  # fmt: skip
-    """The weights that were sent are averaged; those that a client holds stay with it."""
-    shared = dict(down.shared)
-    attributes = shared.pop("attributes")
-    dense = replicate(shared, len(chunk.clients)) | state.per_client
-    fitted = trainer.fit(chunk, round, state.per_user["user"], attributes, dense, fold=False)
-    kept = {name: fitted.dense[name] for name in state.per_client}
-    return State(kept, {"user": fitted.user}), {name: Mean(fitted.dense[name]) for name in shared}
-
-
-def score(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk) -> Tensor:
-    """Of the items whose attributes were sent."""
-    dense = down.shared | {name: value[chunk.owner] for name, value in state.per_client.items()}
-    distinct, which = scored_once(dense.pop("attributes"))
-    return trainer.model.scores(state.per_user["user"], distinct, dense)[:, which]
 
 
 def footprint(trainer: LocalTrainer, world: World) -> Footprint:

@@ -18,16 +18,18 @@ from fedrec.federation.contract import (
     Disclosure,
     Down,
     Footprint,
+    Mean,
     MethodInfo,
     Reduction,
     State,
     Tensors,
     Ups,
     World,
+    replicate,
 )
 from fedrec.federation.ranges import Count
 from fedrec.methods.cold import content_model
-from fedrec.methods.cold.content import with_attributes
+from fedrec.methods.cold.content import scored_once, with_attributes
 from fedrec.methods.cold.content_model import WEIGHTS, Content
 from fedrec.models import NCF, Backbone
 from fedrec.training.local_training import LocalMethod, LocalTrainer
@@ -70,7 +72,13 @@ class CsFedNCF(LocalMethod):
         return content_model.sent(server)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        return content_model.train(self.trainer, state, down, chunk, round)
+        """What was sent is averaged; weights of a client's own would stay with it."""
+        shared = dict(down.shared)
+        attributes = shared.pop("attributes")
+        dense = replicate(shared, len(chunk.clients)) | state.per_client
+        fitted = self.trainer.fit(chunk, round, state.per_user["user"], attributes, dense, fold=False)
+        kept = {name: fitted.dense[name] for name in state.per_client}
+        return State(kept, {"user": fitted.user}), {name: Mean(fitted.dense[name]) for name in shared}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         return server | {name: ups[name] for name in server if name in ups}
@@ -82,7 +90,9 @@ class CsFedNCF(LocalMethod):
         return content_model.sent(server, items)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return content_model.score(self.trainer, state, down, chunk)
+        dense = down.shared | {name: value[chunk.owner] for name, value in state.per_client.items()}
+        distinct, which = scored_once(dense.pop("attributes"))
+        return self.model.scores(state.per_user["user"], distinct, dense)[:, which]
 
     def footprint(self, world: World) -> Footprint:
         return content_model.footprint(self.trainer, world)

@@ -11,32 +11,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    MethodInfo,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-)
-from fedrec.federation.ranges import Count
+from fedrec.federation.contract import Disclosure, MethodInfo, State, Tensors, World
 from fedrec.methods.cold import content_model
-from fedrec.methods.cold.content import with_attributes
 from fedrec.methods.cold.content_model import WEIGHTS, Content
+from fedrec.methods.cold.cs_fedncf import CsFedNCF
 from fedrec.models import NCF, Backbone, Linear
-from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.local_training import LocalTrainer
 from fedrec.training.losses import Saturate
 
 
 @dataclass(frozen=True)
-class IFedRecLAN(LocalMethod):
+class IFedRecLAN(CsFedNCF):
+    """CsFedNCF with a tanh on the embedding, and a network that stays with its client."""
+
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ifedrec-lan",
         summary="ablation of ifedrec: the attribute network on the clients, which see attributes",
@@ -46,11 +36,7 @@ class IFedRecLAN(LocalMethod):
         presets={"released": {"saturate": "released"}},
     )
 
-    backbone: str = "ncf"
-    dim: Count = 200
-    init_std: float = 1.0
     common_user: bool = True
-    lr: float = 0.5
     saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
 
     @property
@@ -72,24 +58,3 @@ class IFedRecLAN(LocalMethod):
     def init_clients(self, world: World, chunk: Chunk) -> State:
         """What rates an item stays with the client, from a common start."""
         return self.trainer.init_state(world, chunk, self.trainer.init_dense(world))
-
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return content_model.sent(server)
-
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        return content_model.train(self.trainer, state, down, chunk, round)
-
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        return server | {name: ups[name] for name in server if name in ups}
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        return with_attributes(server, attributes)
-
-    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
-        return content_model.sent(server, items)
-
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return content_model.score(self.trainer, state, down, chunk)
-
-    def footprint(self, world: World) -> Footprint:
-        return content_model.footprint(self.trainer, world)
