@@ -5,9 +5,7 @@ import dataclasses
 import pytest
 
 from fedrec.errors import FedrecError
-from fedrec.federation.contract import Method
 from fedrec.methods import BUILT_IN, method_class, methods
-from fedrec.methods.kinds import kinds_of
 
 
 def test_every_name_and_alias_finds_its_method():
@@ -36,15 +34,3 @@ def test_methods_are_frozen_records_with_defaults(method):
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.rounds = 3
     assert made.info.summary
-
-
-KINDS = [kind for usual in BUILT_IN for kind in kinds_of(usual)]
-ON_DEVICES = "fedrec.training.local_training"
-
-
-@pytest.mark.parametrize("method", [kind for kind in KINDS if all(c.__module__ != ON_DEVICES for c in kind.__mro__)])
-def test_inheritance_is_flat(method):
-    """At most one class between a method and the contract: what methods share beyond that is a member."""
-    line = method.__mro__[: method.__mro__.index(Method)]
-    assert len(line) <= 2
-    assert all(len(cls.__bases__) == 1 for cls in line)
