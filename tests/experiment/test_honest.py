@@ -73,7 +73,7 @@ def test_training_data_holds_no_held_out_pair(silos: str | None) -> None:
     assert not train & held_out(data)
     # Everything there is, is accounted for: the partition, the training items twice, and the pool made of them.
     arrays = reachable(seen)
-    known = {"users", "client_ptr", "user_ptr", "items", "history", "pool.indptr", "pool.gap"}
+    known = {"clients", "users", "client_ptr", "user_ptr", "items", "history", "pool.indptr", "pool.gap"}
     assert {path.removeprefix("data.") for path in arrays} == known
     assert pairs_in(seen, seen.items, seen.user_ptr) == train
     assert pairs_in(seen, seen.history, seen.user_ptr) == train
@@ -101,7 +101,8 @@ def test_the_simulator_of_a_run_reaches_no_held_out_pair() -> None:
     users, items = (np.array(sorted(wanted))[:, side] for side in (0, 1))
     for path, array in reachable(run.simulator, "simulator").items():
         if not path.startswith("simulator.data."):
-            assert path.split(".")[1] in ("server", "cohorts", "wire"), path  # the model's own tensors
+            model = ("server_side.tensors", "client_side.cohorts", "client_side.wire", "client_side.data")
+            assert path.removeprefix("simulator.").startswith(model), path  # the model's own tensors
         assert np.asarray(array).shape not in {users.shape, items.shape, (len(users), 2)}, path
 
 

@@ -23,6 +23,7 @@ from fedrec.experiment import checkpoint
 from fedrec.experiment import run as runs
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.run import Listener, Result, execute
+from fedrec.federation.client_side import ClientSide
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.recommend import Recommender
@@ -105,10 +106,11 @@ def test_interrupted_in_the_midst_of_a_round(
     config = CONFIGS[name]
     execute(config, tmp_path / "whole")
     folder = tmp_path / "run"
-    target = {"training": "_train", "evaluating": "scores", "after training": "_answer"}[where]
-    original, calls = getattr(Simulator, target), []
+    owner, target = {"training": (ClientSide, "_train"), "evaluating": (Simulator, "scores"),
+                     "after training": (Simulator, "_answer")}[where]  # fmt: skip
+    original, calls = getattr(owner, target), []
 
-    def interrupted(self: Simulator, *args: Any, **more: Any) -> Any:
+    def interrupted(self: object, *args: Any, **more: Any) -> Any:
         calls.append(None)
         result = original(self, *args, **more)
         if len(calls) == 4:
@@ -116,7 +118,7 @@ def test_interrupted_in_the_midst_of_a_round(
         return result
 
     with monkeypatch.context() as patched:
-        patched.setattr(Simulator, target, interrupted)
+        patched.setattr(owner, target, interrupted)
         patched.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
         patched.setattr(runs, "CHECKPOINT_SHARE", float("inf"))
         with pytest.raises(KeyboardInterrupt):
