@@ -61,6 +61,7 @@ def run_command(
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Share of uploads lost on their way, simulated.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
@@ -95,7 +96,8 @@ def run_command(
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
-        "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,
+        "seed": seed, "silos": silos, "participation": participation, "dropout": dropout, "eval_every": eval_every,
+        "patience": patience,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test, "attributes": attributes,
     }  # fmt: skip

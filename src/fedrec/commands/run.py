@@ -17,8 +17,10 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
-from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.machine import device_named
 from fedrec.experiment.run import Listener, Result
+from fedrec.federation.distributed import joined
+from fedrec.report.pages.own import run_and_report
 
 
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
@@ -44,28 +46,38 @@ def config_to_resume(out: Path, seeds: Sequence[int] | None) -> Path | None:
 
 def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resume: bool, quiet: bool,
               as_json: bool) -> list[Result]:  # fmt: skip
-    """Run every seed and print what came out. Without `out` a free folder below runs/ is taken."""
-    place = out if out is not None else _free_folder(config, seeds)
-    folders = _folders(place, seeds)
-    configs = [dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed]]
-    if not resume:
-        for folder in folders:
-            RunFolder(folder).require_free()
-    listeners = [console.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
-    if resume and config_to_resume(place, seeds) is None:
-        listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
-    try:
-        with sigterm_interrupts():
-            results, data = list[Result](), None
-            for one, folder, listener in zip(configs, folders, listeners, strict=True):
-                result, data = _run_one(one, folder, resume, listener, as_json, data)
-                results.append(result)
-    except KeyboardInterrupt as stop:
-        console.err.print(f"interrupted; to go on, repeat the command with --resume --out {shlex.quote(str(place))}")
-        if isinstance(stop, Terminated):
-            raise typer.Exit(TERMINATED) from None
-        raise
-    if len(results) > 1 and not as_json:
+    """Run every seed and print what came out. Without `out` a free folder below runs/ is taken.
+
+    Of several processes that share the work, the first one writes and prints.
+    """
+    with joined(device_named(config.device)) as group:
+        place = Path(group.agreed(str(out if out is not None else _free_folder(config, seeds))))
+        folders = _folders(place, seeds)
+        configs = [dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed]]
+        if not resume and group.first:
+            for folder in folders:
+                RunFolder(folder).require_free()
+        listeners = [Listener() for _ in configs]
+        if group.first:
+            listeners = [console.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
+            if resume and config_to_resume(place, seeds) is None:
+                listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
+        try:
+            with sigterm_interrupts():
+                results, data = list[Result](), None
+                for one, folder, listener in zip(configs, folders, listeners, strict=True):
+                    result, data = run_and_report(one, folder, resume, listener, _note, data, group)
+                    results.append(result)
+                    if group.first:
+                        _show(result, folder, as_json)
+        except KeyboardInterrupt as stop:
+            if group.first:
+                again = f"repeat the command with --resume --out {shlex.quote(str(place))}"
+                console.err.print(f"interrupted; to go on, {again}")
+            if isinstance(stop, Terminated):
+                raise typer.Exit(TERMINATED) from None
+            raise
+    if len(results) > 1 and group.first and not as_json:
         _show_spread(results)
     return results
 
@@ -74,18 +86,12 @@ def _folders(place: Path, seeds: Sequence[int] | None) -> list[Path]:
     return [place] if seeds is None else [place / f"seed{seed}" for seed in seeds]
 
 
-def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, as_json: bool,
-             data: Prepared | None) -> tuple[Result, Prepared]:  # fmt: skip
-    """`data`: what a run of another seed has prepared."""
-    from fedrec.report.pages.own import run_and_report
-
-    result, prepared = run_and_report(config, folder, resume, listener, _note, data)
+def _show(result: Result, folder: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
     else:
         console.show_summary(result.summary)
         console.out.print(f"run folder: {folder}")
-    return result, prepared
 
 
 def _note(text: str) -> None:
