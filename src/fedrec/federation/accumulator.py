@@ -12,7 +12,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload
 from fedrec.federation.noise import Noise, OnSums, SumGaussian, dense, upload_of
-from fedrec.federation.update import Update
+from fedrec.federation.update import Update, distinct
 
 BLOCK = 1 << 14  # rows that are made double at a time
 NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
@@ -63,7 +63,7 @@ class Accumulator:
     @property
     def clients(self) -> np.ndarray:
         """Whose uploads have arrived so far."""
-        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *self._clients]))
+        return distinct(self._clients)
 
     def update(self) -> Update:
         return Update(self._totals, self._weights, frozenset(self._means), self._gathered, self.clients)

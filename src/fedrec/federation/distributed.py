@@ -20,7 +20,7 @@ from fedrec.federation.client_side import Observed
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Tensors
 from fedrec.federation.group import ALONE, Group
-from fedrec.federation.update import Update
+from fedrec.federation.update import Update, distinct
 from fedrec.federation.wire import LARGEST, Ledger
 
 Heads = Sequence[Mapping[str, Any]]
@@ -76,7 +76,7 @@ class Processes:
         weights = {key: sum(head["weights"].get(key, 0.0) for head in heads) for key in totals}
         means = frozenset().union(*(head["means"] for head in heads))
         clients = [self._sent(update.clients, rank, head["clients"]) for rank, head in enumerate(heads)]
-        return Update(totals, weights, means, gathered, np.unique(np.concatenate(clients)))
+        return Update(totals, weights, means, gathered, distinct(clients))
 
     def _totals(self, mine: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
         """All sums as one array, added up over processes."""

@@ -5,7 +5,7 @@ Updates of several groups merge into one: sums add up, gathered uploads stand si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,7 +45,7 @@ def merged(updates: Iterable[Update]) -> Update:
     weights: dict[str, float] = {}
     means: set[str] = set()
     gathered: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
-    clients = [np.zeros(0, dtype=np.int64)]
+    clients: list[np.ndarray] = []
     for update in updates:
         for key, total in update.totals.items():
             totals[key] = totals[key].add_(total) if key in totals else total
@@ -54,4 +54,10 @@ def merged(updates: Iterable[Update]) -> Update:
         for name, parts in update.gathered.items():
             gathered.setdefault(name, []).extend(parts)
         clients.append(update.clients)
-    return Update(totals, weights, frozenset(means), gathered, np.unique(np.concatenate(clients)))
+    return Update(totals, weights, frozenset(means), gathered, distinct(clients))
+
+
+def distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All client numbers in some arrays, ascending; without sorting where they are."""
+    numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    return numbers if (np.diff(numbers) > 0).all() else np.unique(numbers)
