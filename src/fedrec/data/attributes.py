@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, ItemInfo
 from fedrec.data.seeds import generator
+from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError, some
 
 RANK = 300
@@ -73,7 +74,7 @@ class Encoder:
         cells = [(i, column[term]) for i, terms in enumerate(rows) for term in terms if term in column]
         at = np.array(cells, dtype=np.int64).reshape(-1, 2)
         ones = np.ones(len(at))
-        return sp.csr_matrix((ones, (at[:, 0], at[:, 1])), shape=(len(rows), len(self.words)))
+        return csr(ones, at[:, 0], at[:, 1], (len(rows), len(self.words)))
 
     def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
         """Their vectors, and how many share no term with the items of the fit."""
@@ -151,7 +152,7 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
         column = {term: j for j, term in enumerate(known)}
         rows = np.repeat(np.arange(n), [len(mine) for mine in terms])
         columns = np.array([column[term] for mine in terms for term in mine], dtype=np.int64)
-        parts.append(sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(n, len(known))))
+        parts.append(csr(np.ones(len(rows)), rows, columns, (n, len(known))))
         words += known
     return _merged(sp.hstack(parts, format="csr"), words) if parts else (None, ())
 
@@ -162,7 +163,7 @@ def _merged(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.csr_matrix,
     if len(place) == len(words):
         return counts, tuple(words)
     to = np.array([place[word] for word in words])
-    joined = sp.csr_matrix((np.ones(len(words)), (np.arange(len(words)), to)), shape=(len(words), len(place)))
+    joined = csr(np.ones(len(words)), np.arange(len(words)), to, (len(words), len(place)))
     return sp.csr_matrix(counts @ joined), tuple(place)
 
 

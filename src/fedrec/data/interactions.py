@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.filtered import Filtered
+from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -149,7 +152,7 @@ class Interactions:
     def matrix(self) -> sp.csr_matrix:
         """[n_users, n_items] float32, 1 for every pair that occurs (however often)."""
         ones = np.ones(len(self), dtype=np.float32)
-        matrix = sp.csr_matrix((ones, (self.user, self.item)), shape=(self.n_users, self.n_items))
+        matrix = csr(ones, self.user, self.item, (self.n_users, self.n_items))
         matrix.data[:] = 1.0  # duplicate pairs were summed up
         return matrix
 

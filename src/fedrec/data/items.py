@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.interactions import Interactions, ItemInfo
+from fedrec.data.sparse import csr
 from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError, reason, some
 
@@ -122,12 +122,14 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
 def _info(lines: Sequence[ItemLine]) -> ItemInfo:
     titles = np.array([line.title for line in lines], dtype=object) if any(line.title for line in lines) else None
     if lines[0].numbers:
+        import scipy.sparse as sp
+
         values = np.array([list(line.numbers.values()) for line in lines], dtype=np.float32)
         return ItemInfo(titles, features=sp.csr_matrix(values), feature_names=tuple(lines[0].numbers))
     names = tuple(sorted({tag for line in lines for tag in line.tags}))
     column = {tag: j for j, tag in enumerate(names)}
     cells = [(i, column[tag]) for i, line in enumerate(lines) for tag in line.tags]
     at = np.array(cells, dtype=np.int64).reshape(-1, 2)
-    tags = sp.csr_matrix((np.ones(len(at), np.float32), (at[:, 0], at[:, 1])), shape=(len(lines), len(names)))
+    tags = csr(np.ones(len(at), np.float32), at[:, 0], at[:, 1], (len(lines), len(names)))
     years = np.array([line.year for line in lines], dtype=np.int64)
     return ItemInfo(titles, tags if names else None, names, years if years.any() else None)

@@ -14,13 +14,17 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, Interactions, ItemInfo, from_raw
+from fedrec.data.sparse import csr
 from fedrec.data.unpack import gunzip, require_bounded_zip
 from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 ML_100K_GENRES = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
@@ -103,9 +107,7 @@ def citeulike_a(folder: Path) -> Interactions:
     items = np.concatenate(libraries)
     n_items = len(tags)
     rows = np.repeat(np.arange(n_items), [row.size for row in tags])
-    matrix = sp.csr_matrix(
-        (np.ones(rows.size, dtype=np.float32), (rows, np.concatenate(tags))), shape=(n_items, len(names))
-    )
+    matrix = csr(np.ones(rows.size, dtype=np.float32), rows, np.concatenate(tags), (n_items, len(names)))
     matrix.data[:] = 1.0
     return Interactions(
         user=users,
@@ -156,7 +158,7 @@ def svmlight(path: Path) -> sp.csr_matrix:
     except ValueError as error:
         raise FedrecError(f"{path} is damaged: {error}; its lines should read 'label column:value ...'") from error
     owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    return sp.csr_matrix((values, (owner, columns)), shape=(len(rows), int(columns.max(initial=-1)) + 1))
+    return csr(values, owner, columns, (len(rows), int(columns.max(initial=-1)) + 1))
 
 
 def numbers(
@@ -205,7 +207,7 @@ def _item_info(
     shape = (len(known), len(tag_names))
     return ItemInfo(
         titles=np.array([title for title, _, _ in known], dtype=str),
-        tags=sp.csr_matrix((np.ones(len(cells), dtype=np.float32), (rows, columns)), shape=shape),
+        tags=csr(np.ones(len(cells), dtype=np.float32), rows, columns, shape),
         tag_names=tag_names,
         years=np.array([year for _, year, _ in known], dtype=np.int64),
     )
@@ -228,6 +230,8 @@ def _lines(path: Path, encoding: str) -> list[str]:
 
 
 def _matrix(path: Path) -> sp.csr_matrix:
+    import scipy.sparse as sp
+
     try:
         require_bounded_zip(path)
         return sp.load_npz(path).tocsr()

@@ -14,6 +14,7 @@ from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.seeds import generator
 from fedrec.data.table import read_table, write_csv
 from fedrec.errors import FedrecError, unknown
+from fedrec.splitmix import fold_array
 
 Time = Literal["real", "item_order", "line_order", "random"]
 Ties = Literal["random", "first"]
@@ -215,11 +216,8 @@ def _id_hashes(ids: Array) -> Array:
 
 
 def _mix(x: Array) -> Array:
-    """The finalising steps of the SplitMix64 generator: every input bit moves every output bit."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    """Every input bit moves every output bit."""
+    return fold_array(x, 0)
 
 
 def _check_shares(test: float, valid: float) -> None:

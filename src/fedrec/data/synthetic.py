@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.choice import choose
 from fedrec.data.interactions import Array, Interactions, ItemInfo
 from fedrec.data.seeds import generator
+from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError, unknown
 
 _TASTE = 2.5  # standard deviation of the taste part of a user's log-odds over items
@@ -167,5 +167,5 @@ def _tags(rng: np.random.Generator, item_factors: Array, attributes: int) -> Ite
     per_item = min(_TAGS_PER_ITEM, attributes)
     nearest = np.argsort(-(item_factors @ direction.T), axis=1, kind="stable")[:, :per_item]
     ones = np.ones(nearest.size, dtype=np.float32)
-    tags = sp.csr_matrix((ones, (np.repeat(np.arange(items), per_item), nearest.ravel())), shape=(items, attributes))
+    tags = csr(ones, np.repeat(np.arange(items), per_item), nearest.ravel(), (items, attributes))
     return ItemInfo(tags=tags, tag_names=tuple(f"tag{j}" for j in range(attributes)))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.evaluation.targets import Pairs
-from fedrec.random import Purpose, fold_array, stream
+from fedrec.splitmix import Purpose, fold_array, stream
 
 _STREAM = 1
 """Sets these draws apart from others of the same purpose."""
