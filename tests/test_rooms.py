@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedrec"
-COMMON = {"errors", "lloyd", "random", "splitmix", "version"}  # what every room may use
+COMMON = {"errors", "lazy", "lloyd", "random", "splitmix", "version"}  # what every room may use
 BELOW: dict[str, set[str]] = {
     "data": set(),
     "evaluation": set(),

@@ -16,6 +16,8 @@ from types import FrameType
 import typer
 
 from fedrec import console
+from fedrec.commands import progress
+from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
@@ -59,9 +61,9 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
     if not resume:
         for folder in folders:
             RunFolder(folder).require_free()
-    listeners = [console.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
+    listeners = [progress.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
     if resume and config_to_resume(place, seeds) is None:
-        listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
+        listeners[0] = progress.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
     try:
         with _sigterm_interrupts():
             each = zip(configs, folders, listeners, strict=True)
@@ -107,7 +109,7 @@ def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, 
     if as_json:
         print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
     else:
-        console.show_summary(result.summary)
+        show_summary(result.summary)
         console.out.print(f"run folder: {folder}")
     return result
 

@@ -13,7 +13,7 @@ from fedrec.federation.contract import Method, NoisesItself
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
 from fedrec.federation.stages import Stage, parse_stages
-from fedrec.methods import methods
+from fedrec.methods import listings
 from fedrec.models import Sequential
 from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
 from fedrec.privacy.own_noise import sentence
@@ -64,7 +64,7 @@ def require_selectable(protocol: Protocol) -> None:
 def require_cold(run: Run) -> None:
     """Items that nobody met in training have only their attributes to be ranked by."""
     if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
-        able = ", ".join(name for name, method in methods().items() if method().disclosure.attributes != "none")
+        able = ", ".join(method.name for method in listings() if method.attributes != "none")
         raise FedrecError(f"{run.method.info.name} cannot rank items that training never met; use one of {able}")
 
 
