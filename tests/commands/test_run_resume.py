@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import Cli
-from fedrec import console
+from fedrec.commands import progress
 from fedrec.experiment.run import Listener
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
@@ -42,7 +42,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, label: str, round: int) -> None:
             if log.round == round:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(console, "listener", lambda name, *_: Stop() if name.endswith(label) else Listener())
+    monkeypatch.setattr(progress, "listener", lambda name, *_: Stop() if name.endswith(label) else Listener())
 
 
 def advised(text: str) -> list[str]:
