@@ -20,7 +20,7 @@ from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.version import __version__
 from fedrec.visible import visible, visible_line
 
-UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of whichever click this typer carries
+UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
 
 FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 LONGEST_MESSAGE = 1_500
@@ -58,7 +58,7 @@ app.command("report")(report_command)
 
 @app.command("reproduce")
 def reproduce_command(
-    target: Annotated[str | None, typer.Argument(help="PAPER or PAPER/TABLE; left out: the list.")] = None,
+    target: Annotated[str | None, typer.Argument(help="PAPER or PAPER/TABLE; without it, the list.")] = None,
     datasets: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
     protocols: Annotated[str | None, typer.Option(help="Only these, with semicolons, e.g. honest.")] = None,
     rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
@@ -71,7 +71,7 @@ def reproduce_command(
     memory: Annotated[str, typer.Option(help="Memory budget of a run.")] = "8G",
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
-    """Run a paper's tables again, beside what it prints and under the honest protocol; goes on where it stopped."""
+    """Run a paper's tables again, beside what it prints and under the honest protocol; continues where it stopped."""
     from fedrec.commands.reproduce import Wanted, reproduce, show_papers
 
     if target is None:
@@ -107,7 +107,7 @@ def audit_leak(
     data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
     protocol: Annotated[str, typer.Option(help="The protocol to audit; name,field=value to override.")] = "honest",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training negatives to draw.")] = 100,
-    quick: Annotated[bool, typer.Option("--quick", help="At most 20 rounds, of local training too.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 20 rounds, also of local training.")] = False,
     train: Annotated[str | None, typer.Option(help="Somebody's split: user,item[,timestamp].")] = None,
     test: Annotated[str | None, typer.Option(help="Somebody's split: the test part.")] = None,
     valid: Annotated[str | None, typer.Option(help="Somebody's split: the validation part.")] = None,
@@ -154,14 +154,14 @@ def main() -> None:
     except MemoryError as error:
         _fail(f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters")
     except RuntimeError as error:
-        if "allocate memory" not in str(error) and "out of memory" not in str(error):  # torch's way to say so
+        if "allocate memory" not in str(error) and "out of memory" not in str(error):  # how torch reports it
             raise
         _fail(f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters")
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
                   file: TextIO | None = None, line: str | None = None) -> None:  # fmt: skip
-    """Our own in one line; those of others as usual."""
+    """Ours in one line; those of other packages as usual."""
     if issubclass(category, FedrecWarning):
         print(f"warning: {visible_line(str(message))}", file=sys.stderr)
     else:
@@ -177,7 +177,7 @@ def _require_text(words: list[str]) -> None:
 
 def _fail(message: str) -> None:
     message = visible(" ".join(message.split()))
-    if len(message) > LONGEST_MESSAGE:  # somebody's whole file as a flag
+    if len(message) > LONGEST_MESSAGE:  # for instance a whole file given as a flag
         message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)

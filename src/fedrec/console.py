@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Screen(Console):
-    """Everything that is printed passes here: names of users, items, files and columns are shown, never obeyed."""
+    """Everything that is printed passes here: names of users, items, files and columns are shown, never interpreted."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)  # [brackets] stay

@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 
 class FedrecError(Exception):
-    """Something the user can mend: one line that says what to do. The command line prints it and exits with 2."""
+    """Something the user can correct: one line that says what to do. The command line prints it and exits with 2."""
 
 
 class FedrecWarning(UserWarning):
-    """Something that is not as it should be, and that the work goes on without. The command line prints one line."""
+    """Something is wrong but work continues without it. The command line prints one line."""
 
 
 class DivergedError(FedrecError):
-    """Numbers that are no longer finite. Who knows the method says which of its rates to lower."""
+    """Numbers that are no longer finite. The caller, who knows the method, says which of its rates to lower."""
 
     def __init__(self, what: str, remedy: str = "lower the learning rate") -> None:
         super().__init__(f"{what}: training diverged; {remedy}")
@@ -37,5 +37,5 @@ def some(names: Iterable[str]) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be read or written, without numbers that only systems know."""
+    """Why a file could not be read or written, without error numbers."""
     return str(getattr(error, "strerror", None) or error)

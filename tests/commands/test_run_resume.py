@@ -148,7 +148,7 @@ def test_a_run_may_be_resumed_from_within(
 
 
 def test_resuming_nothing_is_noted(cli: Cli) -> None:
-    note = "note: nothing to resume in typo; starting anew\n"
+    note = "note: nothing to resume in typo; starting from the first round\n"
     words = ("run", "popularity", *DATA, "--quiet", "--resume", "--out", "typo")
     assert cli(*words, "--protocol", "honst").err.startswith("error: ")  # a mistake stays one line
     begun = cli(*words)

@@ -1,4 +1,4 @@
-"""`fedrec methods` and `fedrec protocols`: what there is, and one of it in full."""
+"""`fedrec methods` and `fedrec protocols`: the list, or one of them in full."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def protocols_command(
     console.out.print(chosen.label, style="bold")
     console.out.print(one_line(chosen) + "\n")
     console.table(["field", "value"], record(chosen))
-    for leak in chosen.leaks or ("leaks nothing that is known of",):
+    for leak in chosen.leaks or ("no known leak",):
         console.out.print(f"not honest: {leak}" if chosen.leaks else leak)

@@ -34,7 +34,7 @@ def compare_command(
     require_harmless(out)
     kind = format_of(out, format_)
     found = find_runs(runs)
-    compare(found)  # refuses to mix before any work is done
+    compare(found)  # refuses runs that cannot be compared, before any work is done
     comparison = compare(with_references(found, listener_of) if references else found)
     chosen = choose_metrics(comparison, metrics)
     tests = None if significance is False else testing.significance(comparison, required=bool(significance))
@@ -90,6 +90,6 @@ def report_command(
     if set_:
         raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
     found = find_runs(runs)
-    name = "report.html" if len(runs) == 1 else "comparison.html"  # keeps what the first has of its own
+    name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
     path = write_report(found, out or runs[0] / name, references, users, listener_of)
     console.out.print(f"{path} written")

@@ -1,4 +1,4 @@
-"""What a person, or a program, sees of a run while it goes on."""
+"""What a person, or a program, sees while a run goes on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bar(Listener):
 
 
 class Lines(Listener):
-    """One JSON object per evaluated round on stdout, for programs that read along."""
+    """One JSON object per evaluated round on stdout, for programs."""
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         if score is not None:
@@ -60,7 +60,7 @@ class Lines(Listener):
 
 
 class Noted(Listener):
-    """Another listener, and a note once all checks are passed and the work begins."""
+    """Passes everything on to another listener, and prints a note once all checks have passed."""
 
     def __init__(self, inner: Listener, note: str) -> None:
         self.inner, self.note = inner, note

@@ -1,4 +1,4 @@
-"""One config with one seed or several: where its runs are written, how they go on, and their mean."""
+"""One config with one seed or several: where its runs are written, how they are resumed, and their mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, but with another exit code."""
+    """SIGTERM: like Ctrl-C, but with a different exit code."""
 
 
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
@@ -63,7 +63,7 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
             RunFolder(folder).require_free()
     listeners = [progress.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
     if resume and config_to_resume(place, seeds) is None:
-        listeners[0] = progress.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
+        listeners[0] = progress.Noted(listeners[0], f"nothing to resume in {place}; starting from the first round")
     try:
         with _sigterm_interrupts():
             each = zip(configs, folders, listeners, strict=True)
@@ -84,10 +84,10 @@ def _folders(place: Path, seeds: Sequence[int] | None) -> list[Path]:
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """Batch schedulers announce the end by SIGTERM: time enough to save. Only the main thread hears signals."""
+    """Batch schedulers send SIGTERM before they kill, early enough to save. Only the main thread receives signals."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some send it twice, in the midst of the saving
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some schedulers send it twice, while the state is being saved
         raise _Terminated
 
     if threading.current_thread() is not threading.main_thread():
@@ -115,7 +115,7 @@ def _run_one(config: RunConfig, folder: Path, resume: bool, listener: Listener, 
 
 
 def _write_report(folder: Path) -> None:
-    """The run is safe by now: a page that cannot be written is worth a note, not an error."""
+    """The run is saved by now: a page that cannot be written is a note, not an error."""
     from fedrec.report.html import write_own_report
 
     try:
@@ -125,7 +125,7 @@ def _write_report(folder: Path) -> None:
 
 
 def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
-    """runs/METHOD-DATA-PROTOCOL-seedN, or without the seed for several; with a number behind it if that is taken."""
+    """runs/METHOD-DATA-PROTOCOL-seedN, or without the seed for several; with a number appended if that is taken."""
     data = Path(config.train).stem if config.train else Path(config.data).name
     seed = f"seed{config.seed}" if seeds is None else ""
     parts = [config.method, config.backbone or "", data, config.protocol, seed]

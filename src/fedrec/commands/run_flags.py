@@ -30,7 +30,7 @@ def run_command(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags win.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder, or that around all --seeds; default runs/...")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, or the folder of all --seeds; default runs/...")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run, or the seeds, in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
@@ -47,7 +47,7 @@ def run_command(
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
     chosen = seed_list(seeds, seed)
-    of_run = resume and config is None  # what is not said again stays as it was
+    of_run = resume and config is None  # settings that are not given again stay as they were
     if out is not None:
         require_place(out, chosen, resume)
         config = config_to_resume(out, chosen) if of_run else config

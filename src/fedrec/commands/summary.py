@@ -11,12 +11,12 @@ from fedrec.privacy.explain import beside
 
 
 def _how(summary: Mapping[str, Any]) -> str:
-    """How the round came to count: where an epsilon is printed nothing chooses it."""
+    """Why this round counts: where an epsilon is printed it is the last, never a chosen one."""
     return "counts, the last" if summary.get("privacy", {}).get("epsilon") is not None else "chosen"
 
 
 def show_summary(summary: Mapping[str, Any]) -> None:
-    """The result of one run: what was measured, on what, by which protocol, at which price."""
+    """The result of one run: what was measured, on what, by which protocol, at what cost."""
     data = summary["dataset"]
     out.print(
         f"{summary['method']}  {data['name']}@{data['version']}  protocol {summary['protocol']}  "

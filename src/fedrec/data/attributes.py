@@ -68,7 +68,7 @@ class Encoder:
         return _scaled(_weighted(counts[:, self.kept], self.idf) @ self.directions, self.mean, self.scale)
 
     def counts(self, items: Iterable[Iterable[str]]) -> sp.csr_matrix:
-        """The terms of new items as counts; those that no column is named after say nothing."""
+        """The terms of new items as counts; terms that the fit did not meet are ignored."""
         column = {word: j for j, word in enumerate(self.words)}
         rows = list(items)
         cells = [(i, column[term]) for i, terms in enumerate(rows) for term in terms if term in column]
@@ -118,7 +118,7 @@ class Scaler:
 
 
 def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array, Encoder | Scaler]:
-    """[items, c] for all items, of which the first `warm` were trained on, and what makes them of terms or numbers.
+    """[items, c] for all items, of which the first `warm` were trained on, and the encoder that made them.
 
     Real-valued features, where a data set has them, are only scaled.
     """
@@ -137,7 +137,7 @@ def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array,
 def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str, ...]]:
     """[items, terms] and the names of the terms: tags as they are, decades as `1990s`, words in lower case.
 
-    A tag and a word that read the same are one term: a new item says no more than the term.
+    A tag and a word with the same spelling are one term: of a new item only the terms are known.
     """
     parts: list[sp.csr_matrix] = []
     words: list[str] = []
@@ -159,12 +159,12 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
 
 def _merged(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
     """Columns of the same name added up."""
-    place = {word: column for column, word in enumerate(dict.fromkeys(words))}
-    if len(place) == len(words):
+    column = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    if len(column) == len(words):
         return counts, tuple(words)
-    to = np.array([place[word] for word in words])
-    joined = csr(np.ones(len(words)), np.arange(len(words)), to, (len(words), len(place)))
-    return sp.csr_matrix(counts @ joined), tuple(place)
+    to = np.array([column[word] for word in words])
+    joined = csr(np.ones(len(words)), np.arange(len(words)), to, (len(words), len(column)))
+    return sp.csr_matrix(counts @ joined), tuple(column)
 
 
 def title_terms(title: str, year: int = 0) -> list[str]:

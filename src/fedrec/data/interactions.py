@@ -106,7 +106,7 @@ class Interactions:
         _check_range("item", self.item, self.n_items)
         if self.rating is not None and not np.isfinite(self.rating).all():
             raise FedrecError(
-                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not a finite number; mend or drop it"
+                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not a finite number; correct or drop it"
             )
         if self.time not in TIMES:
             raise FedrecError(f"time must be one of {', '.join(TIMES)}, not '{self.time}'")
@@ -180,7 +180,7 @@ class Interactions:
         )
 
     def _without(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
-        """Without the rows of a mask, and with a record of what went with them."""
+        """Without the rows of a mask, and with a record of what was left out."""
         kept = self.select(~rows)
         users = _occurring(self.user, self.n_users) & ~_occurring(kept.user, self.n_users)
         items = _occurring(self.item, self.n_items) & ~_occurring(kept.item, self.n_items)
@@ -193,7 +193,7 @@ class Interactions:
         return replace(self, filtered=(*self.filtered, record))
 
     def compact(self) -> Interactions:
-        """Drop users and items without interactions and number the others anew, in the same order."""
+        """Drop users and items without interactions and renumber the others in the same order."""
         users, user = np.unique(self.user, return_inverse=True)
         items, item = np.unique(self.item, return_inverse=True)
         never = (
@@ -211,7 +211,7 @@ class Interactions:
         )
 
     def renumbered(self, order: Array) -> Interactions:
-        """The same rows with the items numbered anew: item ``order[k]`` becomes item k."""
+        """The same rows with the items renumbered: item ``order[k]`` becomes item k."""
         place = np.empty(self.n_items, dtype=np.int64)
         place[order] = np.arange(self.n_items)
         return replace(
@@ -225,7 +225,7 @@ class Interactions:
     def with_threshold(self, min_rating: float | None = None) -> Interactions:
         """Rows that count as positive: rating >= ``min_rating``, or any rating above 0 where it is None.
 
-        Rows without ratings are positive by themselves. The numbering is kept; ``compact()`` drops what became empty.
+        Rows without ratings are all positive. The numbering is kept; ``compact()`` drops what became empty.
         """
         if self.rating is None:
             if min_rating is not None:
@@ -250,8 +250,8 @@ class Interactions:
     def with_min_interactions(self, k: int) -> Interactions:
         """Only users with at least ``k`` distinct items, compacted.
 
-        Items are not filtered: they go only when nobody is left who met them. Repeated pairs count once but stay in the
-        table; ``deduplicated()`` removes them.
+        Items are not filtered: they are dropped only when no remaining user has met them. Repeated pairs count once but
+        stay in the table; ``deduplicated()`` removes them.
         """
         distinct = self.distinct_pairs() // self.n_items
         counts = np.bincount(distinct, minlength=self.n_users)
@@ -323,7 +323,7 @@ def _occurring(index: Array, size: int) -> Array:
 
 
 def _unaccounted(ids: Array, known: list[Array]) -> Array:
-    """Those that no record has."""
+    """Ids that no record has yet."""
     return ids[~np.isin(ids, np.concatenate(known))] if ids.size and known else ids
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 How = Literal["contiguous", "random", "taste"]
 _FACTORS = 16
 _SWEEPS = 25
-_DENSE_BELOW = 64  # sides up to which a full SVD is cheaper and safer than an iterative one
+_DENSE_BELOW = 64  # up to this many rows or columns a full SVD is cheaper and safer than an iterative one
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,9 @@ class Partition:
 
 
 def one_user_per_client(n_users: int) -> Partition:
-    """Every user is a device of their own."""
+    """Every user is a client."""
     if n_users < 1:
-        raise FedrecError("there are no users to make clients of")
+        raise FedrecError("there are no users to distribute over clients")
     return Partition(np.arange(n_users), np.arange(n_users + 1))
 
 
@@ -83,13 +83,13 @@ def from_labels(client: Array) -> Partition:
 
 
 def _by_taste(train: Interactions, k: int, seed: int) -> Array:
-    import torch  # listing data must not wait for it
+    import torch  # imported here: listing data must not wait for it
 
     from fedrec.lloyd import lloyd, spread_seeds
 
     rng = generator(seed)
     points = torch.from_numpy(_taste_space(train.matrix(), rng))
-    first = (rng.integers(len(points)) + 0.5) / len(points)  # a point of its own, all equally likely
+    first = (rng.integers(len(points)) + 0.5) / len(points)  # any point, all equally likely
     seeds = spread_seeds(points, torch.from_numpy(np.append(first, rng.random(k - 1)))[None])
     label = lloyd(points, seeds, _SWEEPS, tolerance=0.0, fill_empty=True)[0].numpy()
     _, met = np.unique(label, return_index=True)

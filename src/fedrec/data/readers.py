@@ -62,9 +62,9 @@ def ml_1m_official(folder: Path) -> Interactions:
 
 
 def ml_1m_positions(folder: Path) -> Interactions:
-    """Every pair and rating, but instead of the clock each row's place in its user's history.
+    """Every pair and rating, with each row's position in its user's history instead of a time.
 
-    Rows of movies that are too rare to have a place come before all others (-1).
+    Rows of movies that are too rare to have one come before all others (-1).
     """
     table = numbers(folder / "ratings_with_order.csv.gz", ",", header=True, empty=-1)
     data = from_raw(table[:, 0], table[:, 1], rating=table[:, 2], timestamp=table[:, 4], time="order", name="ml-1m")
@@ -143,7 +143,7 @@ def amazon_beauty(folder: Path) -> Interactions:
 
 
 def book_crossing(folder: Path) -> Interactions:
-    """Ratings 1-10 were given; 0 means that the book was met without being rated, which ``with_threshold()`` drops."""
+    """Ratings 1-10 were given; 0 means an interaction without a rating, which ``with_threshold()`` drops."""
     rows = list(csv.reader(_lines(folder / "BX-Book-Ratings.csv", "latin-1"), delimiter=";"))[1:]
     users, items, ratings = (np.array(column) for column in zip(*rows, strict=True))
     return from_raw(users.astype(np.int64), items, rating=ratings.astype(np.float32), name="book-crossing")

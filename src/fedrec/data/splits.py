@@ -27,7 +27,7 @@ _TRAIN, _VALID, _TEST = 0, 1, 2
 class Split:
     """Three parts with the same ``user_ids`` and ``item_ids``; ``notes`` go into every result made from them.
 
-    Each user's rows stand from the earliest to the latest, as far as there is time.
+    Each user's rows go from the earliest to the latest, where times are known.
     """
 
     train: Interactions
@@ -106,9 +106,9 @@ def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: 
 def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Split:
     """One cut in time for everybody: the latest share ``test`` of all rows, before it the share ``valid`` of the rest.
 
-    Training knows nothing that happened after the cut, for no user: nothing of the future leaks. In return the test
-    may hold users and items that training has never seen. Rows of the same moment are never separated, so the shares
-    are approximate.
+    Training contains nothing that happened after the cut, whoever the user, so the future does not leak. In return the
+    test may hold users and items that training has never seen. Rows of the same moment are never separated, so the
+    shares are approximate.
     """
     _check_shares(test, valid)
     if data.time != "real" or data.timestamp is None:
@@ -150,7 +150,7 @@ def write(split: Split, folder: Path | str) -> None:
 
 
 def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split:
-    """Somebody's own split, taken as it is; what looks wrong with it is noted, not mended."""
+    """A user's own split, taken as it is; what looks wrong is noted, not corrected."""
     paths = {"train": train, "valid": valid, "test": test}
     parts = {name: read_table(path)[0] for name, path in paths.items() if path is not None}
     user_ids = _union([part.user_ids for part in parts.values()])
@@ -242,7 +242,7 @@ def _shares(sizes: Array, test: float, valid: float) -> Array:
 
 
 def _cut(data: Interactions, part: Array, kind: str, notes: list[str], order: Array | None = None) -> Split:
-    """Rows leave user by user from the earliest to the latest: a history is a sequence with its ties decided."""
+    """Each part's rows are sorted by user, then from the earliest to the latest, with ties decided."""
     order = _in_time(data) if order is None else order
     train, valid, test = (data.select(order[part[order] == label]) for label in (_TRAIN, _VALID, _TEST))
     return Split(train, valid, test, kind, (*data.notes, *notes, *overlaps(train, valid, test)))
@@ -260,7 +260,7 @@ def overlaps(train: Interactions, valid: Interactions, test: Interactions) -> li
 
 
 def disjoint(split: Split) -> Split:
-    """Without the held-out pairs that stand in an earlier part too: such an item is masked, so it cannot be ranked."""
+    """Without held-out pairs that are also in an earlier part: such an item is masked, so it cannot be ranked."""
     train, valid = split.train.distinct_pairs(), split.valid.distinct_pairs()
     twice = np.isin(split.valid.pair_keys(), train)
     again = np.isin(split.test.pair_keys(), np.concatenate([train, valid]))
@@ -274,7 +274,7 @@ def disjoint(split: Split) -> Split:
 
 
 def _union(ids: list[Array]) -> Array:
-    if len({part.dtype.kind for part in ids}) > 1:  # numbers in one file, words in another
+    if len({part.dtype.kind for part in ids}) > 1:  # integers in one file, text in another
         ids = [part.astype(str) for part in ids]
     return np.unique(np.concatenate(ids))
 

@@ -11,12 +11,12 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation.metrics import METRICS
 from fedrec.evaluation.ties import TIES
 
-_MOST = 10**9  # of anything counted; what is larger overflows sooner or later
+_MOST = 10**9  # of any count; larger ones overflow sooner or later
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A sort of value: the words that name it in an error, its test, and its reader (which may raise ValueError)."""
+    """A kind of value: its description for errors, its test, and its reader (which may raise ValueError)."""
 
     legal: str
     valid: Callable[[Any], bool]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.run import Run
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
-LAST = "an epsilon is printed, so the last round counts: no round is chosen and no run ends by validation or loss"
+LAST = "an epsilon is printed, so the last round counts: neither validation nor loss chooses a round or ends the run"
 FEDERATED = ("silos", "participation")  # settings that mean nothing where all data is in one place
 
 
@@ -35,7 +35,7 @@ def notes_of(run: Run) -> list[str]:
     if method.info.centralised and ignored:
         found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(ignored)}")
     if _reads_order(method) and prepared.source.time == "none":
-        found.append(f"the data has no times: {method.info.name} takes the order of its lines for that of events")
+        found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
 
@@ -45,13 +45,13 @@ def _reads_order(method: Method) -> bool:
 
 
 def _own_promise(run: Run) -> str:
-    """The epsilon of noise within the method, in a sentence; empty where it claims none."""
+    """The epsilon of the method's own noise as a sentence; empty where it claims none."""
     noise = run.method.noise_spent(run.simulator.data) if isinstance(run.method, NoisesItself) else None
     return "" if noise is None else sentence(noise)
 
 
 def require_selectable(protocol: Protocol) -> None:
-    """What selection needs must be measured; better to say so now than after the first round."""
+    """The metric that selects the round must be measured; checked now rather than after the first round."""
     for name in protocol.select_metric.split("+"):
         if int(name.split("@")[1]) not in protocol.ks:
             ks = "+".join(map(str, protocol.ks))
@@ -62,7 +62,7 @@ def require_selectable(protocol: Protocol) -> None:
 
 
 def require_cold(run: Run) -> None:
-    """Items that nobody met in training have only their attributes to be ranked by."""
+    """Items that nobody met in training can be ranked by their attributes only."""
     if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
         able = ", ".join(method.name for method in listings() if method.attributes != "none")
         raise FedrecError(f"{run.method.info.name} cannot rank items that training never met; use one of {able}")
@@ -77,7 +77,9 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
             "--privacy and --epsilon out"
         )
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
-        raise FedrecError(f"sum-gaussian protects a blind sum, which {method.info.name} has not; use gaussian")
+        raise FedrecError(
+            f"sum-gaussian protects a sum under secure aggregation, which {method.info.name} does not use; use gaussian"
+        )
     if config.epsilon is not None:
         return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, method.disclosure.sensitivity)
     if config.delta is not None and not stages:
@@ -96,15 +98,15 @@ def claims_epsilon(run: Run) -> bool:
 
 
 def promised(run: Run, uploads: int, unprotected: Iterable[str]) -> Guarantee:
-    """What the stages give a client that uploads so often."""
+    """The guarantee for a client with this many uploads."""
     return guarantee(run.stages, uploads, run.config.delta or DELTA, unprotected, run.method.disclosure.sensitivity)
 
 
 def rules_of(run: Run) -> Rules:
     """When a run stops and which round counts.
 
-    Validation metrics and losses are computed from what clients hold and pass no noise. Where an epsilon is printed
-    they must decide nothing.
+    Validation metrics and losses are computed from what clients hold, without noise. Where an epsilon is printed they
+    must not decide anything.
     """
     method, config, protocol = run.method, run.config, run.protocol
     if run.claims:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: the round under way is finished first, but not waited for long."""
+"""Ctrl-C and SIGTERM while a run trains: the round in progress is finished first, within a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GRACE = 5.0  # seconds; schedulers and containers kill ten or more after SIGTERM
 
 
 class Interrupt:
-    """A signal that was heard, to be obeyed at the end of the round."""
+    """A signal that has arrived and takes effect at the end of the round."""
 
     def __init__(self) -> None:
         self.heard: signal.Signals | None = None
@@ -22,7 +22,7 @@ class Interrupt:
         self._timer.daemon = True
 
     def hear(self, number: int, _: FrameType | None) -> None:
-        """Ctrl-C a second time does not wait; SIGTERM a second time changes nothing: some send it twice."""
+        """A second Ctrl-C takes effect at once; a second SIGTERM is ignored, because some schedulers send it twice."""
         if self.heard is None:
             self.heard = signal.Signals(number)
             self._timer.start()
@@ -51,12 +51,12 @@ class Interrupt:
 
 @contextmanager
 def at_round_ends() -> Iterator[Interrupt]:
-    """Within the block, signals wait for `obey`; when it ends, whoever answered them before gets the one heard."""
+    """Inside the `with`, signals wait for `obey`; afterwards the previous handler receives one that has arrived."""
     interrupt = Interrupt()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: answer for number, answer in before.items() if answer not in (signal.SIG_IGN, None)}
     if threading.current_thread() is not threading.main_thread():
-        before = {}  # no other thread hears signals, or may say what they do
+        before = {}  # other threads neither receive signals nor set handlers
     for number in before:
         signal.signal(number, interrupt.hear)
     try:

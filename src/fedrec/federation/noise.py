@@ -85,7 +85,7 @@ class Noise:
         raise NotImplementedError
 
     def in_sum(self, key: str, total: Tensor, clients: int, world: World, round: int, behind: Behind) -> Tensor:
-        """A sum over clients to which each has added this noise, drawn at once: a bell whose width may be random."""
+        """A sum over clients, each with this noise, drawn at once: a normal whose variance may be random."""
         base = noise_stream(world, round, f"all of {key}", upload_of(key), behind)
         keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
         position = torch.arange(total[0].numel(), device=total.device)[None]

@@ -1,4 +1,4 @@
-"""What uploads pass on their way out: clip, laplace, gaussian, quantise, in the order given; sum-gaussian for sums."""
+"""The stages that uploads pass: clip, laplace, gaussian, quantise, in the order given; sum-gaussian for sums."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Clip:
             if isinstance(value, Rows):
                 start, way = value.base[value.item], value.way()
                 change = (value.value - start).double().square().sum(1)
-                if way is not None and value.shift is not None:  # all rows but the changed ones went along
+                if way is not None and value.shift is not None:  # all rows but the changed ones shifted as well
                     square += value.shift.double().square() * way.double().square().sum()
                     change -= (value.untouched() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
@@ -122,9 +122,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         if name == "quantise" and number not in range(1, 33):
             raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
         if any(isinstance(stage, Quantise) for stage in stages):
-            raise FedrecError(
-                f"privacy stage '{part}' comes after quantise, which must be the last: what it sends is final"
-            )
+            raise FedrecError(f"privacy stage '{part}' comes after quantise, which must be the last stage")
         stage = STAGES[name](number)
         if only and (not isinstance(stage, Noise) or isinstance(stage, SumGaussian)):
             raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")

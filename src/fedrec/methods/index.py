@@ -1,4 +1,4 @@
-"""What a list of methods says about each, kept in index.json: reading that takes no second, importing them all does.
+"""What a list of methods says about each, kept in index.json: reading it is quick, importing all methods is not.
 
 The file is made from what methods declare, by `make index`; a test fails when it is out of date.
 """
@@ -28,7 +28,7 @@ class Listing:
     """Who sees item attributes: none, server or clients."""
     backbones: list[str]
     names: Mapping[str, str]
-    """Its own name and its aliases, each with the module and the class that it stands for."""
+    """Its own name and its aliases, each with the module and class of the method."""
 
     @property
     def aliases(self) -> list[str]:
@@ -36,7 +36,7 @@ class Listing:
 
 
 def listing_of(method: type[Method]) -> Listing:
-    """What a method says of itself."""
+    """The listing of a method, from what it declares."""
     from fedrec.methods.kinds import backbones_of, kinds_of
 
     info, names = method.info, dict[str, str]()
