@@ -17,7 +17,7 @@ from fedrec.federation.accumulator import weighted_sum
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, Rows, State, participants
-from fedrec.federation.noise import Laplace, Place
+from fedrec.federation.noise import Laplace, UploadContext
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip
 from fedrec.methods import IFedRec
@@ -338,7 +338,7 @@ def test_stages_see_whole_tables():
     assert torch.allclose(weighted_sum(rows, None), rows.dense().sum(0))
     weight = torch.arange(12, dtype=D)
     assert torch.allclose(weighted_sum(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))
-    place = Place(data.world, chunk.clients, 0, down.shared)
+    place = UploadContext(data.world, chunk.clients, 0, down.shared)
     sparse, whole = (Clip(3.0).apply({"item": value}, place)["item"] for value in (rows, rows.dense()))
     assert torch.allclose(sparse.dense(), whole)
     noisy, plain = (run(method, data, 1, stages=stages) for stages in ([Laplace(0.1)], []))

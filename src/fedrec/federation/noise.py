@@ -24,8 +24,8 @@ Behind = tuple[str, ...]  # which upload every noise so far acted on; empty: on 
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a stage acts: whose upload, in which round, against which broadcast, behind which other noise."""
+class UploadContext:
+    """What a stage knows about an upload: whose it is, the round, the broadcast it answers, and the noise before it."""
 
     world: World
     clients: np.ndarray
@@ -55,21 +55,21 @@ class Noise:
     per_entry = True
     kernel: ClassVar[str]
 
-    def apply(self, values: Values, place: Place) -> Values:
+    def apply(self, values: Values, context: UploadContext) -> Values:
         if self.only and self.only not in values:
             raise unknown("upload", self.only, values)
         return {
-            name: self._noised(dense(value), name, place) if self.reaches(name) else value
+            name: self._noised(dense(value), name, context) if self.reaches(name) else value
             for name, value in values.items()
         }
 
     def reaches(self, name: str) -> bool:
         return self.only in ("", name)
 
-    def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
+    def _noised(self, value: Tensor, name: str, context: UploadContext) -> Tensor:
         if not value.is_floating_point():
             return value
-        return self._added(value, place.keys(name), place.world)
+        return self._added(value, context.keys(name), context.world)
 
     def _added(self, value: Tensor, keys: Tensor, world: World) -> Tensor:
         """With noise from one stream per leading index."""
@@ -136,7 +136,7 @@ class SumGaussian(Gaussian):
 
     per_entry = False
 
-    def apply(self, values: Values, place: Place) -> Values:
+    def apply(self, values: Values, context: UploadContext) -> Values:
         return values
 
     def on_sum(self, key: str, total: Tensor, world: World, round: int, behind: Behind) -> Tensor:

@@ -17,7 +17,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, Ups, World
 from fedrec.federation.messages import content, is_exact
-from fedrec.federation.noise import Behind, Noise, Place, SumGaussian, Values, dense
+from fedrec.federation.noise import Behind, Noise, SumGaussian, UploadContext, Values, dense
 from fedrec.federation.stages import Stage
 
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
@@ -137,7 +137,7 @@ class Wire:
             assert not isinstance(reduction.value, PartialSum), "folded uploads cannot pass stages"
             values[name] = reduction.value
         for number, stage in enumerate(stages):
-            values = stage.apply(values, Place(self.world, clients, round, reference, self._behind(number)))
+            values = stage.apply(values, UploadContext(self.world, clients, round, reference, self._behind(number)))
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
     def _behind(self, number: int) -> Behind:

@@ -39,7 +39,7 @@ from fedrec.federation.contract import (
     participants,
     replicate,
 )
-from fedrec.federation.noise import Gaussian, Place
+from fedrec.federation.noise import Gaussian, UploadContext
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.federation.stages import Clip
 from fedrec.models import BACKBONES, NCF, Backbone
@@ -186,7 +186,7 @@ class FedRKG(LocalTraining):
 
     def _noised(self, state: State, chunk: Chunk, round: int) -> Tensor:
         """What the client shows: its last upload plus the change since, clipped and noised. Its table stays clean."""
-        sent, place = state.per_client["sent"], Place(chunk.world, chunk.clients, round, {})
+        sent, place = state.per_client["sent"], UploadContext(chunk.world, chunk.clients, round, {})
         change = Clip(self.clip).apply({"item": state.per_client["item"] - sent}, place)
         noised = Gaussian(self.noise).apply(change, place)["item"]
         assert isinstance(noised, Tensor)
@@ -368,7 +368,7 @@ class NoisedDescent(Descent):
     def __init__(self, method: FedRKG, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors) -> None:
         super().__init__(method, chunk, round, user, table, dense)
         clients = chunk.tensor(chunk.clients)[self.samples.order]
-        self.place = Place(chunk.world, chunk.clients, round, {})
+        self.place = UploadContext(chunk.world, chunk.clients, round, {})
         self.key = fold_tensor(stream(chunk.world.seed, Purpose.NOISE, round, STEP_NOISE), clients)
         self.entry = torch.arange(method.dim, device=table.device)
         self.update = self._update
