@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench docs clean help
+.PHONY: demo test check index bench docs clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
 	@echo "make test   set up, lint, type-check, run all tests"
 	@echo "make check  lint and types only"
+	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
 	@echo "make docs   the documentation as a site"
 	@echo "make bench  speed against one-client-at-a-time code, and growth to 100,000 clients"
 
@@ -31,6 +32,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n auto
+
+index: $(STAMP)
+	$(BIN)/python -c "from fedrec.methods import index; index.write()"
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

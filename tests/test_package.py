@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import importlib.metadata
 import importlib.resources
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fedrec
+import fedrec.evaluation
 from fedrec.doctor import EXTRAS
 
 WORLD = "synthetic@users=40+items=80+interactions=700+seed=1"
@@ -83,8 +86,52 @@ def test_the_lean_path_gives_the_same_numbers() -> None:
     assert lean == pytest.approx(full, abs=1e-6)
 
 
-def test_version_takes_no_heavy_imports() -> None:
-    assert python("import fedrec, sys; print('torch' in sys.modules, 'numba' in sys.modules)") == "False False\n"
+HEAVY = ("torch", "scipy", "numba", "polars")
+COMMAND = f"""
+import sys, time
+start = time.perf_counter()
+from fedrec.cli import main
+try:
+    main()
+finally:
+    print(f"{{time.perf_counter() - start:.2f}} s", sorted({{*{HEAVY}}} & {{*sys.modules}}), end="", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("words", ["methods", "protocols", "protocols honest", "data list", "--version", "--help",
+                                   "run --help"])  # fmt: skip
+def test_listing_imports_nothing_heavy(words: str, record_property: Callable[[str, object], None]) -> None:
+    """How long it takes is written down with the test (`--junitxml`); only much too long is an error."""
+    done = subprocess.run([sys.executable, "-c", COMMAND, *words.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > (words != "--version")
+    seconds, _, imported = done.stderr.partition(" s ")
+    record_property("seconds", float(seconds))
+    assert imported == "[]"
+    assert float(seconds) < 10
+
+
+def test_the_package_is_light_and_names_all_it_has() -> None:
+    code = f"import fedrec, sys; print(sorted({{*{HEAVY!r}, 'numpy'}} & set(sys.modules)), *dir(fedrec))"
+    imported, *names = python(code).split()
+    assert imported == "[]"
+    assert set(fedrec.__all__) <= set(names)
+    assert {"Evaluator", "evaluate", "protocol", "top_k"} <= set(dir(fedrec.evaluation))
+    assert set(fedrec.evaluation.__all__) <= set(dir(fedrec.evaluation))
+
+
+@pytest.mark.parametrize("package", ["fedrec", "fedrec.data", "fedrec.evaluation"])
+def test_no_name_is_hidden_by_a_module_of_the_same_name(package: str) -> None:
+    """A module that is imported becomes an attribute of its package, as `evaluation.protocol` would."""
+    code = f"""
+import importlib, pkgutil, types
+import {package} as package
+for module in pkgutil.iter_modules(package.__path__):
+    if package.__name__ != "fedrec":
+        importlib.import_module(f"{package}.{{module.name}}")
+print([name for name in package.__all__ if isinstance(getattr(package, name), types.ModuleType)])
+"""
+    assert python(code) == "[]\n"
 
 
 def test_one_version_everywhere() -> None:

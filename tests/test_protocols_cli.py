@@ -25,7 +25,7 @@ def test_one_is_shown_with_all_it_leaks(cli: Cli, name: str) -> None:
     found = cli("protocols", name)
     assert found.code == 0
     assert all(f"not honest: {leak}" in words(found.out) for leak in PRESETS[name].leaks)
-    assert ("leaks nothing" in found.out) is not bool(PRESETS[name].leaks)
+    assert ("no known leak" in found.out) is not bool(PRESETS[name].leaks)
     assert "select_metric" in found.out
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedrec"
-COMMON = {"errors", "random", "schema", "version"}  # what every room may use
+COMMON = {"errors", "lazy", "lloyd", "random", "schema", "splitmix", "version"}  # what every room may use
 BELOW: dict[str, set[str]] = {
     "data": set(),
     "evaluation": set(),

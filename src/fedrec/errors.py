@@ -10,15 +10,15 @@ FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasatt
 
 
 class FedrecError(Exception):
-    """Something the user can mend: one line that says what to do. The command line prints it and exits with 2."""
+    """Something the user can correct: one line that says what to do. The command line prints it and exits with 2."""
 
 
 class FedrecWarning(UserWarning):
-    """Something that is not as it should be, and that the work goes on without. The command line prints one line."""
+    """Something is wrong but work continues without it. The command line prints one line."""
 
 
 class DivergedError(FedrecError):
-    """Numbers that are no longer finite. Who knows the method says which of its rates to lower."""
+    """Numbers that are no longer finite. The caller, who knows the method, says which of its rates to lower."""
 
     def __init__(self, what: str, remedy: str = "lower the learning rate") -> None:
         super().__init__(f"{what}: training diverged; {remedy}")
@@ -50,10 +50,10 @@ def explained(error: Exception) -> str | None:
     if isinstance(error, MemoryError):
         return f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters"
     if isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error)):
-        return f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters"  # torch's way
+        return f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters"  # by torch
     return None
 
 
 def reason(error: Exception) -> str:
-    """Why a file could not be read or written, without numbers that only systems know."""
+    """Why a file could not be read or written, without error numbers."""
     return str(getattr(error, "strerror", None) or error)

@@ -3,72 +3,42 @@
 A draw is `fold(key, position)`, a key is `fold(fold(...), client)` of (seed, purpose, round, client). Nothing is
 consumed, so a client draws the same numbers whoever shares its batch, on whichever engine, before or after a resume.
 The hash is the finaliser of splitmix64: 64-bit integers that wrap, equal in Python, numpy, torch (CPU and GPU) and
-in the compiled kernels.
+in the compiled kernels; `splitmix.py` has its integers, this file what torch draws with them.
 """
 
 from __future__ import annotations
 
 import math
-from enum import IntEnum
 
-import numpy as np
 import torch
 from torch import Tensor
 
-BITS = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
-MUL_1 = 0xBF58476D1CE4E5B9
-MUL_2 = 0x94D049BB133111EB
+from fedrec.splitmix import BITS, GOLDEN, MUL_1, MUL_2, Purpose, fold, fold_array, signed, stream
+
+__all__ = [
+    "BITS",
+    "GOLDEN",
+    "MUL_1",
+    "MUL_2",
+    "Purpose",
+    "below",
+    "fold",
+    "fold_array",
+    "fold_tensor",
+    "gamma",
+    "laplace",
+    "laplace_of",
+    "normal",
+    "normal_of",
+    "permute",
+    "shuffle",
+    "signed",
+    "stream",
+    "uniform",
+]
+
 PERMUTE_ROUNDS = 4
 SWAPS = 12
-
-
-class Purpose(IntEnum):
-    """What a stream of draws is for; two purposes never share numbers."""
-
-    INIT = 1
-    NEGATIVES = 2
-    ORDER = 3
-    PARTICIPATION = 4
-    NOISE = 5
-    DROPOUT = 6
-    CLUSTER = 7
-    CANDIDATES = 8
-    TRIPLES = 9
-    LOST = 10
-
-
-def signed(value: int) -> int:
-    """The same 64 bits as a Python integer that fits int64."""
-    value &= BITS
-    return value - (1 << 64) if value >> 63 else value
-
-
-def fold(key: int, value: int) -> int:
-    """Hash `value` into `key` (both any Python integers); the scalar twin of `fold_array` and `fold_tensor`."""
-    z = (key + GOLDEN * (value + 1)) & BITS
-    z = ((z ^ (z >> 30)) * MUL_1) & BITS
-    z = ((z ^ (z >> 27)) * MUL_2) & BITS
-    return z ^ (z >> 31)
-
-
-def stream(seed: int, purpose: Purpose, *where: int) -> int:
-    """The key of one stream, e.g. `stream(seed, Purpose.NEGATIVES, round)`."""
-    key = fold(fold(0, seed), int(purpose))
-    for value in where:
-        key = fold(key, value)
-    return key
-
-
-def fold_array(key: np.ndarray | int, value: np.ndarray | int) -> np.ndarray:
-    k = np.asarray(key & BITS if isinstance(key, int) else key, dtype=np.uint64)
-    v = np.asarray(value & BITS if isinstance(value, int) else value, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        z = k + np.uint64(GOLDEN) * (v + np.uint64(1))
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(MUL_1)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(MUL_2)
-    result: np.ndarray = z ^ (z >> np.uint64(31))
-    return result
 
 
 def _shift(z: Tensor, by: int) -> Tensor:

@@ -24,7 +24,7 @@ Shape = Any  # Kind | Mapping[str, Shape] | list[Shape]
 
 @dataclass(frozen=True)
 class Kind:
-    """The words that name it in an error, its test, and its reader from text (which raises where text is none)."""
+    """A kind of value: its description for errors, its test, and its reader from text (which raises if it is none)."""
 
     words: str
     valid: Callable[[Any], bool]

@@ -1,4 +1,4 @@
-"""Text that comes from data or from others, made safe to show: no character of it commands a terminal."""
+"""Text from data or other people, made safe to show: no character in it controls the terminal."""
 
 from __future__ import annotations
 

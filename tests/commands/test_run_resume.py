@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from conftest import Cli
-from fedrec import console
+from fedrec.commands import progress
 from fedrec.experiment.run import Listener
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
@@ -42,7 +42,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, label: str, round: int) -> None:
             if log.round == round:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(console, "listener", lambda name, *_: Stop() if name.endswith(label) else Listener())
+    monkeypatch.setattr(progress, "listener", lambda name, *_: Stop() if name.endswith(label) else Listener())
 
 
 def advised(text: str) -> list[str]:
@@ -148,7 +148,7 @@ def test_a_run_may_be_resumed_from_within(
 
 
 def test_resuming_nothing_is_noted(cli: Cli) -> None:
-    note = "note: nothing to resume in typo; starting anew\n"
+    note = "note: nothing to resume in typo; starting from the first round\n"
     words = ("run", "popularity", *DATA, "--quiet", "--resume", "--out", "typo")
     assert cli(*words, "--protocol", "honst").err.startswith("error: ")  # a mistake stays one line
     begun = cli(*words)

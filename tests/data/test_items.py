@@ -62,7 +62,7 @@ def test_lines(tmp_path: Path) -> None:
         ("item,price\n1,cheap\n", "line 2, column price: 'cheap' is not a number up to 1e+30"),
         ("item,price\n1,\n", "'' is not a number"),
         ("item,price\n1,nan\n", "'nan' is not a number"),
-        ("item,year\n1,late\n", "'late' is no year"),
+        ("item,year\n1,late\n", "'late' is not a year"),
         ("item,tags\n,a\n", "line 2: no item"),
         ("item,tags\n1,a,b\n", "line 2: 3 cells, but the header has 2"),
         ("item,tags\n1,a\n1,b\n", "several lines for item '1'"),

@@ -66,7 +66,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     for folder in (tmp_path / "log.csv", tmp_path / "log.csv" / "below"):
         with pytest.raises(FedrecError) as caught:
             write_csv(data, folder / "train.csv")
-        assert str(caught.value).endswith(f"train.csv: {folder} is not a folder; choose another place")
+        assert str(caught.value).endswith(f"train.csv: {folder} is not a folder; choose another one")
 
 
 def test_gzip_and_parquet(tmp_path: Path) -> None:

@@ -112,5 +112,5 @@ def test_order_without_times_is_noted(method: str, params: dict[str, Any], times
 def test_a_single_user_leaves_nothing_to_rank() -> None:
     """What is advised where k is too large must not be refused in turn."""
     table = from_raw(np.zeros(6, np.int64), np.arange(6), name="mine")
-    with pytest.raises(FedrecError, match="nobody has more than one candidate, so there is nothing to rank"):
+    with pytest.raises(FedrecError, match="no user has more than one candidate, so there is nothing to rank"):
         Run(make_config({"method": "fedmf", "protocol": "honest,min_interactions=3,ks=1,select_metric=ndcg@1"}), table)

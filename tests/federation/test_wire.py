@@ -14,7 +14,7 @@ from scipy import stats
 from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Tensors, World
-from fedrec.federation.noise import Gaussian, Laplace, Place, SumGaussian
+from fedrec.federation.noise import Gaussian, Laplace, SumGaussian, UploadContext
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip, Quantise, Stage, parse_stages
 from fedrec.federation.wire import Wire
@@ -168,7 +168,7 @@ NOISE = [(Laplace, "laplace", 2**0.5), (Gaussian, "norm", 1.0)]
 class TestNoise:
     def drawn(self, stage, scale: float, clients: np.ndarray, entries: int = 20000) -> torch.Tensor:
         zeros = torch.zeros(len(clients), entries, dtype=torch.float64)
-        return stage(scale).apply({"x": zeros}, Place(world(), clients, 0, {}))["x"]
+        return stage(scale).apply({"x": zeros}, UploadContext(world(), clients, 0, {}))["x"]
 
     def test_law_and_scale(self, stage, law, spread):
         noise = self.drawn(stage, 3.0, np.arange(2)).numpy()
@@ -180,7 +180,7 @@ class TestNoise:
     def test_compiled_is_the_same_as_torch(self, stage, law, spread):
         zeros, clients = torch.zeros(3, 7, 5, dtype=torch.float64), np.array([4, 0, 2])
         found = [
-            stage(0.5).apply({"x": zeros}, Place(replace(world(), compiled=compiled), clients, 3, {}))["x"]
+            stage(0.5).apply({"x": zeros}, UploadContext(replace(world(), compiled=compiled), clients, 3, {}))["x"]
             for compiled in (True, False)
         ]
         assert bool((found[0] != 0).all())
@@ -196,7 +196,9 @@ class TestNoise:
         seen = []
         for seed in (0, 1):
             for number in (0, 1):
-                place = Place(World(items=6, clients=3, seed=seed, dtype=torch.float64), np.array([1]), number, {})
+                place = UploadContext(
+                    World(items=6, clients=3, seed=seed, dtype=torch.float64), np.array([1]), number, {}
+                )
                 seen += [tuple(v[0].tolist()) for v in stage(1.0).apply({"x": zeros, "y": zeros}, place).values()]
         assert len(set(seen)) == 8
 
@@ -250,7 +252,7 @@ def test_two_noise_stages_on_one_upload_are_independent(text, spread, late, monk
 def test_one_noise_on_an_upload_draws_what_it_always_drew():
     """Whatever stands before it, and whatever noise other uploads get."""
     zeros = torch.zeros(3, 8, dtype=torch.float64)
-    alone = Gaussian(1.0).apply({"x": zeros}, Place(world(), np.arange(3), 0, {}))["x"]
+    alone = Gaussian(1.0).apply({"x": zeros}, UploadContext(world(), np.arange(3), 0, {}))["x"]
     assert float(alone[1, 2]) == pytest.approx(0.7834182544062004, abs=1e-12)
     for text in ("gaussian=1", "clip=5,gaussian=1", "laplace:y=2,gaussian:x=1", "gaussian=1,quantise=32"):
         found = staged(list(parse_stages(text)), {"x": Sum(zeros), "y": Sum(zeros)}, Down())["x"]

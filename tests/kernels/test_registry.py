@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,27 @@ def test_methods_use_what_is_registered(name, monkeypatch):
     monkeypatch.setitem(KERNELS, (name, "cpu"), Source(__name__, "refuse", needs="torch"))
     with pytest.raises(AskedForError):
         USERS[name]()
+
+
+AGAIN = """
+from fedrec.kernels.mf import train_clients
+from fedrec.methods.average.fedmf import FedMF
+from fedrec.testing import run, tiny_world
+
+run(FedMF(dim=4), tiny_world(), 1)
+assert train_clients.signatures
+print(sum(train_clients.stats.cache_misses.values()))
+"""
+
+
+def test_another_process_finds_what_was_compiled_before():
+    """Workers of `pytest -n` and the commands that they start share one cache.
+
+    It lies beside the modules, or where NUMBA_CACHE_DIR says, which all of them inherit.
+    """
+    USERS["mf"]()
+    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -5,30 +5,22 @@ Only the drawn samples and their order come from the library (`Samples`, tested 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.methods import Local
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
-from fedrec.training.samples import Samples
+from methods.naive_base import Batch, Model, bce, bpr, by_index, descend, draws, linear, stacked, taking_part, users_of
 
 # One epoch of plain steps from a normal start, where a method's own defaults would take ten of Adam.
 SGD = {"optimiser": "sgd", "epochs": 1, "init": "normal", "weight_decay_dense": 0.0}
-
-
-def bce(saturate: str, logits: Tensor, label: Tensor, reduction: str = "mean") -> Tensor:
-    """Of logits; or, as published code has it, of a sigmoid in single precision."""
-    if saturate == "released":
-        return F.binary_cross_entropy(torch.sigmoid(logits.float()), label.float(), reduction=reduction)
-    return F.binary_cross_entropy_with_logits(logits, label, reduction=reduction)
 
 
 class LocalInTurn(Local):
@@ -39,28 +31,30 @@ class LocalInTurn(Local):
         return LocalTrainer(self, phases=IN_TURN)
 
 
-class Client(nn.Module):
-    """One client's whole model: its users, a whole item table, and for ncf the layers."""
+class Client(Model):
+    """One client's whole model: its users, a whole item table, and the layers of a network on [user; item].
 
-    def __init__(self, method: LocalMethod, user: Tensor, table: Tensor, dense: dict[str, Tensor]) -> None:
+    Users of width zero make it a network of item rows alone.
+    """
+
+    def __init__(self, user: Tensor, table: Tensor, dense: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.user = nn.Parameter(user.clone())
         self.item = nn.Parameter(table.clone())
-        self.layers = nn.ModuleList()
-        for layer in range(len(dense) // 2):
-            weight, bias = dense[f"weight{layer}"], dense[f"bias{layer}"]
-            linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
-            linear.load_state_dict({"weight": weight, "bias": bias})
-            self.layers.append(linear)
+        layers = range(len(dense) // 2)
+        self.layers = nn.ModuleList(linear(dense[f"weight{layer}"], dense[f"bias{layer}"]) for layer in layers)
 
-    def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        p, q = self.user[user], self.item[item]
+    def rated(self, user: Tensor, rows: Tensor) -> Tensor:
+        """Logits of some rows of the table, each for one user."""
         if not self.layers:
-            return (p * q).sum(-1)
-        x = torch.cat([p, q], -1)
+            return (self.user[user] * rows).sum(-1)
+        x = torch.cat([self.user[user], rows], -1)
         for layer in list(self.layers)[:-1]:
             x = F.relu(layer(x))
         return cast(Tensor, self.layers[-1](x)).squeeze(-1)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return self.rated(user, self.item[item])
 
     def dense(self) -> dict[str, Tensor]:
         named = {}
@@ -88,32 +82,27 @@ def optimiser(method: LocalMethod, client: Client) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups) if method.optimiser == "adam" else torch.optim.SGD(groups)
 
 
+def loss_of(method: LocalMethod, client: Client, batch: Batch) -> Tensor:
+    if batch.other is None:
+        return bce(client(batch.user, batch.item), batch.label, method.reduction)
+    return bpr(client(batch.user, batch.item), client(batch.user, batch.other), method.reduction)
+
+
 def train(method: LocalMethod, client: Client, data: ClientData, number: int, round: int) -> None:
     """All local epochs of client `number`."""
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    steps = optimiser(method, client)
-    pull, pulled = method.trainer.pull, method.trainer.pulled
-    drawn = [client.item] * ("item" in pulled) + [*client.layers.parameters()] * ("dense" in pulled)
-    start = [p.detach().clone() for p in drawn]
+    drawn, steps = draws(method, data, number, round), optimiser(method, client)
+    pull, names = method.trainer.pull, method.trainer.pulled
+    pulled = [client.item] * ("item" in names) + [*client.layers.parameters()] * ("dense" in names)
+    start = [p.detach().clone() for p in pulled]
     total, seen, means = 0.0, 0, []  # of the losses since the start
     for epoch in range(method.epochs):
-        for batch in samples.epoch(epoch):
-            real = batch.valid[0]
-            user, pos = batch.user[0][real], samples.item[batch.pos[0][real]]
-            if batch.neg is None:
-                label = batch.label[0][real]
-                loss = F.binary_cross_entropy_with_logits(client(user, pos), label, reduction=method.reduction)
-            else:
-                neg = samples.item[batch.neg[0][real]]
-                losses = -F.logsigmoid(client(user, pos) - client(user, neg))
-                loss = losses.mean() if method.reduction == "mean" else losses.sum()
-            total += loss.item() * (int(real.sum()) if method.reduction == "mean" else 1)
-            seen += int(real.sum())
+        for batch in drawn.epoch(epoch):
+            loss = loss_of(method, client, batch)
+            total += loss.item() * (len(batch.user) if method.reduction == "mean" else 1)
+            seen += len(batch.user)
             if pull:
-                loss = loss + pull * sum((p - s).square().sum() for p, s in zip(drawn, start, strict=True))
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
+                loss = loss + pull * sum((p - s).square().sum() for p, s in zip(pulled, start, strict=True))
+            descend(loss, client, steps)
         means.append(total / max(1, seen))
         if epoch and abs(means[-1] - means[-2]) / abs(means[-2] + 1e-5) < method.early_exit:
             break
@@ -125,19 +114,22 @@ class Federation:
 
     method: LocalMethod
     data: ClientData
+    kind: type[Client] = Client
     server: dict[str, Tensor] = field(init=False)
     clients: list[Client] = field(init=False)
 
     def __post_init__(self) -> None:
         world, method = self.data.world, self.method
         self.server = method.trainer.init_model(world)
-        users = [self.data.users[a:b] for a, b in zip(self.data.client_ptr, self.data.client_ptr[1:], strict=False)]
-        self.clients = [self.model(method.trainer.init_users(world, mine)) for mine in users]
+        self.clients = [self.model(method.trainer.init_users(world, mine)) for mine in users_of(self.data)]
 
     def model(self, user: Tensor) -> Client:
         """A client that has just received the server's tensors."""
-        dense = {name: value for name, value in self.server.items() if name != "item"}
-        return Client(self.method, user, self.server["item"], dense)
+        return self.holding(user, self.server)
+
+    def holding(self, user: Tensor, tensors: Mapping[str, Tensor]) -> Client:
+        """A client with this table and these weights."""
+        return self.kind(user, tensors["item"], {name: value for name, value in tensors.items() if name != "item"})
 
     def train(self, number: int, round: int) -> None:
         train(self.method, self.clients[number], self.data, number, round)
@@ -145,19 +137,19 @@ class Federation:
     def alone(self, rounds: int) -> None:
         """Each trains its own model; nothing is exchanged."""
         for round in range(rounds):
-            for number in participants(self.data.world, round, self.data.world.participation):
-                self.train(int(number), round)
+            for number in taking_part(self.data, round):
+                self.train(number, round)
 
     def averaged(self, rounds: int, weighted: bool) -> None:
         """Those who take part receive, train and are averaged."""
         for round in range(rounds):
-            chosen = participants(self.data.world, round, self.data.world.participation)
+            chosen = taking_part(self.data, round)
             for number in chosen:
                 self.clients[number] = self.model(self.clients[number].user.detach())
-                self.train(int(number), round)
+                self.train(number, round)
             sizes = [float(self.data.positives[k]) * (1 + self.data.negatives) for k in chosen]
             shares = [size / sum(sizes) if weighted else 1 / len(chosen) for size in sizes]
-            uploads = [{"item": self.clients[k].item.detach(), **self.clients[k].dense()} for k in chosen]
+            uploads = [self.clients[k].held() for k in chosen]
             for name in self.server:
                 self.server[name] = sum((s * up[name] for s, up in zip(shares, uploads, strict=True)), torch.zeros(()))
 
@@ -169,12 +161,11 @@ class Federation:
     def scores(self, received: bool) -> Tensor:
         """By the data set's user index; with `received` after taking over the server's tensors."""
         models = [self.model(client.user.detach()) if received else client for client in self.clients]
-        return torch.cat([model.everything() for model in models])[torch.from_numpy(np.argsort(self.data.users))]
+        return by_index(self.data, torch.cat([model.everything() for model in models]))
 
     def own(self) -> dict[str, Tensor]:
         """Every client's own table and weights."""
-        held = [{"item": client.item.detach(), **client.dense()} for client in self.clients]
-        return {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
+        return stacked([client.held() for client in self.clients])
 
 
 def local(method: LocalMethod, data: ClientData, rounds: int) -> dict[str, Tensor]:

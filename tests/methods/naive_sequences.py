@@ -20,12 +20,7 @@ from fedrec.training.local_training import LocalMethod
 from fedrec.training.samples import negatives
 from fedrec.training.sequences import SequenceSamples
 from methods import naive
-
-
-def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    made = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
-    made.load_state_dict({"weight": weight, "bias": bias})
-    return made
+from methods.naive_base import Model, by_index, linear
 
 
 def norm(scale: Tensor, shift: Tensor) -> nn.LayerNorm:
@@ -34,7 +29,7 @@ def norm(scale: Tensor, shift: Tensor) -> nn.LayerNorm:
     return made
 
 
-class Attentive(nn.Module):
+class Attentive(Model):
     """One client's whole model. Row 0 of its table is the padding, item i is row i + 1."""
 
     def __init__(self, model: SASRec, table: Tensor, dense: dict[str, Tensor], users: int) -> None:
@@ -165,7 +160,7 @@ class Federation(naive.Federation):
         for number, client in enumerate(self.clients):
             model = self.model(client.user) if received else client
             found += [model.scores(items) for items in self.histories(number)]
-        return torch.stack(found)[torch.from_numpy(np.argsort(self.data.users))]
+        return by_index(self.data, torch.stack(found))
 
 
 def central(method: CentralSASRec, data: ClientData, rounds: int) -> dict[str, Tensor]:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.training.silo_method import SiloMethod
 from fedrec.training.triples import Triples
+from methods.naive_base import bce, bpr, by_index, descend, taking_part
 
 
 class Silo(nn.Module):
@@ -66,10 +66,9 @@ class Silo(nn.Module):
         if method.loss == "mse_elem":
             loss = 0.5 * (F.mse_loss(p * i, torch.ones_like(p)) + F.mse_loss(p * j, torch.zeros_like(p)))
         elif method.loss == "bpr":
-            loss = -F.logsigmoid(self.logits(p, i) - self.logits(p, j)).mean()
+            loss = bpr(self.logits(p, i), self.logits(p, j))
         else:
             up, down = self.logits(p, i), self.logits(p, j)
-            bce = F.binary_cross_entropy_with_logits
             loss = 0.5 * (bce(up, torch.ones_like(up)) + bce(down, torch.zeros_like(down)))
         return loss + method.weight_decay * penalty
 
@@ -79,9 +78,7 @@ class Silo(nn.Module):
         triples = Triples(self.chunk, round if self.method.resample else 0)
         for epoch in range(self.method.epochs):
             for batch in triples.epoch(round, epoch, self.method.batch):
-                self.steps.zero_grad()
-                self.loss(batch.user, batch.liked, batch.other).backward()
-                self.steps.step()
+                descend(self.loss(batch.user, batch.liked, batch.other), self, self.steps)
 
     def scores(self) -> Tensor:
         with torch.no_grad():
@@ -99,7 +96,7 @@ class Federation:
         self.server = {name: {n: v.clone() for n, v in model.items()} for name, model in self.server.items()}
 
     def taking_part(self, round: int) -> list[Silo]:
-        return [self.silos[k] for k in participants(self.world, round, self.world.participation)]
+        return [self.silos[k] for k in taking_part(self.data, round)]
 
     def average(self, rounds: int) -> None:
         for round in range(rounds):
@@ -144,7 +141,7 @@ class Federation:
         return torch.stack([silo.shared()[name] for silo in self.silos if self.block[silo.number] == block])
 
     def scores(self) -> Tensor:
-        return torch.cat([silo.scores() for silo in self.silos])[torch.from_numpy(np.argsort(self.data.users))]
+        return by_index(self.data, torch.cat([silo.scores() for silo in self.silos]))
 
 
 def aligned(table: Tensor, mean: Tensor, steps: int, rate: float, decay: float) -> Tensor:

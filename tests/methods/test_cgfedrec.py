@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.observers import observer_of
 from fedrec.experiment.observers.labels import label_agreement
 from fedrec.federation.clients import ClientData, Forbidden
-from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.contract import Down, State
 from fedrec.federation.noise import Laplace
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import PFedRec
@@ -22,44 +21,30 @@ from fedrec.methods.cluster.cgfedrec import CGFedRec
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
-from fedrec.training.samples import Samples
 from methods import naive
+from methods.naive_base import bce, descend, draws, mean, taking_part
 from methods.test_contrast import LABELS, TABLE, plain
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "item_rate_scale": 0.1, "clusters": 4}
 STRONG = {**SMALL, "contrast_weight": 0.3, "temperature": 0.3}
 
 
-class Client(naive.Client):
-    """A network of item rows alone."""
-
-    def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        x = self.item[item]
-        for layer in list(self.layers)[:-1]:
-            x = F.relu(layer(x))
-        return self.layers[-1](x).squeeze(-1)
-
-
-def train(method: CGFedRec, client: Client, data: ClientData, number: int, round: int, labels: Tensor | None) -> None:
+def train(
+    method: CGFedRec, client: naive.Client, data: ClientData, number: int, round: int, labels: Tensor | None
+) -> None:
     """For every batch: forward, step on the scorer; forward again, step on the table (or both after one forward)."""
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    rates = method.trainer.rates
+    drawn, rates = draws(method, data, number, round), method.trainer.rates
     scorer = torch.optim.SGD(client.layers.parameters(), lr=rates["dense"])
     table = torch.optim.SGD([client.item], lr=rates["item"])
     turns = [[scorer], [table]] if method.update == "sequential" else [[scorer, table]]
     for epoch in range(method.epochs):
-        for count, batch in enumerate(samples.epoch(epoch)):
-            item, label = samples.item[batch.pos[0]], batch.label[0]
+        for count, batch in enumerate(drawn.epoch(epoch)):
             for turn in turns:
-                client.zero_grad()
-                each = F.binary_cross_entropy_with_logits(client(batch.user[0], item), label, reduction="none")
-                loss = each[batch.valid[0]].mean()
+                loss = bce(client(batch.user, batch.item), batch.label)
                 if labels is not None and (method.con_every == "batch" or count == 0):
                     contrast = plain(client.item, labels, method.temperature, method.supcon)
                     loss = loss + method.contrast_weight * contrast
-                loss.backward()
-                for one in turn:
-                    one.step()
+                descend(loss, client, *turn)
 
 
 def clustered(method: CGFedRec, mean: Tensor, seed: int, round: int, last: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -71,31 +56,27 @@ def clustered(method: CGFedRec, mean: Tensor, seed: int, round: int, last: Tenso
 
 def reference(method: CGFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
     world, method = data.world, method.for_world(data.world)
-    mean, dense, labels, centres = method.trainer.init_items(world), method.trainer.init_dense(world), None, None
-    users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    clients = [Client(method, method.trainer.init_users(world, mine), mean, dense) for mine in users]
+    federation, labels, centres = naive.Federation(method, data), None, None
+    common, clients = federation.server["item"], federation.clients
     for round in range(rounds):
-        chosen = participants(world, round, world.participation)
+        chosen = taking_part(data, round)
         for number in chosen:
             if method.variant in ("E", "EC", "ERC"):
-                clients[number].item.data = mean.clone()
-            train(method, clients[number], data, int(number), round, labels)
-        tables = {int(k): clients[k].item.detach() for k in chosen}
+                clients[number].item.data = common.clone()
+            train(method, clients[number], data, number, round, labels)
+        tables = {k: clients[k].item.detach() for k in chosen}
         if method.upload == "full":
-            mean = torch.stack(list(tables.values())).mean(0)
+            common = mean(list(tables.values()))
         else:
-            mean = mean.clone()
+            common = common.clone()
             for i in range(world.items):
                 ends = data.user_ptr[data.client_ptr]
                 rows = [table[i] for k, table in tables.items() if i in data.items[ends[k] : ends[k + 1]]]
-                mean[i] = torch.stack(rows).mean(0) if rows else mean[i]
+                common[i] = mean(rows) if rows else common[i]
         if method.variant not in ("E", "local"):
-            labels, centres = clustered(method, mean, world.seed, round, centres if method.warm_start else None)
-    held = [client.dense() | {"item": client.item.detach().clone()} for client in clients]
-    scores = torch.cat([client.everything() for client in clients])[torch.from_numpy(np.argsort(data.users))]
-    own = {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
-    server = {"server.item": mean} if method.variant != "local" else {}
-    return server | own | {"scores": scores}
+            labels, centres = clustered(method, common, world.seed, round, centres if method.warm_start else None)
+    server = {"server.item": common} if method.variant != "local" else {}
+    return server | federation.own() | {"scores": federation.scores(received=False)}
 
 
 class CGFedRecTests(MethodTests):

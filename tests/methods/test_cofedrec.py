@@ -7,61 +7,47 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.cluster.cofedrec import CLIENT, CLUSTER, CoFedRec, elbow
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
-from fedrec.training.samples import Samples
-from methods.naive import LocalInTurn
+from methods import naive
+from methods.naive_base import bce, descend, draws, mean, taking_part
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "item_rate_scale": 0.1}
 
 
-class Client(nn.Module):
-    def __init__(self, method: CoFedRec, data: ClientData) -> None:
-        super().__init__()
-        dense = method.trainer.init_dense(data.world)
-        self.item = nn.Parameter(method.trainer.init_items(data.world))
-        self.weight = nn.Parameter(dense["weight0"].clone())
-        self.bias = nn.Parameter(dense["bias0"].clone())
-
-    def forward(self, item: Tensor) -> Tensor:
-        return (self.item[item] * self.weight).sum(-1) + self.bias
-
-    def contrast(self, labels: Tensor, method: CoFedRec) -> Tensor:
-        """With the whole matrix of pairs."""
-        tau, floor = method.temperature, 1e-6 if method.supcon == "released" else 0.0
-        z = F.normalize(self.item, dim=1)
-        other = 1 - torch.eye(len(z), dtype=z.dtype)
-        friend = (labels[:, None] == labels) * other
-        exponent = z @ z.T / tau - 1 / tau
-        log = exponent - ((exponent.exp() * other).sum(1, keepdim=True) + floor).log()
-        mean = -((friend * log).sum(1) / (friend.sum(1) + floor).clamp(min=floor or 1)).mean()
-        return mean * (tau / 0.5 if method.supcon == "released" else 1)
+def contrast(table: Tensor, labels: Tensor, method: CoFedRec) -> Tensor:
+    """With the whole matrix of pairs."""
+    tau, floor = method.temperature, 1e-6 if method.supcon == "released" else 0.0
+    z = F.normalize(table, dim=1)
+    other = 1 - torch.eye(len(z), dtype=z.dtype)
+    friend = (labels[:, None] == labels) * other
+    exponent = z @ z.T / tau - 1 / tau
+    log = exponent - ((exponent.exp() * other).sum(1, keepdim=True) + floor).log()
+    each = -((friend * log).sum(1) / (friend.sum(1) + floor).clamp(min=floor or 1)).mean()
+    return each * (tau / 0.5 if method.supcon == "released" else 1)
 
 
-def train(method: CoFedRec, client: Client, data: ClientData, number: int, round: int, labels: Tensor | None) -> None:
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    head = torch.optim.SGD([client.weight, client.bias], lr=method.trainer.rates["dense"])
+def train(
+    method: CoFedRec, client: naive.Client, data: ClientData, number: int, round: int, labels: Tensor | None
+) -> None:
+    drawn = draws(method, data, number, round)
+    head = torch.optim.SGD(client.layers.parameters(), lr=method.trainer.rates["dense"])
     table = torch.optim.SGD([client.item], lr=method.trainer.rates["item"])
     for epoch in range(method.epochs):
-        for batch in samples.epoch(epoch):
-            real = batch.valid[0]
-            item, label = samples.item[batch.pos[0][real]], batch.label[0][real]
+        for batch in drawn.epoch(epoch):
             for one in (head, table):
-                client.zero_grad()
-                loss = F.binary_cross_entropy_with_logits(client(item), label)
+                loss = bce(client(batch.user, batch.item), batch.label)
                 if labels is not None and one is table:  # the head has no part in the contrast
-                    loss = loss + method.contrast_weight * client.contrast(labels, method)
-                loss.backward()
-                one.step()
+                    loss = loss + method.contrast_weight * contrast(client.item, labels, method)
+                descend(loss, client, one)
 
 
 def farthest(curve: list[float]) -> int:
@@ -73,14 +59,15 @@ def farthest(curve: list[float]) -> int:
 
 def reference(method: CoFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
     world, method, labels = data.world, method.for_world(data.world), None
-    clients = [Client(method, data) for _ in range(world.clients)]
+    federation = naive.Federation(method, data)
+    clients = federation.clients
     for round in range(rounds):
-        chosen = [int(number) for number in participants(world, round, world.participation)]
+        chosen = taking_part(data, round)
         for number in chosen:
             train(method, clients[number], data, number, round, labels)
         tables = {number: clients[number].item.detach().clone() for number in chosen}
         key = fold(stream(world.seed, Purpose.CLUSTER), round)
-        labels, _ = kmeans(torch.stack(list(tables.values())).mean(0), method.clusters, key)
+        labels, _ = kmeans(mean(list(tables.values())), method.clusters, key)
         drawn = chosen[fold(key, CLIENT) % len(chosen)]
         names = sorted(set(labels.tolist()))
         rows = [i for i in range(world.items) if labels[i] == names[fold(key, CLUSTER) % len(names)]]
@@ -88,17 +75,9 @@ def reference(method: CoFedRec, data: ClientData, rounds: int) -> dict[str, Tens
         order = sorted(chosen, key=lambda v: -like[v])
         group = order[: farthest([like[v] for v in order]) + 1]
         for number in group:
-            clients[number].item.data = torch.stack([tables[v] for v in group]).mean(0)
-    with torch.no_grad():
-        scores = [client(torch.arange(world.items)) for client in clients]
-    owner = np.repeat(np.arange(world.clients), np.diff(data.client_ptr))
-    return {
-        "client.item": torch.stack([client.item.detach() for client in clients]),
-        "client.weight0": torch.stack([client.weight.detach() for client in clients]),
-        "client.bias0": torch.stack([client.bias.detach() for client in clients]),
-        "server.labels": labels.to(torch.uint8),
-        "scores": torch.stack([scores[k] for k in owner])[torch.from_numpy(np.argsort(data.users))],
-    }
+            clients[number].item.data = mean([tables[v] for v in group])
+    scores = federation.scores(received=False)
+    return {"server.labels": labels.to(torch.uint8), "scores": scores, **federation.own()}
 
 
 class CoFedRecTests(MethodTests):
@@ -126,7 +105,7 @@ def test_elbow_by_hand():
 
 def as_local(data: ClientData, rounds: int) -> dict[str, Tensor]:
     item = SMALL["lr"] * 40 * SMALL["item_rate_scale"]
-    return run(LocalInTurn(backbone="linear", dim=4, init_std=0.5, batch=16, lr=0.3, lr_item=item), data, rounds)
+    return run(naive.LocalInTurn(backbone="linear", dim=4, init_std=0.5, batch=16, lr=0.3, lr_item=item), data, rounds)
 
 
 @pytest.mark.parametrize("silo", [False, True])

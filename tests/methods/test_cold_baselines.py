@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Method, participants
+from fedrec.federation.contract import Method
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import CsFedNCF, CsMF, CsNCF, CsPFedRec, FedDCN, FedMVMF, FedVBPR, IFedRecLAN, methods
 from fedrec.methods.cold.content import neighbour_rows, neighbours, with_neighbours
@@ -21,9 +21,9 @@ from fedrec.methods.cold.feddcn import CROSS, crossed
 from fedrec.methods.cold.fedmvmf import attribute_factors, cold_factors, user_factors
 from fedrec.methods.cold.fedvbpr import VBPR
 from fedrec.testing import MethodTests, tiny_world
-from fedrec.training.samples import Samples
 from methods import naive
 from methods.cold import COLD, attributes, saturates, with_attributes
+from methods.naive_base import Draws, bce, by_index, descend, mean, taking_part
 from methods.test_pfedrec import reference as pfedrec_reference
 
 D = torch.float64
@@ -59,24 +59,20 @@ def reference(method: Method, data: ClientData, rounds: int) -> dict[str, Tensor
     own = [{k: v[c] for k, v in (state.per_client | state.per_user).items()} for c in range(world.clients)]
     for round in range(rounds):
         sent = []
-        for number in participants(world, round, world.participation):
+        for number in taking_part(data, round):
             p = nn.ParameterDict({k: nn.Parameter(v.clone()) for k, v in (server | own[number]).items()})
             steps = torch.optim.SGD(p.parameters(), lr=method.lr)
-            samples = Samples(data.chunk(np.array([number])), round, "bce", method.batch)
-            for batch in samples.epoch(0):
-                real = batch.valid[0]
-                logits = rating(method, p, p["user"], x[samples.item[batch.pos[0][real]]])
-                steps.zero_grad()
-                naive.bce(method.trainer.saturation, logits, batch.label[0][real]).backward()
-                steps.step()
+            for batch in Draws(data, number, round, method.batch).epoch():
+                logits = rating(method, p, p["user"], x[batch.item])
+                descend(bce(logits, batch.label, saturate=method.trainer.saturation), p, steps)
             own[number] = {k: p[k].detach() for k in own[number]}
             sent.append({k: p[k].detach() for k in server})
-        server = {k: torch.stack([up[k] for up in sent]).mean(0) for k in server}
+        server = {k: mean([up[k] for up in sent]) for k in server}
     with torch.no_grad():
         scores = torch.stack([rating(method, server | mine, mine["user"], x[: world.items]) for mine in own])
     held = {f"server.{k}": v for k, v in server.items()}
     held |= {("user." if k == "user" else "client.") + k: torch.stack([mine[k] for mine in own]) for k in own[0]}
-    return held | {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
+    return held | {"scores": by_index(data, scores)}
 
 
 class ContentTests(MethodTests):
@@ -124,24 +120,20 @@ class TestFedVBPR(MethodTests):
         users = list(method.trainer.init_users(world, data.users))
         for round in range(rounds):
             sent = []
-            for number in participants(world, round, world.participation):
+            for number in taking_part(data, round):
                 p = nn.ParameterDict({k: nn.Parameter(v.clone()) for k, v in (server | {"u": users[number]}).items()})
                 steps = torch.optim.SGD(p.parameters(), lr=method.lr)
-                samples = Samples(data.chunk(np.array([number])), round, "bpr", method.batch)
-                for batch in samples.epoch(0):
-                    real = batch.valid[0]
+                for batch in Draws(data, number, round, method.batch, "bpr").epoch():
                     loss = torch.zeros((), dtype=D)
-                    for i, j in zip(samples.item[batch.pos[0][real]], samples.item[batch.neg[0][real]], strict=True):
+                    for i, j in zip(batch.item, batch.other, strict=True):
                         apart = self.rated(p, i, x[i]) - self.rated(p, j, x[j])
                         size = p["u"].square().sum() + p["item"][i].square().sum() + p["item"][j].square().sum()
                         loss = loss - F.logsigmoid(apart) + method.l2 * size
                     dense = p["visual"].square().sum() + p["beta"].square().sum()
-                    steps.zero_grad()
-                    (loss / int(real.sum()) + method.weight_decay_dense / 2 * dense).backward()
-                    steps.step()
+                    descend(loss / len(batch.item) + method.weight_decay_dense / 2 * dense, p, steps)
                 users[number] = p["u"].detach()
                 sent.append({k: p[k].detach() for k in server})
-            server = {k: torch.stack([up[k] for up in sent]).mean(0) for k in server}
+            server = {k: mean([up[k] for up in sent]) for k in server}
         return {f"server.{k}": v for k, v in server.items()} | {"user.user": torch.stack(users)}
 
     def rated(self, p: dict[str, Tensor], item: int, x: Tensor) -> Tensor:
@@ -188,18 +180,14 @@ class TestCsNCF(MethodTests):
         p = nn.ParameterDict({k: nn.Parameter(v.clone()) for k, v in start.items()})
         for round in range(rounds):
             steps = torch.optim.Adam(p.parameters(), lr=method.lr)
-            samples = Samples(data.chunk(np.array([0])), round, "bce", method.batch)
-            for batch in samples.epoch(0):
-                real = batch.valid[0]
-                pairs = zip(batch.user[0][real], samples.item[batch.pos[0][real]], strict=True)
+            for batch in Draws(data, 0, round, method.batch).epoch():
+                pairs = zip(batch.user, batch.item, strict=True)
                 logits = torch.stack([network(method, p, p["user"][u], x[i]) for u, i in pairs])
-                steps.zero_grad()
-                F.binary_cross_entropy_with_logits(logits, batch.label[0][real]).backward()
-                steps.step()
+                descend(bce(logits, batch.label), p, steps)
         end = {k: v.detach() for k, v in p.items()}
         scores = torch.stack([rating(method, end, user, x[: world.items]) for user in end["user"]])
         held = {f"server.{k}": v for k, v in end.items() if k != "user"} | {"user.user": end["user"]}
-        return held | {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
+        return held | {"scores": by_index(data, scores)}
 
 
 @pytest.mark.parametrize(("method", "silos"), [(TestCsPFedRec.method, None), (TestCsMF.method, (12,))])
@@ -231,7 +219,7 @@ class TestFedMVMF(MethodTests):
         eye, warm = torch.eye(4, dtype=D), x[: world.items]
         for round in range(rounds):
             q, gradient = table.detach().clone(), torch.zeros_like(table)
-            for number in participants(world, round, world.participation):
+            for number in taking_part(data, round):
                 for place in range(data.client_ptr[number], data.client_ptr[number + 1]):
                     liked = torch.zeros(world.items, dtype=D)
                     liked[torch.from_numpy(data.items[data.user_ptr[place] : data.user_ptr[place + 1]])] = 1

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedAtt, Local
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
+from methods.naive_base import taking_part
 
 MF = {**naive.SGD, "dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
 NCF = {**MF, "backbone": "ncf", "lr": 0.5, "lr_dense": 0.2}
@@ -20,11 +20,11 @@ NCF = {**MF, "backbone": "ncf", "lr": 0.5, "lr_dense": 0.2}
 def attentive(method: FedAtt, data: ClientData, rounds: int) -> naive.Federation:
     federation = naive.Federation(method, data)
     for round in range(rounds):
-        chosen = participants(data.world, round, data.world.participation)
+        chosen = taking_part(data, round)
         for number in chosen:
             federation.clients[number] = federation.model(federation.clients[number].user.detach())
-            naive.train(method, federation.clients[number], data, int(number), round)
-        uploads = [{"item": federation.clients[k].item.detach(), **federation.clients[k].dense()} for k in chosen]
+            naive.train(method, federation.clients[number], data, number, round)
+        uploads = [federation.clients[k].held() for k in chosen]
         for name, weight in federation.server.items():
             far = []
             for up in uploads:

@@ -24,6 +24,7 @@ from fedrec.methods.mixture.fedca_weights import complementarity, represent
 from fedrec.testing import MethodTests, Watched, assert_close, outcome, run, tiny_world
 from fedrec.training.samples import negatives
 from methods import naive
+from methods.naive_base import by_index
 
 MF = {"dim": 5, "lr": 0.05, "epochs": 2, "batch": 16, "components": 3}
 NCF = {**MF, "dim": 4, "backbone": "ncf", "weight_decay_dense": 0.01}
@@ -122,13 +123,6 @@ def mixture(method, u, tables, pictures, sizes, start):
 class Composite(naive.Federation):
     """Every client starts from what it holds; those who are aggregated take over their mixture."""
 
-    def own_tensors(self, client):
-        return {"item": client.item.detach(), **client.dense()}
-
-    def holding(self, client, tensors):
-        dense = {name: value for name, value in tensors.items() if name != "item"}
-        return naive.Client(self.method, client.user.detach(), tensors["item"], dense)
-
     def composite(self, rounds):
         method, data = self.method, self.data
         served = list(self.clients)
@@ -138,7 +132,7 @@ class Composite(naive.Federation):
             for number in plan.train:
                 naive.train(method, self.clients[number], data, int(number), round)
                 served[number] = self.clients[number]
-            tensors = [self.own_tensors(self.clients[k]) for k in plan.uploads()]
+            tensors = [self.clients[k].held() for k in plan.uploads()]
             tables = [held["item"].numpy() for held in tensors]
             pictures, sizes = [], []
             for number, table in zip(plan.uploads(), tables, strict=True):
@@ -152,9 +146,9 @@ class Composite(naive.Federation):
                 mixed = {name: sum(w[v] * held[name] for v, held in enumerate(tensors)) for name in tensors[0]}
                 rho = method.interpolation
                 both = {name: rho * value + (1 - rho) * mixed[name] for name, value in tensors[u].items()}
-                client = self.clients[number]
-                served[number] = self.holding(client, both)
-                self.clients[number] = self.holding(client, both if method.interpolate == "both" else mixed)
+                user = self.clients[number].user.detach()
+                served[number] = self.holding(user, both)
+                self.clients[number] = self.holding(user, both if method.interpolate == "both" else mixed)
         return served
 
 
@@ -162,7 +156,7 @@ class FedCATests(MethodTests):
     def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
         federation = Composite(self.method, data)
         served = federation.composite(rounds)
-        scores = torch.cat([client.everything() for client in served])[torch.from_numpy(np.argsort(data.users))]
+        scores = by_index(data, torch.cat([client.everything() for client in served]))
         return {"user.user": federation.users(), "scores": scores, **federation.own()}
 
 

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 import fedrec
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Down, State, Ups, participants
+from fedrec.federation.contract import Down, State, Ups
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods.personal.autoencoder import DECODER, GATE, OWN, SHARED
 from fedrec.methods.personal.feddae import FedDAE
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
 from fedrec.testing import MethodTests, all_scores, assert_close, one_more, run, tiny_world
+from methods.naive_base import by_index, linear, mean, stacked, taking_part
 
 SMALL = {"dim": 3, "layers": 2, "lr": 0.02, "lr_server": 0.03, "weight_decay": 1e-3, "epochs": 2}
 
@@ -32,9 +33,7 @@ def layers(method: FedDAE, data: ClientData, part: str) -> nn.ModuleList:
     initial, found = method.network.initial(data.world, part), nn.ModuleList()
     for k in range(len(initial) // 2):
         weight, bias = initial[f"{part}weight{k}"], initial[f"{part}bias{k}"]
-        layer = nn.Linear(*weight.shape, dtype=weight.dtype)
-        layer.load_state_dict({"weight": weight.T, "bias": bias})
-        found.append(layer)
+        found.append(linear(weight.T, bias))
     return found
 
 
@@ -135,13 +134,13 @@ def reference(method: FedDAE, data: ClientData, rounds: int, met: dict[int, int]
     nets = [Net(method, data, number) for number in range(world.clients)]
     for round in range(rounds):
         gradients = []
-        for number in participants(world, round, world.participation):
+        for number in taking_part(data, round):
             if released:
                 gradients.append(train_released(nets[number], held, round))
             else:
                 gradients.append(train(nets[number], shared, decoder, round))
         for parameter, *each in zip(common, *gradients, strict=True):
-            parameter.grad = torch.stack(each).mean(0)
+            parameter.grad = mean(each)
         server.step()
     for net in nets if released else ():
         net.own = own
@@ -154,10 +153,9 @@ def reference(method: FedDAE, data: ClientData, rounds: int, met: dict[int, int]
         found |= {f"server.{name}": value for name, value in named(OWN, own).items()}
     else:
         for part in (OWN, GATE):
-            each = [named(part, net.own if part == OWN else net.gate) for net in nets]
-            rest = [name for name in each[0] if name != part + "weight0"]
-            found |= {f"client.{name}": torch.stack([mine[name] for mine in each]) for name in rest}
-    return found | {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
+            each = stacked([named(part, net.own if part == OWN else net.gate) for net in nets])
+            found |= {name: value for name, value in each.items() if name != f"client.{part}weight0"}
+    return found | {"scores": by_index(data, scores)}
 
 
 class FedDAETests(MethodTests):

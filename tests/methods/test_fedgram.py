@@ -13,7 +13,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State, World, participants
-from fedrec.federation.noise import Place
+from fedrec.federation.noise import UploadContext
 from fedrec.federation.stages import Clip
 from fedrec.methods import Ease, FedGram
 from fedrec.methods.closed_form.gram import fading, inverse, next_block, state_block
@@ -254,7 +254,7 @@ def clipped(method: FedGram, one: list[int], two: list[int], clip: float) -> lis
     user, item = np.repeat([0, 1], [len(one), len(two)]), np.array([*one, *two], dtype=np.int64)
     data = ClientData.build(world, user, item, users=np.arange(2), client_ptr=np.arange(3), negatives=0)
     _, sent = method.local(State(), Down(), data.chunk(np.arange(2)), 0)
-    place = Place(world, np.arange(2), 0, {})
+    place = UploadContext(world, np.arange(2), 0, {})
     uploads = Clip(clip).apply({name: reduction.value for name, reduction in sent.items()}, place)
     return list(torch.cat([value.dense().flatten(1) for value in uploads.values()], 1))
 

@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.personal.fedrap import OWN, FedRAP
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.samples import Samples
+from methods.naive_base import bce, by_index, descend, draws, mean, stacked, taking_part
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16, "lr": 0.3, "lr_item": 2.0, "epochs": 3, "weight_decay": 0.01}
 
@@ -36,7 +36,7 @@ class Client(nn.Module):
 
     def loss(self, item: Tensor, label: Tensor, apart: float, sparse: float, regular: str) -> Tensor:
         own, shared = self.own[item], self.shared[item]
-        loss = F.binary_cross_entropy_with_logits(self(item), label) - apart * F.mse_loss(own, shared)
+        loss = bce(self(item), label) - apart * F.mse_loss(own, shared)
         if regular == "none":
             return loss
         if regular == "max":
@@ -48,7 +48,7 @@ class Client(nn.Module):
 
 
 def train(method: FedRAP, client: Client, data: ClientData, number: int, round: int) -> None:
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
+    drawn = draws(method, data, number, round)
     grown = math.tanh(round / 10) if method.anneal == "paper" else 1
     groups = [
         {"params": [client.weight, client.bias], "lr": method.lr * method.round_decay**round},
@@ -59,14 +59,10 @@ def train(method: FedRAP, client: Client, data: ClientData, number: int, round: 
     losses: list[tuple[float, int]] = []
     mean = 0.0
     for epoch in range(method.epochs):
-        for batch in samples.epoch(epoch):
-            real = batch.valid[0]
-            item, label = samples.item[batch.pos[0][real]], batch.label[0][real]
-            loss = client.loss(item, label, method.apart * grown, method.sparse * grown, method.regular)
-            losses.append((float(loss), len(item)))
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
+        for batch in drawn.epoch(epoch):
+            loss = client.loss(batch.item, batch.label, method.apart * grown, method.sparse * grown, method.regular)
+            losses.append((float(loss), len(batch.item)))
+            descend(loss, client, steps)
             slower.step()
         before, mean = mean, sum(loss * n for loss, n in losses) / max(1, sum(n for _, n in losses))
         if epoch and abs(mean - before) / abs(before + 1e-5) < method.early_exit:
@@ -77,23 +73,18 @@ def reference(method: FedRAP, data: ClientData, rounds: int) -> dict[str, Tensor
     world, shared = data.world, method.trainer.init_items(data.world)
     clients = [Client(method, data) for _ in range(world.clients)]
     for round in range(rounds):
-        chosen = participants(world, round, world.participation)
+        chosen = taking_part(data, round)
         for number in chosen:
             clients[number].shared.data = shared.clone()
-            train(method, clients[number], data, int(number), round)
-        shared = torch.stack([clients[number].shared.detach() for number in chosen]).mean(0)
+            train(method, clients[number], data, number, round)
+        shared = mean([clients[number].shared.detach() for number in chosen])
     for client in clients:
         client.shared.data = shared
     with torch.no_grad():
         scores = [client(torch.arange(world.items)) for client in clients]
     owner = np.repeat(np.arange(world.clients), np.diff(data.client_ptr))
-    return {
-        "server.item": shared,
-        "client.own": torch.stack([client.own.detach() for client in clients]),
-        "client.weight0": torch.stack([client.weight.detach() for client in clients]),
-        "client.bias0": torch.stack([client.bias.detach() for client in clients]),
-        "scores": torch.stack([scores[k] for k in owner])[torch.from_numpy(np.argsort(data.users))],
-    }
+    held = [{"own": client.own, "weight0": client.weight, "bias0": client.bias} for client in clients]
+    return {"server.item": shared, "scores": by_index(data, torch.stack([scores[k] for k in owner])), **stacked(held)}
 
 
 class FedRAPTests(MethodTests):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
@@ -13,7 +13,7 @@ from fedrec.evaluation.groups import by_activity
 from fedrec.experiment.observers import observer_of
 from fedrec.experiment.observers.guidance import gate_means, gates_by_group
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.contract import Down, State
 from fedrec.federation.declarations import OwnNoise
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import Simulator
@@ -28,6 +28,7 @@ from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_worl
 from fedrec.training.local_training import LocalMethod
 from fedrec.training.samples import Samples
 from methods import naive
+from methods.naive_base import bce, bpr, descend, draws, mean, stacked, taking_part
 
 OWN = torch.tensor([[1.0, 0, -1], [0.5, 0.5, 0]], dtype=torch.float64)
 COMMON = torch.tensor([[0.0, 1, 1], [1, -1, 0]], dtype=torch.float64)
@@ -36,23 +37,12 @@ OFTEN = {**SMALL, "interval": 2, "beta": 0.7, "lr_gate": 0.5, "gate_epochs": 2}
 
 
 class Client(naive.Client):
-    """Also networks of item rows alone, and a gate."""
+    """With a gate."""
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        self.weight = torch.zeros(3 * self.item.shape[1], dtype=self.item.dtype, requires_grad=True)
-        self.bias = torch.zeros(1, dtype=self.item.dtype, requires_grad=True)
-
-    def scored(self, user: Tensor, rows: Tensor) -> Tensor:
-        if not self.layers:
-            return (self.user[user] * rows).sum(-1)
-        x = torch.cat([self.user[user], rows], -1) if self.user.shape[1] else rows
-        for layer in list(self.layers)[:-1]:
-            x = F.relu(layer(x))
-        return self.layers[-1](x).squeeze(-1)
-
-    def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        return self.scored(user, self.item[item])
+        self.weight = nn.Parameter(torch.zeros(3 * self.item.shape[1], dtype=self.item.dtype))
+        self.bias = nn.Parameter(torch.zeros(1, dtype=self.item.dtype))
 
     def fused(self, common: Tensor, beta: float) -> Tensor:
         own = self.item.detach()
@@ -60,45 +50,36 @@ class Client(naive.Client):
         return beta * own + (1 - beta) * 2 * gate[:, None] * common
 
     def learn_gate(self, method: FedRKG, data: ClientData, number: int, round: int, common: Tensor) -> None:
-        samples = Samples(data.chunk(np.array([number])), GATE_SAMPLES + round, method.loss, method.batch)
+        drawn = draws(method, data, number, GATE_SAMPLES + round)
         steps = torch.optim.SGD([self.weight, self.bias], lr=method.lr_gate)
         for epoch in range(method.gate_epochs):
-            for batch in samples.epoch(epoch):
-                real = batch.valid[0]
-                user, rows = batch.user[0][real], self.fused(common, method.beta)
-                logits = self.scored(user, rows[samples.item[batch.pos[0][real]]])
-                if batch.neg is None:
-                    losses = F.binary_cross_entropy_with_logits(logits, batch.label[0][real], reduction="none")
+            for batch in drawn.epoch(epoch):
+                rows = self.fused(common, method.beta)
+                logits = self.rated(batch.user, rows[batch.item])
+                if batch.other is None:
+                    loss = bce(logits, batch.label, method.reduction)
                 else:
-                    losses = -F.logsigmoid(logits - self.scored(user, rows[samples.item[batch.neg[0][real]]]))
-                steps.zero_grad()
-                (losses.mean() if method.reduction == "mean" else losses.sum()).backward()
-                steps.step()
+                    loss = bpr(logits, self.rated(batch.user, rows[batch.other]), method.reduction)
+                descend(loss, self, steps)
 
 
 def reference(method: FedRKG, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    world, common = data.world, method.trainer.init_items(data.world)
-    users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    dense = method.trainer.init_dense(world)
-    clients = [Client(method, method.trainer.init_users(world, mine), common, dense) for mine in users]
+    federation = naive.Federation(method, data, Client)
+    clients, common = federation.clients, federation.server["item"]
     for round in range(rounds):
-        for number in participants(world, round, world.participation):
-            naive.train(method, clients[number], data, int(number), round)
+        for number in taking_part(data, round):
+            federation.train(number, round)
         if (round + 1) % method.interval:
             continue
-        common = torch.stack([client.item.detach() for client in clients]).mean(0)
+        common = mean([client.item.detach() for client in clients])
         for number, client in enumerate(clients):
             if method.gate:
                 client.learn_gate(method, data, number, round, common)
             client.item.data = client.fused(common, method.beta).detach()
-    held = [client.dense() | {"item": client.item.detach()} for client in clients]
-    if method.gate:
-        gates = [{"gate": client.weight.detach(), "gate_bias": client.bias.detach()} for client in clients]
-        held = [mine | gate for mine, gate in zip(held, gates, strict=True)]
-    scores = torch.cat([client.everything() for client in clients])[torch.from_numpy(np.argsort(data.users))]
-    own = {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
-    user = {"user.user": torch.cat([client.user.detach() for client in clients])} if method.model.has_user else {}
-    return {"server.item": common, "scores": scores, **own, **user}
+    gates = [{"gate": client.weight, "gate_bias": client.bias} for client in clients]
+    own = federation.own() | (stacked(gates) if method.gate else {})
+    user = {"user.user": federation.users()} if method.model.has_user else {}
+    return {"server.item": common, "scores": federation.scores(received=False), **own, **user}
 
 
 class FedRKGTests(MethodTests):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,14 +12,13 @@ from torch.nn import functional as F
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.mixture.aggregation import cosines
 from fedrec.methods.mixture.gpfedrec import GPFedRec
 from fedrec.methods.reference.local import Local
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
-from fedrec.training.samples import Samples
 from methods import naive
+from methods.naive_base import bce, descend, draws, mean, taking_part
 
 SMALL = {"dim": 4, "init_std": 0.5, "batch": 16}
 NCF = {**SMALL, "dim": 8, "lr": 0.3, "lr_user": 0.5, "lr_item": 2.0, "regularisation": 5.0}
@@ -29,17 +27,11 @@ ALIVE = 4  # a seed under which the last hidden layer, two units wide here, is n
 
 
 def train(method: GPFedRec, client: naive.Client, guide: Tensor, data: ClientData, number: int, round: int) -> None:
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    steps = naive.optimiser(method, client)
+    drawn, steps = draws(method, data, number, round), naive.optimiser(method, client)
     for epoch in range(method.epochs):
-        for batch in samples.epoch(epoch):
-            real = batch.valid[0]
-            logits = client(batch.user[0][real], samples.item[batch.pos[0][real]])
-            loss = F.binary_cross_entropy_with_logits(logits, batch.label[0][real])
-            loss = loss + method.regularisation * F.mse_loss(client.item, guide)
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
+        for batch in drawn.epoch(epoch):
+            loss = bce(client(batch.user, batch.item), batch.label)
+            descend(loss + method.regularisation * F.mse_loss(client.item, guide), client, steps)
 
 
 def neighbours(method: GPFedRec, tables: list[Tensor]) -> list[list[int]]:
@@ -47,13 +39,13 @@ def neighbours(method: GPFedRec, tables: list[Tensor]) -> list[list[int]]:
     alike = [[float(F.cosine_similarity(a.flatten(), b.flatten(), dim=0)) for b in tables] for a in tables]
     if method.graph == "released":
         alike = [[0.0 if u == v else 1 - c for v, c in enumerate(row)] for u, row in enumerate(alike)]
-    mean = sum(map(sum, alike)) / len(tables) ** 2
+    average = sum(map(sum, alike)) / len(tables) ** 2
     found = []
     for u, row in enumerate(alike):
         if method.neighbours:
             near = sorted(range(len(row)), key=lambda v: -row[v])[: method.neighbours]
         else:
-            near = [v for v, value in enumerate(row) if value > method.threshold * mean]
+            near = [v for v, value in enumerate(row) if value > method.threshold * average]
         found.append(sorted({*near, u} if method.graph == "paper" or not near else near))
     return found
 
@@ -64,17 +56,17 @@ def reference(method: GPFedRec, data: ClientData, rounds: int) -> dict[str, Tens
     common = federation.server["item"]
     guides = [common] * world.clients
     for round in range(rounds):
-        chosen = participants(world, round, world.participation)
+        chosen = taking_part(data, round)
         for number in chosen:
             federation.clients[number].item.data = common.clone()
-            train(method, federation.clients[number], guides[number], data, int(number), round)
+            train(method, federation.clients[number], guides[number], data, number, round)
         tables = [federation.clients[number].item.detach() for number in chosen]
         near = neighbours(method, tables)
         for _ in range(method.layers):
-            tables = [torch.stack([tables[v] for v in near[u]]).mean(0) for u in range(len(tables))]
+            tables = [mean([tables[v] for v in near[u]]) for u in range(len(tables))]
         for number, table in zip(chosen, tables, strict=True):
             guides[number] = table
-        common = torch.stack(tables).mean(0)
+        common = mean(tables)
     server = {"server.item": common, "server.guide": torch.stack(guides)}
     return {"user.user": federation.users(), "scores": federation.scores(received=False), **federation.own(), **server}
 

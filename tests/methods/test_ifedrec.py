@@ -17,15 +17,14 @@ from fedrec.federation.accumulator import weighted_sum
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, Rows, State, participants
-from fedrec.federation.noise import Laplace, Place
+from fedrec.federation.noise import Laplace, UploadContext
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip
 from fedrec.methods import IFedRec
 from fedrec.methods.cold.content import meta_gradients
 from fedrec.testing import MethodTests, Watched, assert_close, run, tiny_world
-from fedrec.training.samples import Samples
-from methods import naive
 from methods.cold import COLD, attributes, saturates, with_attributes
+from methods.naive_base import Draws, bce, by_index, descend, linear, mean, taking_part
 
 D = torch.float64
 
@@ -48,8 +47,7 @@ class Client(nn.Module):
 
 
 def train(method: IFedRec, client: Client, target: Tensor, data: ClientData, number: int, round: int) -> None:
-    world, samples = data.world, Samples(data.chunk(np.array([number])), round, "bce", method.batch)
-    rates = method.rates(world)
+    drawn, rates = Draws(data, number, round, method.batch), method.rates(data.world)
     head = [value for name, value in client.own.items() if name != "user"]
     groups = [{"params": head, "lr": rates["dense"]}]
     if client.ncf:
@@ -58,30 +56,21 @@ def train(method: IFedRec, client: Client, target: Tensor, data: ClientData, num
     table = torch.optim.SGD([client.item], lr=rates["item"])
     alternate = method.alternate if method.alternate is not None else not client.ncf
     for epoch in range(method.epochs):
-        for step, batch in enumerate(samples.epoch(epoch)):
-            real = batch.valid[0]
-            count = int(real.sum())
+        for step, batch in enumerate(drawn.epoch(epoch)):
+            count = len(batch.item)
             if step and count < method.batch and method.last_batch == "drop":
                 continue
             size = method.batch if step and method.last_batch == "scale" else count
-            items, label = samples.item[batch.pos[0][real]], batch.label[0][real]
-
             for optimisers in ([private], [table]) if alternate else ([private, table],):
-                private.zero_grad()
-                table.zero_grad()
-                logits = client.rated(client.item[items])
-                bce = naive.bce(method.saturate, logits, label, "sum") / size
-                (bce + method.align * F.mse_loss(client.item, target)).backward()
-                for optimiser in optimisers:
-                    optimiser.step()
+                loss = bce(client.rated(client.item[batch.item]), batch.label, "sum", method.saturate) / size
+                descend(loss + method.align * F.mse_loss(client.item, target), client, *optimisers)
 
 
 def reference(method: IFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
     world, x = data.world, attributes(data.world)
     start = method.init_server(world)
     state = method.init_clients(world, data.chunk(np.arange(world.clients)))
-    layer = nn.Linear(x.shape[1], method.dim, dtype=D)
-    layer.load_state_dict({"weight": start["weight"], "bias": start["bias"]})
+    layer = linear(start["weight"], start["bias"])
     adam = torch.optim.Adam(layer.parameters(), lr=method.lr_server)
     table, warm = start["item"], x[: world.items]
     private = [{name: value[k] for name, value in (state.per_client | state.per_user).items() if value.numel()}
@@ -89,23 +78,21 @@ def reference(method: IFedRec, data: ClientData, rounds: int) -> dict[str, Tenso
     target = torch.tanh(layer(warm)).detach()
     for round in range(rounds):
         tables = []
-        for number in participants(world, round, world.participation):
+        for number in taking_part(data, round):
             client = Client(method, private[number], table)
-            train(method, client, target, data, int(number), round)
+            train(method, client, target, data, number, round)
             private[number] = {name: value.detach() for name, value in client.own.items()}
             tables.append(client.item.detach())
-        table = torch.stack(tables).mean(0)
+        table = mean(tables)
         for _ in range(method.server_epochs):
-            adam.zero_grad()
-            F.mse_loss(torch.tanh(layer(warm)), table).backward()
-            adam.step()
+            descend(F.mse_loss(torch.tanh(layer(warm)), table), layer, adam)
         target = torch.tanh(layer(warm)).detach()
     with torch.no_grad():
         scores = torch.stack([Client(method, mine, table).rated(target) for mine in private])
     held = {("user." if name == "user" else "client.") + name: torch.stack([mine[name] for mine in private])
             for name in private[0]}  # fmt: skip
     meta = {f"server.{name}": value.detach() for name, value in layer.named_parameters()}
-    return {"server.item": table, "scores": scores[torch.from_numpy(np.argsort(data.users))], **held, **meta}
+    return {"server.item": table, "scores": by_index(data, scores), **held, **meta}
 
 
 class IFedRecTests(MethodTests):
@@ -351,7 +338,7 @@ def test_stages_see_whole_tables():
     assert torch.allclose(weighted_sum(rows, None), rows.dense().sum(0))
     weight = torch.arange(12, dtype=D)
     assert torch.allclose(weighted_sum(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))
-    place = Place(data.world, chunk.clients, 0, down.shared)
+    place = UploadContext(data.world, chunk.clients, 0, down.shared)
     sparse, whole = (Clip(3.0).apply({"item": value}, place)["item"] for value in (rows, rows.dense()))
     assert torch.allclose(sparse.dense(), whole)
     noisy, plain = (run(method, data, 1, stages=stages) for stages in ([Laplace(0.1)], []))

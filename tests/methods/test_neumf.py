@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fedrec.federation.clients import ClientData
 from fedrec.methods import CentralNeuMF
 from fedrec.testing import MethodTests, tiny_world
-from fedrec.training.samples import Samples
+from methods.naive_base import Draws, bce, by_index, descend, linear
 
 
 class Plain(nn.Module):
@@ -26,14 +24,8 @@ class Plain(nn.Module):
         self.p_gmf, self.q_gmf, self.p_mlp, self.q_mlp = (nn.Parameter(part.clone()) for part in parts)
         self.tower = nn.Sequential()
         for layer in range(method.layers):
-            self.tower += nn.Sequential(self.linear(dense[f"weight{layer}"], dense[f"bias{layer}"]), nn.ReLU())
-        self.output = self.linear(dense["output"], dense["output_bias"])
-
-    @staticmethod
-    def linear(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
-        made = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
-        made.load_state_dict({"weight": weight, "bias": bias})
-        return made
+            self.tower += nn.Sequential(linear(dense[f"weight{layer}"], dense[f"bias{layer}"]), nn.ReLU())
+        self.output = linear(dense["output"], dense["output_bias"])
 
     def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         tower = self.tower(torch.cat([self.p_mlp[user], self.q_mlp[item]], 1))
@@ -48,17 +40,12 @@ class TestNeuMF(MethodTests):
         model = Plain(self.method, data)
         for round in range(rounds):
             steps = torch.optim.Adam(model.parameters(), lr=self.method.lr)
-            samples = Samples(data.chunk(np.array([0])), round, "bce", self.method.batch)
-            for batch in samples.epoch(0):
-                real = batch.valid[0]
-                logits = model(batch.user[0][real], samples.item[batch.pos[0][real]])
-                steps.zero_grad()
-                F.binary_cross_entropy_with_logits(logits, batch.label[0][real]).backward()
-                steps.step()
+            for batch in Draws(data, 0, round, self.method.batch).epoch():
+                descend(bce(model(batch.user, batch.item), batch.label), model, steps)
         pairs = torch.cartesian_prod(torch.arange(len(data.users)), torch.arange(data.world.items))
         with torch.no_grad():
             scores = model(pairs[:, 0], pairs[:, 1]).reshape(len(data.users), -1)
-        return {"scores": scores[torch.from_numpy(np.argsort(data.users))]}
+        return {"scores": by_index(data, scores)}
 
 
 def test_start_of_the_output_layer():

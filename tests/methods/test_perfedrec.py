@@ -37,11 +37,9 @@ def clustered(method: PerFedRec, data: ClientData, rounds: int) -> dict[str, Ten
     for round in range(rounds):
         plan = method.plan(world, {}, round)
         for number in plan.train:
-            start = dict(of_cluster[number])
-            user = clients[number].user.detach()
-            clients[number] = naive.Client(method, user, start.pop("item"), start)
+            clients[number] = federation.holding(clients[number].user.detach(), of_cluster[number])
             naive.train(method, clients[number], data, int(number), round)
-        models = {k: {"item": clients[k].item.detach().clone(), **clients[k].dense()} for k in plan.uploads()}
+        models = {k: clients[k].held() for k in plan.uploads()}
         points = [profile(data, k, models[k]["item"]) for k in models]
         if method.cluster_on == "table":
             points = [model["item"].flatten() for model in models.values()]
@@ -53,8 +51,7 @@ def clustered(method: PerFedRec, data: ClientData, rounds: int) -> dict[str, Ten
     three = [federation.scores(received=False), federation.scores(received=True)]
     found |= {"user.user": federation.users(), **federation.own()}
     for k, client in enumerate(clients):
-        held = dict(of_cluster[k])
-        clients[k] = naive.Client(method, client.user.detach(), held.pop("item"), held)
+        clients[k] = federation.holding(client.user.detach(), of_cluster[k])
     three.append(federation.scores(received=False))
     theirs = {name.replace("client.", "client.cluster."): value for name, value in federation.own().items()}
     return found | theirs | {"scores": sum(three) / 3}

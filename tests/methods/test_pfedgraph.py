@@ -9,11 +9,11 @@ from torch.nn import functional as F
 
 from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedGraph
 from fedrec.testing import MethodTests, assert_close, outcome, run, tiny_world
 from methods import naive
+from methods.naive_base import taking_part
 
 MF = {**naive.SGD, "dim": 4, "init_std": 0.3, "batch": 16, "lr": 1.0}
 NCF = {**MF, "backbone": "ncf", "lr": 0.5, "lr_dense": 0.2}
@@ -36,12 +36,10 @@ def collaborate(method: PFedGraph, data: ClientData, rounds: int) -> naive.Feder
     federation = naive.Federation(method, data)
     initial = {name: value.clone() for name, value in federation.server.items()}
     for round in range(rounds):
-        chosen = participants(data.world, round, data.world.participation)
+        chosen = taking_part(data, round)
         for number in chosen:
-            naive.train(method, federation.clients[number], data, int(number), round)
-        models = [
-            {"item": federation.clients[k].item.detach().clone(), **federation.clients[k].dense()} for k in chosen
-        ]
+            naive.train(method, federation.clients[number], data, number, round)
+        models = [federation.clients[k].held() for k in chosen]
         changes = [flat(model) - flat(initial) for model in models]
         sizes = torch.tensor([float(data.positives[k]) for k in chosen]).double()
         for number, mine in zip(chosen, changes, strict=True):
@@ -50,7 +48,7 @@ def collaborate(method: PFedGraph, data: ClientData, rounds: int) -> naive.Feder
             weights = on_simplex(sizes / sizes.sum() + alike / (2 * method.size_weight))
             mixed = {n: sum(w * m[n] for w, m in zip(weights, models, strict=True)) for n in initial}
             user = federation.clients[number].user.detach()
-            federation.clients[number] = naive.Client(method, user, mixed.pop("item"), mixed)
+            federation.clients[number] = federation.holding(user, mixed)
     return federation
 
 

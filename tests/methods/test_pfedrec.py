@@ -11,25 +11,16 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk, ClientData, Forbidden
-from fedrec.federation.contract import Down, State, participants
+from fedrec.federation.contract import Down, State
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import PFedRec
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.local_training import LocalTrainer
-from fedrec.training.samples import Samples
 from methods import naive
+from methods.naive_base import bce, descend, draws, mean, taking_part
 
 SMALL = {"dim": 4, "init_std": 0.3, "batch": 16}
 LINEAR = {**SMALL, "lr": 0.3, "item_rate_scale": 0.1}
-
-
-class Client(naive.Client):
-    """A backbone `linear` has users of width zero and one layer."""
-
-    def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        if self.user.shape[1]:
-            return super().forward(user, item)
-        return self.layers[0](self.item[item]).squeeze(-1)
 
 
 def steps(method: PFedRec, parameters: list[Tensor], rate: float) -> torch.optim.Optimizer:
@@ -37,42 +28,35 @@ def steps(method: PFedRec, parameters: list[Tensor], rate: float) -> torch.optim
     return kind(parameters, lr=rate)
 
 
-def train(method: PFedRec, client: Client, data: ClientData, number: int, round: int) -> None:
+def train(method: PFedRec, client: naive.Client, data: ClientData, number: int, round: int) -> None:
     """For every batch: forward, step on the head; forward again, step on the table."""
-    samples = Samples(data.chunk(np.array([number])), round, method.loss, method.batch)
-    rates = method.trainer.rates
+    drawn, rates = draws(method, data, number, round), method.trainer.rates
     head = steps(method, [client.user, *client.layers.parameters()], rates["user"])
     table = steps(method, [client.item], rates["item"])
     for epoch in range(method.epochs):
-        for batch in samples.epoch(epoch):
-            real = batch.valid[0]
-            user, item, label = batch.user[0][real], samples.item[batch.pos[0][real]], batch.label[0][real]
+        for batch in drawn.epoch(epoch):
             for one in (head, table):
-                client.zero_grad()
-                naive.bce(method.trainer.saturation, client(user, item), label).backward()
-                one.step()
+                logits = client(batch.user, batch.item)
+                descend(bce(logits, batch.label, saturate=method.trainer.saturation), client, one)
 
 
 def reference(method: PFedRec, data: ClientData, rounds: int) -> dict[str, Tensor]:
-    world, method = data.world, method.for_world(data.world)
-    table, dense = method.trainer.init_items(world), method.trainer.init_dense(world)
-    users = [data.users[a:b] for a, b in zip(data.client_ptr, data.client_ptr[1:], strict=False)]
-    clients = [Client(method, method.trainer.init_users(world, mine), table, dense) for mine in users]
+    method = method.for_world(data.world)
+    federation = naive.Federation(method, data)
+    clients, table = federation.clients, federation.server["item"]
     for round in range(rounds):
-        chosen = participants(world, round, world.participation)
+        chosen = taking_part(data, round)
         for number in chosen:
             clients[number].item.data = table.clone()
-            train(method, clients[number], data, int(number), round)
-        table = torch.stack([clients[number].item.detach() for number in chosen]).mean(0)
-    held = [client.dense() | {"item": client.item.detach().clone()} for client in clients]
+            train(method, clients[number], data, number, round)
+        table = mean([clients[number].item.detach() for number in chosen])
+    own = federation.own()
     if method.score_with == "received":
-        for client, mine in zip(clients, held, strict=True):
+        del own["client.item"]
+        for client in clients:
             client.item.data = table
-            del mine["item"]
-    scores = torch.cat([client.everything() for client in clients])[torch.from_numpy(np.argsort(data.users))]
-    own = {f"client.{name}": torch.stack([mine[name] for mine in held]) for name in held[0]}
-    user = {"user.user": torch.cat([client.user.detach() for client in clients])} if method.model.has_user else {}
-    return {"server.item": table, "scores": scores, **own, **user}
+    user = {"user.user": federation.users()} if method.model.has_user else {}
+    return {"server.item": table, "scores": federation.scores(received=False), **own, **user}
 
 
 class PFedRecTests(MethodTests):

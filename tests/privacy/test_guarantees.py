@@ -14,7 +14,7 @@ import torch
 
 import fedrec
 from conftest import Cli
-from fedrec.console import Plain
+from fedrec.commands.progress import Plain
 from fedrec.errors import FedrecError
 from fedrec.experiment import observers
 from fedrec.experiment.config import RunConfig

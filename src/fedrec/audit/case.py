@@ -35,7 +35,7 @@ Scorer = Callable[[Ints], Tensor]
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores that somebody's model gave: one row each."""
+    """Scores of somebody's model, one row per pair."""
 
     user: Ints
     item: Ints
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def new_items(self) -> bool:
-        """Whether what is tested was never in training's reach: the split is by items."""
+        """Whether test items were out of training's reach because the split is by items."""
         return self.prepared is not None and self.prepared.warm is not None
 
     @property
@@ -131,7 +131,7 @@ class Case:
 
     @property
     def chance(self) -> float:
-        """recall@k of a ranking without knowledge."""
+        """recall@k of a random ranking."""
         return chance_of(self.candidates, self.k)
 
 

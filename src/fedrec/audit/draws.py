@@ -1,7 +1,7 @@
 """How often each user drew each item as a training negative: counted from the sampler itself, or read from a file.
 
-A counter of draws knows nothing about taste. Where it can find the held-out items, so can any model that keeps a
-table of its own.
+A count of draws holds no information about taste. Where it finds the held-out items, so can any model with a table of
+its own.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SampledDraws:
 
 
 def add_torch(chunk: Chunk, round: int, counts: Counts) -> None:
-    """Count the negatives of one round, drawn by `federation.samples`."""
+    """Count the negatives of one round, drawn by `training.samples`."""
     drawn = negatives(chunk, round).cpu().numpy()
     owner = np.repeat(np.arange(len(chunk.places)), np.diff(chunk.user_ptr))
     np.add.at(counts, (owner[:, None], drawn), 1)
@@ -110,7 +110,7 @@ class FileDraws:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What draws give away."""
+    """What the draws give away."""
 
     observed: int
     """Draws that hit a held-out item of their own user."""

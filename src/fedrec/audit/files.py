@@ -98,7 +98,7 @@ def _split(
 
 
 def _targets(pairs: dict[str, tuple[Ints, Ints]], n_items: int) -> tuple[Targets, Targets, NDArray[Any]]:
-    """Test items ranked among the given negatives, and among all items, with faults of the input put aside."""
+    """Test items ranked among the given negatives, and among all items, with faulty rows of the input set aside."""
     test = pairs["test"]
     held = pair_keys([test], n_items)
     known = pair_keys([pairs[name] for name in ("train", "valid") if name in pairs], n_items)
@@ -116,14 +116,14 @@ def _rectangle(keys: Ints, users: Ints, n_items: int) -> tuple[Ints, Ints]:
     keys = keys[np.isin(keys // n_items, users)]
     row = np.searchsorted(users, keys // n_items)
     counts = np.bincount(row, minlength=len(users))
-    place = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    column = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
     rows = np.full((len(users), int(counts.max(initial=0))), n_items, np.int64)
-    rows[row, place] = keys % n_items
+    rows[row, column] = keys % n_items
     return rows, counts
 
 
 def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
-    """user, item, score. A score that is missing, NaN or infinite is for the audit to report; words are refused."""
+    """user, item, score. A score that is missing, NaN or infinite is reported by the audit; text is refused."""
     import polars as pl
 
     if not path.is_file():
@@ -149,6 +149,6 @@ def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
         row = int(bad.arg_max() or 0)
         raise FedrecError(
             f"{path}, line {row + 1 + int(shape.header)}, column {shape.names[roles['rating']]}: '{words[row]:.40}' is "
-            "not a number; mend or drop it"
+            "not a number; correct or drop it"
         )
     return _Rows(user[0], item[0], user[1], item[1]), np.asarray(score.fill_null(float("nan")).to_numpy(), np.float64)

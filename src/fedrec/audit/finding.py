@@ -33,5 +33,5 @@ def _number(value: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """A share in words that never rounds something to nothing."""
+    """A share as text; a small one is never rounded to 0."""
     return "None" if share == 0 else "Under 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"

@@ -1,6 +1,6 @@
-"""The leak audit: is a figure that an experiment prints recommendation accuracy, or what its set-up gives away?
+"""The leak audit: does an experiment's figure show recommendation accuracy, or what its set-up gives away?
 
-Each check is a function from a case to a finding. A check names what it needs; where that is not there, it is not
+Each check is a function from a case to a finding. A check names what it needs; where that is missing, it is not
 applicable and says why.
 """
 

@@ -59,7 +59,7 @@ def _curve(report: Report) -> str:
         return ""
     rounds, values = zip(*case.exposure.curve, strict=True)
     drawn = [charts.Line("counter", rounds, values), charts.Line("chance", [rounds[0]], [case.chance], style="ref")]
-    title = f"{case.metric} of a counter of training negatives, which knows no taste"
+    title = f"{case.metric} of a counter of training negatives, which has no information about taste"
     return charts.line_chart(
         drawn, title=title, x_label="rounds", y_label=case.metric, x_log=len(rounds) > 1, y_zero=True, y_top=1.0
     )

@@ -1,4 +1,4 @@
-"""Checks of the evaluation: candidates, ties, selection, scores that are no numbers."""
+"""Checks of the evaluation: candidates, ties, selection, scores that are not finite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedrec.federation.clients import ClientData, Histories
 from fedrec.federation.contract import World
 
 MOST_SPREAD = 0.01
-"""How much of a metric may hang on the tie rule; published differences between methods are often about a point."""
+"""How much of a metric may depend on the tie rule; published differences between methods are often about a point."""
 
 
 def selection(case: Case) -> Finding:
@@ -39,8 +39,8 @@ def nan_scores(case: Case) -> Finding:
     try:
         case.recall(lambda users: broken.expand(len(users), case.n_items))
     except FedrecError:
-        return Finding("NaN scores", "pass", "Scores that are no numbers stop the evaluation.")
-    return Finding("NaN scores", "fail", "Scores that are no numbers were ranked: a diverged model looks merely bad.")
+        return Finding("NaN scores", "pass", "Scores that are not finite stop the evaluation.")
+    return Finding("NaN scores", "fail", "Scores that are not finite were ranked: a diverged model looks merely bad.")
 
 
 def finite_scores(case: Case) -> Finding:
@@ -56,7 +56,7 @@ def tied_scores(case: Case) -> Finding:
     assert case.scores is not None
     name = "tied scores"
     if not case.scores.finite:
-        return Finding(name, "n/a", "The scores hold values that are no numbers; mend them first.")
+        return Finding(name, "n/a", "The scores hold values that are not finite; correct them first.")
     found = spread(case, case.scores)
     if found is None:
         return Finding(name, "n/a", "No test item has a score.")
@@ -97,7 +97,7 @@ def own_item_candidates(case: Case) -> Finding:
 
 
 def masks(case: Case) -> Finding:
-    """Under full ranking, what a user is known to have must not compete."""
+    """Under full ranking, items that a user is known to have must not be candidates."""
     targets = case.targets
     if targets.candidates is not None:
         return Finding("masks", "n/a", "Candidates are sampled, so there is nothing to mask.")
@@ -113,13 +113,13 @@ def masks(case: Case) -> Finding:
 
 
 def validation_masks(case: Case) -> Finding:
-    """A test item that is no candidate at validation tells the choice of the round which items will be tested."""
+    """A test item that is not a candidate at validation tells the selection of the round which items are tested."""
     name, targets = "test items at validation", case.validation
     assert targets is not None
     test = case.keys("test")
     test = np.setdiff1d(test[np.isin(test // case.n_items, targets.users)], case.keys("train", "valid"))
     if case.new_items or not test.size:
-        return Finding(name, "n/a", "What is tested could not be a candidate at validation in any case.")
+        return Finding(name, "n/a", "Test items could not be candidates at validation in any case.")
     rows = np.repeat(targets.users, np.diff(targets.mask_indptr))
     hidden = np.isin(test, pair_keys([(rows, targets.mask_items)], case.n_items))
     count = int(hidden.sum())
@@ -129,7 +129,7 @@ def validation_masks(case: Case) -> Finding:
 
 
 def histories(case: Case) -> Finding:
-    """Validation is answered from what was trained on; test from nothing that is tested."""
+    """Validation scores use training items alone; test scores use no test item."""
     assert case.prepared is not None
     name, prepared = "histories that scores are computed from", case.prepared
     data = prepared.clients(World(items=prepared.n_trained, clients=prepared.partition.n_clients))
@@ -143,7 +143,7 @@ def histories(case: Case) -> Finding:
         f"more, {tested:,} of which are tested"
     )
     fine = early == tested == 0
-    end = "." if fine else ": what is to be found is in the question."
+    end = "." if fine else ": the answer is part of the input."
     figure = {"held-out at validation": early, "more at test": more, "tested at test": tested}
     return Finding(name, "pass" if fine else "fail", words + end, figure)
 

@@ -52,9 +52,9 @@ def _positions(keys: np.ndarray, values: np.ndarray, held: np.ndarray, n_items: 
     dense = np.unique(value, return_inverse=True)[1]  # ranks of values: whole numbers, so that pairs can be compared
     size = int(dense.max()) + 1
     sorted_pairs = user * size + dense
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    own = sorted_pairs[place[np.searchsorted(keys, held)]]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    own = sorted_pairs[rank[np.searchsorted(keys, held)]]
     left, right = (np.searchsorted(sorted_pairs, own, side) for side in ("left", "right"))
     end = np.searchsorted(user, held // n_items, "right")
     return (end - right).astype(np.int64), (right - left).astype(np.int64)

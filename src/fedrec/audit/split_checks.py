@@ -10,8 +10,11 @@ from fedrec.audit.case import Case
 from fedrec.audit.finding import Finding, share_text
 
 MOST_UNSEEN = 0.05
-"""Share of the test that may be out of reach before it is worth a warning. What nobody trained on can be hit by chance
-only, so recall is capped at 1 minus the share; a cap of 0.95 costs as much as methods usually differ by."""
+"""Share of test interactions with users or items that nobody trained on, above which a warning is given.
+
+They can be hit by chance only, so recall is capped at 1 minus the share; a cap of 0.95 costs as much as methods usually
+differ by.
+"""
 
 
 def overlap(case: Case) -> Finding:
@@ -35,7 +38,7 @@ def unseen_items(case: Case) -> Finding:
     share = 1.0 - float(np.isin(test.item, trained).mean())
     meant = case.protocol is not None and case.protocol.split == "cold-items"
     words = f"{share_text(share)} of the test interactions concern an item that nobody trained on"
-    end = " (meant so: the split is by items)." if meant else ", which can be found by chance only."
+    end = " (intended: the split is by items)." if meant else ", which can be found by chance only."
     return Finding(
         "items never trained", "warn" if share > MOST_UNSEEN and not meant else "pass", words + end, {"share": share}
     )
@@ -72,7 +75,7 @@ def own_future(case: Case) -> Finding:
 
 
 def others_future(case: Case) -> Finding:
-    """Leave-one-out cuts everybody at another moment; only one cut for all keeps the future out of training."""
+    """Leave-one-out cuts every user at a different moment; only a common cut keeps the future out of training."""
     train, test = case.split.train, case.split.test
     assert train.timestamp is not None
     assert test.timestamp is not None

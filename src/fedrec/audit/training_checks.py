@@ -28,7 +28,7 @@ def held_out_negatives(case: Case) -> Finding:
     name, found = "held-out items as training negatives", case.exposure
     figure = {"drawn": found.observed, "expected": found.expected}
     if case.new_items:
-        return Finding(name, "n/a", "What is held out are new items, which training draws for nobody.", figure)
+        return Finding(name, "n/a", "The held-out items are new, and training draws them for nobody.", figure)
     if found.expected < FEWEST:
         return Finding(name, "n/a", "Too few training negatives to tell; give those of more rounds.", figure)
     ratio = found.observed / found.expected
@@ -45,13 +45,13 @@ def held_out_negatives(case: Case) -> Finding:
 
 
 def counter(case: Case) -> Finding:
-    """Ranks items by how seldom the user drew them; it knows no taste, so anything beyond chance is the protocol's."""
+    """Ranks items by how seldom the user drew them, without any taste: what exceeds chance comes from the protocol."""
     name, chance, users = "taste-blind counter", case.chance, len(case.targets)
     if chance > 0.5:
         return Finding(name, "n/a", f"With so few candidates chance alone gives {case.metric} {chance:.2f}.")
     curve = case.exposure.curve
     rounds, value = curve[-1]
-    blind = max(chance, case.recall(case.constant))  # what the tie rule gives away is a finding of its own
+    blind = max(chance, case.recall(case.constant))  # what the tie rule gives away is a separate finding
     limit = blind + ERRORS * noise(blind, users)
     after = f" after {rounds:,} rounds" if rounds else ""
     words = f"Scoring items by minus the times they were drawn as a training negative gives {case.metric} {value:.3f}"
@@ -66,7 +66,7 @@ def local(case: Case) -> Finding:
     """Clients of one user each that exchange nothing: far above popularity, they have been told something."""
     assert case.prepared is not None
     if case.new_items:
-        return Finding(LOCAL, "n/a", "What is tested are new items, of which local training learns nothing.")
+        return Finding(LOCAL, "n/a", "The test items are new, so local training learns nothing about them.")
     method = build_method("local", rounds=QUICK_ROUNDS if case.quick else None)
     prepared = dataclasses.replace(case.prepared, partition=one_user_per_client(case.prepared.source.n_users))
     world = World(items=case.n_items, clients=prepared.partition.n_clients)
@@ -84,6 +84,6 @@ def local(case: Case) -> Finding:
         f"Local training without exchange reaches {case.metric} {alone:.3f} over all items after {method.rounds} "
         f"rounds, popularity {popular:.3f}"
     )
-    end = ": more than twice, which one user's data cannot explain." if suspect else "."
+    end = ": more than twice as much, which one user's data cannot explain." if suspect else "."
     figure = {"local": alone, "popularity": popular, "chance": floor}
     return Finding(LOCAL, "fail" if suspect else "pass", words + end, figure)

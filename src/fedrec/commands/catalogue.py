@@ -1,4 +1,4 @@
-"""`fedrec methods` and `fedrec protocols`: what there is, and one of it in full."""
+"""`fedrec methods` and `fedrec protocols`: the list, or one of them in full."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedrec.federation.contract import Method
+    from fedrec.methods.index import Listing
 
 
 def methods_command(
@@ -17,16 +18,21 @@ def methods_command(
 ) -> None:
     """List the methods, or show one with its parameters."""
     from fedrec import console
-    from fedrec.methods import method_class, methods
-    from fedrec.methods.kinds import kinds_of
+    from fedrec.methods import listings, method_class
 
     if name is None:
         for title, central in (("federated", False), ("references, all data in one place", True)):
-            rows = [[m.info.name, _what(m)] for m in methods().values() if m.info.centralised == central]
+            rows = [[method.name, _what(method)] for method in listings() if method.centralised == central]
             console.table(["method", title], rows)
             console.out.print()
         return
-    cls, _ = method_class(name)
+    _show(method_class(name)[0])
+
+
+def _show(cls: type[Method]) -> None:
+    from fedrec import console
+    from fedrec.methods.kinds import kinds_of
+
     console.out.print(
         f"{cls.info.name}: {cls.info.summary}" + (f" ({cls.info.paper})" if cls.info.paper else ""), style="bold"
     )
@@ -56,18 +62,14 @@ def _show_parameters(cls: type[Method], title: str) -> None:
         console.out.print(f"presets: {', '.join(cls.info.presets)}")
 
 
-def _what(method: type[Method]) -> str:
+def _what(method: Listing) -> str:
     """A method in a line or two: what it does, its backbones and other names, who sees the attributes of items."""
-    from fedrec.methods.kinds import backbones_of, kinds_of
-
-    seen = method().disclosure.attributes
-    aliases = dict.fromkeys(alias for kind in kinds_of(method) for alias in kind.info.aliases)
     parts = {
-        "backbones": ", ".join(backbones_of(method)),
-        "also called": ", ".join(aliases),
-        "attributes at": "" if seen == "none" else seen,
+        "backbones": ", ".join(method.backbones),
+        "also called": ", ".join(method.aliases),
+        "attributes at": "" if method.attributes == "none" else method.attributes,
     }
-    return "; ".join([method.info.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
+    return "; ".join([method.summary, *(f"{name}: {text}" for name, text in parts.items() if text)])
 
 
 def protocols_command(
@@ -88,5 +90,5 @@ def protocols_command(
     console.out.print(chosen.label, style="bold")
     console.out.print(one_line(chosen) + "\n")
     console.table(["field", "value"], record(chosen))
-    for leak in chosen.leaks or ("leaks nothing that is known of",):
+    for leak in chosen.leaks or ("no known leak",):
         console.out.print(f"not honest: {leak}" if chosen.leaks else leak)

@@ -15,7 +15,7 @@ data_app = typer.Typer(help="Datasets: list, show, get, import, split.", no_args
 
 @data_app.command("list")
 def data_list() -> None:
-    """The named datasets and whether they are here."""
+    """The named datasets and whether their files are here."""
     from fedrec import console
     from fedrec.data import datasets, stored_splits
     from fedrec.data.imported import imported_names, imported_path
@@ -94,7 +94,7 @@ def data_import(
 def data_split(
     spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
     out: Annotated[Path, typer.Option(help="Folder for train.csv, valid.csv, test.csv.")],
-    protocol: Annotated[str, typer.Option(help="Whose filter and split rule to apply.")] = "honest",
+    protocol: Annotated[str, typer.Option(help="The protocol whose filter and split rule are applied.")] = "honest",
 ) -> None:
     """Write the training, validation and test parts as CSV files in original ids."""
     from fedrec import console, evaluation

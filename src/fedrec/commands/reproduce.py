@@ -55,8 +55,8 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
             _show_commands(runs)
         return True
     whole = [cell for table in tables(paper).values() for cell in cells(table, folder, wanted.device, wanted.memory)]
-    others = [] if wanted.quick else whole  # a quick run is another one
-    # all of them, not until one fails
+    others = [] if wanted.quick else whole  # quick runs are kept apart
+    # a list, so that one failure does not stop the others
     succeeded = [_run_table(table, runs, wanted, folder, others) for table, runs in planned]
     return all(succeeded)
 

@@ -1,4 +1,4 @@
-"""One config with one seed or several: where its runs are written, how they go on, and their mean."""
+"""One config with one seed or several: where its runs are written, how they are resumed, and their mean."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from statistics import mean, stdev
 import typer
 
 from fedrec import console
+from fedrec.commands import progress
+from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
@@ -59,9 +61,11 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
                 RunFolder(folder).require_free()
         listeners = [Listener() for _ in configs]
         if group.first:
-            listeners = [console.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
+            listeners = [progress.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
             if resume and config_to_resume(place, seeds) is None:
-                listeners[0] = console.Noted(listeners[0], f"nothing to resume in {place}; starting anew")
+                listeners[0] = progress.Noted(
+                    listeners[0], f"nothing to resume in {place}; starting from the first round"
+                )
         try:
             with sigterm_interrupts():
                 results, data = list[Result](), None
@@ -90,7 +94,7 @@ def _show(result: Result, folder: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
     else:
-        console.show_summary(result.summary)
+        show_summary(result.summary)
         console.out.print(f"run folder: {folder}")
 
 
@@ -99,7 +103,7 @@ def _note(text: str) -> None:
 
 
 def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
-    """runs/METHOD-DATA-PROTOCOL-seedN, or without the seed for several; with a number behind it if that is taken."""
+    """runs/METHOD-DATA-PROTOCOL-seedN, or without the seed for several; with a number appended if that is taken."""
     data = Path(config.train).stem if config.train else Path(config.data).name
     seed = f"seed{config.seed}" if seeds is None else ""
     parts = [config.method, config.backbone or "", data, config.protocol, seed]

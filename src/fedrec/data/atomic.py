@@ -34,7 +34,7 @@ def atomic_file(path: Path, private: bool = False) -> Iterator[Path]:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_ONLY))
         yield temporary
         if private:
-            with suppress(OSError):  # some mounts know no modes
+            with suppress(OSError):  # some file systems have no permissions
                 temporary.chmod(OWNER_ONLY)
         synced(temporary)
         os.replace(temporary, path)
@@ -45,7 +45,7 @@ def atomic_file(path: Path, private: bool = False) -> Iterator[Path]:
 
 
 def synced(path: Path, access: int = os.O_RDWR) -> None:
-    """Wait until the disk has it: a power cut could otherwise leave a name without its content."""
+    """Flush it to the disk: a power cut could otherwise leave the name without its content."""
     place = os.open(path, access)
     try:
         os.fsync(place)
@@ -54,12 +54,12 @@ def synced(path: Path, access: int = os.O_RDWR) -> None:
 
 
 def require_unlinked(path: Path, below: Path) -> None:
-    """Refuse a place below a folder that a link within that folder leads out of."""
-    for place in (path, *path.parents):
-        if place == below:
+    """Refuse a path inside a folder from which a link on the way leads out."""
+    for folder in (path, *path.parents):
+        if folder == below:
             return
-        if place.is_symlink():
-            raise FedrecError(f"{place} is a link; put the folder itself there, or choose another --out")
+        if folder.is_symlink():
+            raise FedrecError(f"{folder} is a link; put the folder itself there, or choose another --out")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, ItemInfo
 from fedrec.data.seeds import generator
+from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError, some
 
 RANK = 300
@@ -67,13 +68,13 @@ class Encoder:
         return _scaled(_weighted(counts[:, self.kept], self.idf) @ self.directions, self.mean, self.scale)
 
     def counts(self, items: Iterable[Iterable[str]]) -> sp.csr_matrix:
-        """The terms of new items as counts; those that no column is named after say nothing."""
+        """The terms of new items as counts; terms that the fit did not meet are ignored."""
         column = {word: j for j, word in enumerate(self.words)}
         rows = list(items)
         cells = [(i, column[term]) for i, terms in enumerate(rows) for term in terms if term in column]
         at = np.array(cells, dtype=np.int64).reshape(-1, 2)
         ones = np.ones(len(at))
-        return sp.csr_matrix((ones, (at[:, 0], at[:, 1])), shape=(len(rows), len(self.words)))
+        return csr(ones, at[:, 0], at[:, 1], (len(rows), len(self.words)))
 
     def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
         """Their vectors, and how many share no term with the items of the fit."""
@@ -117,7 +118,7 @@ class Scaler:
 
 
 def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array, Encoder | Scaler]:
-    """[items, c] for all items, of which the first `warm` were trained on, and what makes them of terms or numbers.
+    """[items, c] for all items, of which the first `warm` were trained on, and the encoder that made them.
 
     Real-valued features, where a data set has them, are only scaled.
     """
@@ -136,7 +137,7 @@ def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array,
 def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str, ...]]:
     """[items, terms] and the names of the terms: tags as they are, decades as `1990s`, words in lower case.
 
-    A tag and a word that read the same are one term: a new item says no more than the term.
+    A tag and a word with the same spelling are one term: of a new item only the terms are known.
     """
     parts: list[sp.csr_matrix] = []
     words: list[str] = []
@@ -151,19 +152,19 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
         column = {term: j for j, term in enumerate(known)}
         rows = np.repeat(np.arange(n), [len(mine) for mine in terms])
         columns = np.array([column[term] for mine in terms for term in mine], dtype=np.int64)
-        parts.append(sp.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=(n, len(known))))
+        parts.append(csr(np.ones(len(rows)), rows, columns, (n, len(known))))
         words += known
     return _merged(sp.hstack(parts, format="csr"), words) if parts else (None, ())
 
 
 def _merged(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
     """Columns of the same name added up."""
-    place = {word: column for column, word in enumerate(dict.fromkeys(words))}
-    if len(place) == len(words):
+    column = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    if len(column) == len(words):
         return counts, tuple(words)
-    to = np.array([place[word] for word in words])
-    joined = sp.csr_matrix((np.ones(len(words)), (np.arange(len(words)), to)), shape=(len(words), len(place)))
-    return sp.csr_matrix(counts @ joined), tuple(place)
+    to = np.array([column[word] for word in words])
+    joined = csr(np.ones(len(words)), np.arange(len(words)), to, (len(words), len(column)))
+    return sp.csr_matrix(counts @ joined), tuple(column)
 
 
 def title_terms(title: str, year: int = 0) -> list[str]:

@@ -24,20 +24,20 @@ from fedrec.errors import FedrecError
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and the total, or None where the server does not say."""
 
-_BLOCK = 1 << 16
+_PIECE = 1 << 16
 _TIMEOUT = 30.0
 _PIP_TIMEOUT = 180.0
 _NETWORK_ERRORS = (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException)
 
 
 class Source(Protocol):
-    """Somewhere files can be had from."""
+    """A source of files."""
 
     def get(self, names: tuple[str, ...], folder: Path, progress: Progress | None) -> None:
         """Put the named files into ``folder``; raise FedrecError where that is not possible."""
 
     def describe(self) -> str:
-        """What a person would download by hand."""
+        """What to download by hand."""
 
 
 def search_folders() -> list[Path]:
@@ -156,9 +156,9 @@ def download(url: str, path: Path, progress: Progress | None = None) -> None:
             length = answer.headers.get("Content-Length")
             total = int(length) if length else None
             received = 0
-            while block := answer.read(_BLOCK):
-                out.write(block)
-                received += len(block)
+            while piece := answer.read(_PIECE):
+                out.write(piece)
+                received += len(piece)
                 if progress:
                     progress(received, total)
         if total is not None and received != total:
@@ -191,15 +191,15 @@ def extract(archive: Path, names: tuple[str, ...], folder: Path) -> None:
                 if name not in members:
                     raise FedrecError(f"{archive.name} holds no {name}; the source has changed its layout")
                 with zipped.open(members[name]) as inside, (folder / name).open("wb") as out:
-                    out.writelines(allowance.blocks(inside))
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: it wants a password
+                    out.writelines(allowance.pieces(inside))
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: it is encrypted
         raise FedrecError(f"{archive.name} is not a zip archive that can be read: {error}; try again") from error
 
 
 def _read_url(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
-            content: bytes = answer.read(_BLOCK)
+            content: bytes = answer.read(_PIECE)
             return content
     except _NETWORK_ERRORS as error:
         raise FedrecError(f"the checksum {url} cannot be reached ({getattr(error, 'reason', error)})") from error

@@ -29,7 +29,7 @@ def import_table(
         raise FedrecError(f"'{name}' cannot be a name: use letters, digits, - and _")
     path = imported_path(name)
     if path.exists():
-        raise FedrecError(f"the name '{name}' is taken; use another, or remove {path} to import it anew")
+        raise FedrecError(f"the name '{name}' is taken; use another, or remove {path} to import it again")
     if name in taken:
         raise FedrecError(f"the name '{name}' is that of a built-in dataset; use another")
     data, guess = read_table(file, columns or None)

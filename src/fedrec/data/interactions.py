@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.filtered import Filtered
+from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,7 +106,7 @@ class Interactions:
         _check_range("item", self.item, self.n_items)
         if self.rating is not None and not np.isfinite(self.rating).all():
             raise FedrecError(
-                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not a finite number; mend or drop it"
+                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not a finite number; correct or drop it"
             )
         if self.time not in TIMES:
             raise FedrecError(f"time must be one of {', '.join(TIMES)}, not '{self.time}'")
@@ -149,7 +152,7 @@ class Interactions:
     def matrix(self) -> sp.csr_matrix:
         """[n_users, n_items] float32, 1 for every pair that occurs (however often)."""
         ones = np.ones(len(self), dtype=np.float32)
-        matrix = sp.csr_matrix((ones, (self.user, self.item)), shape=(self.n_users, self.n_items))
+        matrix = csr(ones, self.user, self.item, (self.n_users, self.n_items))
         matrix.data[:] = 1.0  # duplicate pairs were summed up
         return matrix
 
@@ -177,7 +180,7 @@ class Interactions:
         )
 
     def _without(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
-        """Without the rows of a mask, and with a record of what went with them."""
+        """Without the rows of a mask, and with a record of what was left out."""
         kept = self.select(~rows)
         users = _occurring(self.user, self.n_users) & ~_occurring(kept.user, self.n_users)
         items = _occurring(self.item, self.n_items) & ~_occurring(kept.item, self.n_items)
@@ -190,7 +193,7 @@ class Interactions:
         return replace(self, filtered=(*self.filtered, record))
 
     def compact(self) -> Interactions:
-        """Drop users and items without interactions and number the others anew, in the same order."""
+        """Drop users and items without interactions and renumber the others in the same order."""
         users, user = np.unique(self.user, return_inverse=True)
         items, item = np.unique(self.item, return_inverse=True)
         never = (
@@ -208,7 +211,7 @@ class Interactions:
         )
 
     def renumbered(self, order: Array) -> Interactions:
-        """The same rows with the items numbered anew: item ``order[k]`` becomes item k."""
+        """The same rows with the items renumbered: item ``order[k]`` becomes item k."""
         place = np.empty(self.n_items, dtype=np.int64)
         place[order] = np.arange(self.n_items)
         return replace(
@@ -222,7 +225,7 @@ class Interactions:
     def with_threshold(self, min_rating: float | None = None) -> Interactions:
         """Rows that count as positive: rating >= ``min_rating``, or any rating above 0 where it is None.
 
-        Rows without ratings are positive by themselves. The numbering is kept; ``compact()`` drops what became empty.
+        Rows without ratings are all positive. The numbering is kept; ``compact()`` drops what became empty.
         """
         if self.rating is None:
             if min_rating is not None:
@@ -247,8 +250,8 @@ class Interactions:
     def with_min_interactions(self, k: int) -> Interactions:
         """Only users with at least ``k`` distinct items, compacted.
 
-        Items are not filtered: they go only when nobody is left who met them. Repeated pairs count once but stay in the
-        table; ``deduplicated()`` removes them.
+        Items are not filtered: they are dropped only when no remaining user has met them. Repeated pairs count once but
+        stay in the table; ``deduplicated()`` removes them.
         """
         distinct = self.distinct_pairs() // self.n_items
         counts = np.bincount(distinct, minlength=self.n_users)
@@ -320,7 +323,7 @@ def _occurring(index: Array, size: int) -> Array:
 
 
 def _unaccounted(ids: Array, known: list[Array]) -> Array:
-    """Those that no record has."""
+    """Ids that no record has yet."""
     return ids[~np.isin(ids, np.concatenate(known))] if ids.size and known else ids
 
 

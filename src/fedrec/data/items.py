@@ -12,19 +12,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.interactions import Interactions, ItemInfo
+from fedrec.data.sparse import csr
 from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError, reason, some
 
 WORDS = ("tags", "title", "year")
-LARGEST = 1e30  # number, so that its square is one too
+LARGEST = 1e30  # so that its square is still a finite float32
 
 
 @dataclass(frozen=True)
 class ItemLine:
-    """What a file says of one item. `numbers` are its columns of other names."""
+    """What a file says about one item; `numbers` are the other columns."""
 
     item: str
     tags: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ def _line(place: str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
         )
     year = cells.get("year", "")
     if year and not re.fullmatch("[0-9]{1,4}", year):
-        raise FedrecError(f"{place}: '{year:.40}' is no year; write four digits or nothing")
+        raise FedrecError(f"{place}: '{year:.40}' is not a year; write four digits or leave it empty")
     tags = tuple(dict.fromkeys(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip()))
     numbers = {name: _number(f"{place}, column {name:.40}", cells[name]) for name in _numbers(names)}
     return ItemLine(cells["item"], tags, cells.get("title", ""), int(year or 0), numbers)
@@ -103,7 +103,7 @@ def _number(place: str, text: str) -> float:
 
 
 def with_items(data: Interactions, path: Path | str) -> Interactions:
-    """The same interactions with items described by a file, in place of what was known of them."""
+    """The same interactions with items described by a file, which replaces what was known about them."""
     lines = {line.item: line for line in read_items(path)}
     names = [str(item) for item in data.item_ids.tolist()]
     lacking = [name for name in names if name not in lines]
@@ -112,7 +112,7 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
                           f"such as {some(names)}; use the same ids")  # fmt: skip
     if lacking and next(iter(lines.values())).numbers:
         raise FedrecError(f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "
-                          "numbers are needed for all of them")  # fmt: skip
+                          "numbers are needed for all items")  # fmt: skip
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
     note = f"{len(names) - len(lacking):,} of {len(names):,} items are described by {path}"
     info = _info([lines.get(name, ItemLine(name)) for name in names])
@@ -122,12 +122,14 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
 def _info(lines: Sequence[ItemLine]) -> ItemInfo:
     titles = np.array([line.title for line in lines], dtype=object) if any(line.title for line in lines) else None
     if lines[0].numbers:
+        import scipy.sparse as sp
+
         values = np.array([list(line.numbers.values()) for line in lines], dtype=np.float32)
         return ItemInfo(titles, features=sp.csr_matrix(values), feature_names=tuple(lines[0].numbers))
     names = tuple(sorted({tag for line in lines for tag in line.tags}))
     column = {tag: j for j, tag in enumerate(names)}
     cells = [(i, column[tag]) for i, line in enumerate(lines) for tag in line.tags]
     at = np.array(cells, dtype=np.int64).reshape(-1, 2)
-    tags = sp.csr_matrix((np.ones(len(at), np.float32), (at[:, 0], at[:, 1])), shape=(len(lines), len(names)))
+    tags = csr(np.ones(len(at), np.float32), at[:, 0], at[:, 1], (len(lines), len(names)))
     years = np.array([line.year for line in lines], dtype=np.int64)
     return ItemInfo(titles, tags if names else None, names, years if years.any() else None)

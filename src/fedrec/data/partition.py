@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.linalg import svds
 
 from fedrec.data.interactions import Array, Interactions
 from fedrec.data.seeds import generator
 from fedrec.errors import FedrecError, unknown
 
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
 How = Literal["contiguous", "random", "taste"]
 _FACTORS = 16
 _SWEEPS = 25
-_DENSE_BELOW = 64  # sides up to which a full SVD is cheaper and safer than an iterative one
-_CELLS = 16_000_000  # user-to-centre distances held at once
+_DENSE_BELOW = 64  # up to this many rows or columns a full SVD is cheaper and safer than an iterative one
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,9 @@ class Partition:
 
 
 def one_user_per_client(n_users: int) -> Partition:
-    """Every user is a device of their own."""
+    """Every user is a client."""
     if n_users < 1:
-        raise FedrecError("there are no users to make clients of")
+        raise FedrecError("there are no users to distribute over clients")
     return Partition(np.arange(n_users), np.arange(n_users + 1))
 
 
@@ -83,26 +83,26 @@ def from_labels(client: Array) -> Partition:
 
 
 def _by_taste(train: Interactions, k: int, seed: int) -> Array:
+    import torch  # imported here: listing data must not wait for it
+
+    from fedrec.lloyd import lloyd, spread_seeds
+
     rng = generator(seed)
-    points = _taste_space(train.matrix(), rng)
-    centres = _spread_centres(points, k, rng)
-    label, distance = _nearest(points, centres)
-    for _ in range(_SWEEPS):
-        label = _fill_empty(label, distance, k)
-        centres = _means(points, label, k)
-        moved, distance = _nearest(points, centres)
-        if np.array_equal(moved, label):
-            break
-        label = moved
-    label = _fill_empty(label, distance, k)
-    _, first = np.unique(label, return_index=True)
+    points = torch.from_numpy(_taste_space(train.matrix(), rng))
+    first = (rng.integers(len(points)) + 0.5) / len(points)  # any point, all equally likely
+    seeds = spread_seeds(points, torch.from_numpy(np.append(first, rng.random(k - 1)))[None])
+    label = lloyd(points, seeds, _SWEEPS, tolerance=0.0, fill_empty=True)[0].numpy()
+    _, met = np.unique(label, return_index=True)
     rank = np.empty(k, dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(k)  # clients in the order of their first user
+    rank[np.argsort(met)] = np.arange(k)  # clients in the order of their first user
     return np.asarray(rank[label])
 
 
 def _taste_space(matrix: sp.csr_matrix, rng: np.random.Generator) -> Array:
     """Users as points: rows of length one, in the directions in which they differ most."""
+    import scipy.sparse as sp
+    from scipy.sparse.linalg import svds
+
     norms = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
     rows = sp.diags(1.0 / np.maximum(norms, 1e-12)) @ matrix.astype(np.float64)
     if min(rows.shape) <= _DENSE_BELOW:
@@ -111,49 +111,3 @@ def _taste_space(matrix: sp.csr_matrix, rng: np.random.Generator) -> Array:
     # A start vector of our own: the solver's default is random and would make the silos irreproducible.
     left, strength, _ = svds(rows, k=_FACTORS, v0=rng.standard_normal(min(rows.shape)))
     return np.asarray(left * strength)
-
-
-def _spread_centres(points: Array, k: int, rng: np.random.Generator) -> Array:
-    """k-means++: each next centre is drawn with odds equal to the squared distance from those chosen."""
-    centres = np.empty((k, points.shape[1]))
-    centres[0] = points[rng.integers(len(points))]
-    nearest = ((points - centres[0]) ** 2).sum(axis=1)
-    for c in range(1, k):
-        cumulative = np.cumsum(nearest)
-        pick = np.searchsorted(cumulative, rng.random() * cumulative[-1]).clip(max=len(points) - 1)
-        centres[c] = points[pick]
-        nearest = np.minimum(nearest, ((points - centres[c]) ** 2).sum(axis=1))
-    return centres
-
-
-def _nearest(points: Array, centres: Array) -> tuple[Array, Array]:
-    """Each point's nearest centre and its squared distance."""
-    label = np.empty(len(points), dtype=np.int64)
-    distance = np.empty(len(points))
-    step = max(1, _CELLS // len(centres))
-    for start in range(0, len(points), step):
-        block = points[start : start + step]
-        squared = (centres**2).sum(axis=1) - 2.0 * block @ centres.T
-        label[start : start + step] = squared.argmin(axis=1)
-        distance[start : start + step] = squared.min(axis=1) + (block**2).sum(axis=1)
-    return label, distance
-
-
-def _means(points: Array, label: Array, k: int) -> Array:
-    members = sp.csr_matrix((np.ones(len(label)), (label, np.arange(len(label)))), shape=(k, len(label)))
-    return np.asarray(members @ points) / np.bincount(label, minlength=k)[:, None]
-
-
-def _fill_empty(label: Array, distance: Array, k: int) -> Array:
-    """Give every empty cluster the point farthest from its own centre, never the last point of another cluster."""
-    sizes = np.bincount(label, minlength=k)
-    empty = list(np.flatnonzero(sizes == 0))
-    label = label.copy()
-    for point in np.argsort(-distance, kind="stable"):
-        if not empty:
-            break
-        if sizes[label[point]] > 1:
-            sizes[label[point]] -= 1
-            label[point] = empty.pop()
-            sizes[label[point]] += 1
-    return label

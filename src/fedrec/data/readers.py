@@ -14,13 +14,17 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.interactions import Array, Interactions, ItemInfo, from_raw
+from fedrec.data.sparse import csr
 from fedrec.data.unpack import gunzip, require_bounded_zip
 from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 ML_100K_GENRES = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
@@ -58,9 +62,9 @@ def ml_1m_official(folder: Path) -> Interactions:
 
 
 def ml_1m_positions(folder: Path) -> Interactions:
-    """Every pair and rating, but instead of the clock each row's place in its user's history.
+    """Every pair and rating, with each row's position in its user's history instead of a time.
 
-    Rows of movies that are too rare to have a place come before all others (-1).
+    Rows of movies that are too rare to have one come before all others (-1).
     """
     table = numbers(folder / "ratings_with_order.csv.gz", ",", header=True, empty=-1)
     data = from_raw(table[:, 0], table[:, 1], rating=table[:, 2], timestamp=table[:, 4], time="order", name="ml-1m")
@@ -103,9 +107,7 @@ def citeulike_a(folder: Path) -> Interactions:
     items = np.concatenate(libraries)
     n_items = len(tags)
     rows = np.repeat(np.arange(n_items), [row.size for row in tags])
-    matrix = sp.csr_matrix(
-        (np.ones(rows.size, dtype=np.float32), (rows, np.concatenate(tags))), shape=(n_items, len(names))
-    )
+    matrix = csr(np.ones(rows.size, dtype=np.float32), rows, np.concatenate(tags), (n_items, len(names)))
     matrix.data[:] = 1.0
     return Interactions(
         user=users,
@@ -141,7 +143,7 @@ def amazon_beauty(folder: Path) -> Interactions:
 
 
 def book_crossing(folder: Path) -> Interactions:
-    """Ratings 1-10 were given; 0 means that the book was met without being rated, which ``with_threshold()`` drops."""
+    """Ratings 1-10 were given; 0 means an interaction without a rating, which ``with_threshold()`` drops."""
     rows = list(csv.reader(_lines(folder / "BX-Book-Ratings.csv", "latin-1"), delimiter=";"))[1:]
     users, items, ratings = (np.array(column) for column in zip(*rows, strict=True))
     return from_raw(users.astype(np.int64), items, rating=ratings.astype(np.float32), name="book-crossing")
@@ -156,7 +158,7 @@ def svmlight(path: Path) -> sp.csr_matrix:
     except ValueError as error:
         raise FedrecError(f"{path} is damaged: {error}; its lines should read 'label column:value ...'") from error
     owner = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    return sp.csr_matrix((values, (owner, columns)), shape=(len(rows), int(columns.max(initial=-1)) + 1))
+    return csr(values, owner, columns, (len(rows), int(columns.max(initial=-1)) + 1))
 
 
 def numbers(
@@ -205,7 +207,7 @@ def _item_info(
     shape = (len(known), len(tag_names))
     return ItemInfo(
         titles=np.array([title for title, _, _ in known], dtype=str),
-        tags=sp.csr_matrix((np.ones(len(cells), dtype=np.float32), (rows, columns)), shape=shape),
+        tags=csr(np.ones(len(cells), dtype=np.float32), rows, columns, shape),
         tag_names=tag_names,
         years=np.array([year for _, year, _ in known], dtype=np.int64),
     )
@@ -228,6 +230,8 @@ def _lines(path: Path, encoding: str) -> list[str]:
 
 
 def _matrix(path: Path) -> sp.csr_matrix:
+    import scipy.sparse as sp
+
     try:
         require_bounded_zip(path)
         return sp.load_npz(path).tocsr()

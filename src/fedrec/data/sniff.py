@@ -108,12 +108,12 @@ def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
     try:
         for row in reader:
             first, line = line + 1, reader.line_num
-            wrong = f"{path}, line {first}: {len(row)} columns where {expected} are expected; mend or drop it"
-            if len(row) > expected:  # which is never tolerated, while too few may be
+            wrong = f"{path}, line {first}: {len(row)} columns where {expected} are expected; correct or drop it"
+            if len(row) > expected:  # never tolerated, unlike too few
                 return FedrecError(wrong)
             if 0 < len(row) < expected:
                 few = few or (wrong if line == first else f"{path}, line {first}: a quotation mark is never closed")
-    except csv.Error as error:  # a cell beyond the limit of that module
+    except csv.Error as error:  # a cell longer than the csv module allows
         reason = f"line {line + 1}: {error}"
     if few:
         return FedrecError(few)
@@ -155,7 +155,7 @@ def _has_header(rows: list[tuple[str, ...]], columns: Mapping[str, str | int] | 
     known = {alias for aliases in ROLES.values() for alias in aliases}
     if any(_normal(cell) in known for cell in first):
         return True
-    # Words above a column of numbers: a header, though one whose names say nothing to us.
+    # Words above a column of numbers: a header, even if we do not recognise its names.
     return any(all(_number(cell) is not None for cell in column) for column in zip(*rest, strict=False))
 
 

@@ -14,6 +14,7 @@ from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.seeds import generator
 from fedrec.data.table import read_table, write_csv
 from fedrec.errors import FedrecError, unknown
+from fedrec.splitmix import fold_array
 
 Time = Literal["real", "item_order", "line_order", "random"]
 Ties = Literal["random", "first"]
@@ -26,7 +27,7 @@ _TRAIN, _VALID, _TEST = 0, 1, 2
 class Split:
     """Three parts with the same ``user_ids`` and ``item_ids``; ``notes`` go into every result made from them.
 
-    Each user's rows stand from the earliest to the latest, as far as there is time.
+    Each user's rows go from the earliest to the latest, where times are known.
     """
 
     train: Interactions
@@ -105,9 +106,9 @@ def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: 
 def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Split:
     """One cut in time for everybody: the latest share ``test`` of all rows, before it the share ``valid`` of the rest.
 
-    Training knows nothing that happened after the cut, for no user: nothing of the future leaks. In return the test
-    may hold users and items that training has never seen. Rows of the same moment are never separated, so the shares
-    are approximate.
+    Training contains nothing that happened after the cut, whoever the user, so the future does not leak. In return the
+    test may hold users and items that training has never seen. Rows of the same moment are never separated, so the
+    shares are approximate.
     """
     _check_shares(test, valid)
     if data.time != "real" or data.timestamp is None:
@@ -149,7 +150,7 @@ def write(split: Split, folder: Path | str) -> None:
 
 
 def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split:
-    """Somebody's own split, taken as it is; what looks wrong with it is noted, not mended."""
+    """A user's own split, taken as it is; what looks wrong is noted, not corrected."""
     paths = {"train": train, "valid": valid, "test": test}
     parts = {name: read_table(path)[0] for name, path in paths.items() if path is not None}
     user_ids = _union([part.user_ids for part in parts.values()])
@@ -215,11 +216,8 @@ def _id_hashes(ids: Array) -> Array:
 
 
 def _mix(x: Array) -> Array:
-    """The finalising steps of the SplitMix64 generator: every input bit moves every output bit."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    """Every input bit moves every output bit."""
+    return fold_array(x, 0)
 
 
 def _check_shares(test: float, valid: float) -> None:
@@ -244,7 +242,7 @@ def _shares(sizes: Array, test: float, valid: float) -> Array:
 
 
 def _cut(data: Interactions, part: Array, kind: str, notes: list[str], order: Array | None = None) -> Split:
-    """Rows leave user by user from the earliest to the latest: a history is a sequence with its ties decided."""
+    """Each part's rows are sorted by user, then from the earliest to the latest, with ties decided."""
     order = _in_time(data) if order is None else order
     train, valid, test = (data.select(order[part[order] == label]) for label in (_TRAIN, _VALID, _TEST))
     return Split(train, valid, test, kind, (*data.notes, *notes, *overlaps(train, valid, test)))
@@ -262,7 +260,7 @@ def overlaps(train: Interactions, valid: Interactions, test: Interactions) -> li
 
 
 def disjoint(split: Split) -> Split:
-    """Without the held-out pairs that stand in an earlier part too: such an item is masked, so it cannot be ranked."""
+    """Without held-out pairs that are also in an earlier part: such an item is masked, so it cannot be ranked."""
     train, valid = split.train.distinct_pairs(), split.valid.distinct_pairs()
     twice = np.isin(split.valid.pair_keys(), train)
     again = np.isin(split.test.pair_keys(), np.concatenate([train, valid]))
@@ -276,7 +274,7 @@ def disjoint(split: Split) -> Split:
 
 
 def _union(ids: list[Array]) -> Array:
-    if len({part.dtype.kind for part in ids}) > 1:  # numbers in one file, words in another
+    if len({part.dtype.kind for part in ids}) > 1:  # integers in one file, text in another
         ids = [part.astype(str) for part in ids]
     return np.unique(np.concatenate(ids))
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.choice import choose
 from fedrec.data.interactions import Array, Interactions, ItemInfo
 from fedrec.data.seeds import generator
+from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError, unknown
 
 _TASTE = 2.5  # standard deviation of the taste part of a user's log-odds over items
@@ -22,7 +22,7 @@ _TAGS_PER_ITEM = 3
 _ROWS = 1_000_000  # interactions handled at once, to bound the memory
 _TINY = np.float32(1e-30)  # keeps the logarithm of a drawn 0 finite
 _SAME_SESSION = 0.6
-_MOST = 10**9  # of anything; memory ends long before
+_MOST = 10**9  # of users, items or interactions; memory runs out long before
 _STEEPEST = 20  # exponent of Zipf's law up to which the odds of items stay within a float
 _START, _SPAN, _GAP = 1_500_000_000, 365 * 86_400, 86_400.0
 _OPTIONS: dict[str, type] = {
@@ -167,5 +167,5 @@ def _tags(rng: np.random.Generator, item_factors: Array, attributes: int) -> Ite
     per_item = min(_TAGS_PER_ITEM, attributes)
     nearest = np.argsort(-(item_factors @ direction.T), axis=1, kind="stable")[:, :per_item]
     ones = np.ones(nearest.size, dtype=np.float32)
-    tags = sp.csr_matrix((ones, (np.repeat(np.arange(items), per_item), nearest.ravel())), shape=(items, attributes))
+    tags = csr(ones, np.repeat(np.arange(items), per_item), nearest.ravel(), (items, attributes))
     return ItemInfo(tags=tags, tag_names=tuple(f"tag{j}" for j in range(attributes)))

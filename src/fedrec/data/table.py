@@ -1,4 +1,4 @@
-"""The user's own files: CSV, TSV, Parquet and the like in, CSV out. Everything guessed is said in one line."""
+"""The user's own files: reads CSV, TSV and Parquet, writes CSV. One line says everything that was guessed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _first_line(error: BaseException) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name too long to be one, a folder that may not be looked into
+    except OSError:  # the name is too long, or a folder may not be searched
         return False
 
 
@@ -90,7 +90,7 @@ def write_csv(data: Interactions, path: Path | str) -> None:
         with atomic_file(Path(path)) as temporary:
             pl.DataFrame(columns).write_csv(temporary)
     except (FileExistsError, NotADirectoryError) as error:
-        raise FedrecError(f"cannot write {path}: {Path(path).parent} is not a folder; choose another place") from error
+        raise FedrecError(f"cannot write {path}: {Path(path).parent} is not a folder; choose another one") from error
     except OSError as error:
         raise FedrecError(f"cannot write {path}: {reason(error)}") from error
 
@@ -137,17 +137,17 @@ def _read_parquet(path: Path, columns: Mapping[str, str | int] | None) -> tuple[
 
 
 def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interactions:
-    place = _Place(path, guess)
-    user_ids, user = _ids(frame["user"], place)
-    item_ids, item = _ids(frame["item"], place)
+    location = _Location(path, guess)
+    user_ids, user = _ids(frame["user"], location)
+    item_ids, item = _ids(frame["item"], location)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     data = Interactions(
         user=user,
         item=item,
         user_ids=user_ids,
         item_ids=item_ids,
-        rating=_rating(frame["rating"], place) if "rating" in guess.columns else None,
-        timestamp=_timestamp(frame["timestamp"], place) if "timestamp" in guess.columns else None,
+        rating=_rating(frame["rating"], location) if "rating" in guess.columns else None,
+        timestamp=_timestamp(frame["timestamp"], location) if "timestamp" in guess.columns else None,
         time="real" if "timestamp" in guess.columns else "none",
         name=path.name,
         version=f"sha256-{digest}+ties0",
@@ -160,16 +160,16 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Turns a row of the frame into a place in the file that the user can look up."""
+class _Location:
+    """Where a row of the frame stands in the file, so that the user finds what an error is about."""
 
     path: Path
     guess: Guess
 
     def error(self, row: int, role: str, problem: str) -> FedrecError:
         parquet = self.guess.format == "parquet"
-        place = f"row {row}" if parquet else f"line {row + 1 + int(self.guess.header)}"
-        return FedrecError(f"{self.path}, {place}, column {self.guess.columns[role]}: {problem}; mend or drop it")
+        line = f"row {row}" if parquet else f"line {row + 1 + int(self.guess.header)}"
+        return FedrecError(f"{self.path}, {line}, column {self.guess.columns[role]}: {problem}; correct or drop it")
 
     def check(self, series: pl.Series, bad: pl.Series, role: str, wanted: str) -> None:
         if bad.any():
@@ -187,31 +187,33 @@ class _Place:
             )
 
 
-def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
-    """Distinct ids in sorted order, and each row's place among them."""
+def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
+    """Distinct ids in sorted order, and each row's index among them."""
     import polars as pl
 
     role = series.name
-    place.check_type(series, not series.dtype.is_nested() and series.dtype not in (pl.Binary, pl.Object))
+    location.check_type(series, not series.dtype.is_nested() and series.dtype not in (pl.Binary, pl.Object))
     if series.dtype.is_float():
         whole = series.cast(pl.Int64, strict=False)
-        place.check(series, series.is_null() | whole.is_null() | (series != series.round()), role, "an id")
+        location.check(series, series.is_null() | whole.is_null() | (series != series.round()), role, "an id")
         series = whole
     elif not series.dtype.is_integer():
         series = series.cast(pl.String).str.strip_chars()
-        series = series if place.guess.format == "parquet" else unguarded_column(series)
-        place.check(series, series.is_null() | (series == ""), role, "an id")
+        series = series if location.guess.format == "parquet" else unguarded_column(series)
+        location.check(series, series.is_null() | (series == ""), role, "an id")
         whole = series.cast(pl.Int64, strict=False)
         # Only numbers that are written as we would write them: 007 and 7 may be two users.
         if whole.null_count() == 0 and (whole.cast(pl.String) == series).all():
             series = whole
-    place.check(series, series.is_null(), role, "an id")
+    location.check(series, series.is_null(), role, "an id")
     if series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count():
         series = series.cast(pl.String)  # beyond 64 bits
     if series.dtype == pl.String:
-        if place.guess.format == "parquet":  # in a text file they were refused before
-            place.check(series, series.str.contains("\0", literal=True), role, "an id: it holds a NUL")
-        place.check(series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters")
+        if location.guess.format == "parquet":  # in a text file they were refused before
+            location.check(series, series.str.contains("\0", literal=True), role, "an id: it holds a NUL")
+        location.check(
+            series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters"
+        )
     index = series.rank("dense").cast(pl.Int64).to_numpy() - 1
     distinct = series.unique().sort()
     if series.dtype == pl.String:
@@ -219,21 +221,21 @@ def _ids(series: pl.Series, place: _Place) -> tuple[Array, Array]:
     return distinct.cast(pl.Int64).to_numpy(), index
 
 
-def _rating(series: pl.Series, place: _Place) -> Array:
+def _rating(series: pl.Series, location: _Location) -> Array:
     import polars as pl
 
-    place.check_type(series, series.dtype.is_numeric() or series.dtype in (pl.String, pl.Boolean))
+    location.check_type(series, series.dtype.is_numeric() or series.dtype in (pl.String, pl.Boolean))
     values = _stripped(series).cast(pl.Float64, strict=False).cast(pl.Float32)
-    place.check(series, values.is_null() | ~values.is_finite().fill_null(False), "rating", "a finite number")
+    location.check(series, values.is_null() | ~values.is_finite().fill_null(False), "rating", "a finite number")
     return np.asarray(values.to_numpy())
 
 
-def _timestamp(series: pl.Series, place: _Place) -> Array:
+def _timestamp(series: pl.Series, location: _Location) -> Array:
     """Whole numbers as they are; fractions of a second and dates as microseconds, so that no order is lost."""
     import polars as pl
 
     dates = series.dtype in (pl.Date, pl.Datetime)
-    place.check_type(series, dates or series.dtype.is_numeric() or series.dtype == pl.String)
+    location.check_type(series, dates or series.dtype.is_numeric() or series.dtype == pl.String)
     text = _stripped(series)
     whole = text.cast(pl.Int64, strict=False) if series.dtype.is_integer() or series.dtype == pl.String else None
     if whole is not None and whole.null_count() == 0:
@@ -245,7 +247,7 @@ def _timestamp(series: pl.Series, place: _Place) -> Array:
     else:
         scale = 1 if (real == real.round()).all() else 1_000_000
         whole = (real * scale).round().cast(pl.Int64, strict=False)  # null where it is not finite, or too large
-    place.check(series, whole.is_null(), "timestamp", "a time (a number, or a date such as 2024-01-31)")
+    location.check(series, whole.is_null(), "timestamp", "a time (a number, or a date such as 2024-01-31)")
     return np.asarray(whole.to_numpy())
 
 

@@ -1,4 +1,4 @@
-"""Unpacking archives, within limits: a few bytes of one can hold more than a disk."""
+"""Unpacking archives within limits: a small archive can unpack to more than the disk holds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedrec.errors import FedrecError
 
 LARGEST = 8 << 30
 RATIO = 100  # tables of numbers and text shrink to a third or a tenth
-HARMLESS = 64 << 20  # up to here no ratio matters
-_BLOCK = 1 << 16
+HARMLESS = 64 << 20  # below this size any ratio is accepted
+_PIECE = 1 << 16
 
 
 class Allowance:
@@ -33,23 +33,23 @@ class Allowance:
     def _refused(self, what: str) -> FedrecError:
         return FedrecError(f"{self.archive} unpacks to more than {what}; unpack it by hand if you trust it")
 
-    def blocks(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
-        while block := source.read(_BLOCK):
-            self.spend(len(block))
-            yield block
+    def pieces(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+        while piece := source.read(_PIECE):
+            self.spend(len(piece))
+            yield piece
 
 
 def gunzip(path: Path) -> bytes:
     """The content of a gzip file. Fails as `gzip` does where the file is damaged."""
     content = io.BytesIO()
     with gzip.open(path) as source:
-        for block in Allowance(path).blocks(source):
-            content.write(block)
+        for piece in Allowance(path).pieces(source):
+            content.write(piece)
     return content.getvalue()
 
 
 def require_bounded_zip(path: Path) -> None:
-    """For zip files that others read: no member gives more than it declares."""
+    """Check the declared sizes of a zip file that another library reads, which unpacks no more than is declared."""
     allowance = Allowance(path)
     with zipfile.ZipFile(path) as zipped:
         for member in zipped.infolist():

@@ -1,13 +1,33 @@
 """Protocols, rankings and metrics: plain arrays in, plain arrays out."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from fedrec.evaluation.candidates import candidate_targets, forbidden_negatives
-from fedrec.evaluation.evaluator import Evaluation, Evaluator, evaluate, novelty_by_item
 from fedrec.evaluation.metrics import METRICS, chance, per_user
 from fedrec.evaluation.protocol import PRESETS, Protocol, protocol
-from fedrec.evaluation.ranking import positions, top_k
 from fedrec.evaluation.sparsity import kept_rows
 from fedrec.evaluation.targets import Pairs, Targets
 from fedrec.evaluation.ties import TIES
+from fedrec.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedrec.evaluation.evaluator import Evaluation, Evaluator, evaluate, novelty_by_item
+    from fedrec.evaluation.ranking import positions, top_k
+else:  # these need torch
+    _EVALUATOR, _RANKING = "fedrec.evaluation.evaluator", "fedrec.evaluation.ranking"
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "Evaluation": _EVALUATOR,
+            "Evaluator": _EVALUATOR,
+            "evaluate": _EVALUATOR,
+            "novelty_by_item": _EVALUATOR,
+            "positions": _RANKING,
+            "top_k": _RANKING,
+        },
+    )
 
 __all__ = [
     "METRICS",

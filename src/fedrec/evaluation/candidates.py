@@ -28,7 +28,7 @@ def candidate_targets(
 
     At validation only training items are masked, unless the protocol hides the test items too; at test the validation
     items as well, unless the protocol leaves them in.
-    `dropped` are training items kept from the clients in a sparsity study: unknown to them, known to the judge.
+    `dropped` are training items kept from the clients in a sparsity study: unknown to them, known to the evaluation.
     `seed` belongs to the data set, not to the run, and matters for sampled candidates only.
     """
     known = [train] if dropped is None else [train, dropped]

@@ -1,4 +1,4 @@
-"""A protocol in words, made from its fields, so that what is printed is what is done."""
+"""A protocol as text, made from its fields, so that the text cannot differ from what is done."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def novelty_by_item(item_counts: NDArray[Any]) -> Floats:
 class Evaluator:
     """Ranks the held-out items of `targets` from chunks of scores.
 
-    coverage@k is the share of the ranked catalogue that stands in anybody's first k; novelty@k is the mean of
+    coverage@k is the share of the ranked catalogue that appears in any user's first k; novelty@k is the mean of
     `novelty_by_item` over a user's first k and needs `item_counts`, the training interactions of each item. These and
     the released metrics come from lists in which lower item ids win ties, whatever `ties` says.
     """

@@ -9,7 +9,7 @@ from fedrec.evaluation.metrics import METRICS
 from fedrec.evaluation.ties import TIES
 from fedrec.schema import BOOL, Kind, choice, integer, matching, number, optional, several
 
-_MOST = 10**9  # of anything counted; what is larger overflows sooner or later
+_MOST = 10**9  # of any count; larger ones overflow sooner or later
 
 
 def _read_pair(word: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Groups of users and of held-out items: who is served, not only how many.
+"""Groups of users and of held-out items: who is served well, not only how well on average.
 
 Every function gives one label per user or per held-out item, as an index into the names beside it.
 """
@@ -56,7 +56,7 @@ def popular_items(item: NDArray[Any], n_items: int, share: float = POPULAR_SHARE
 def by_popularity(item_counts: NDArray[Any], items: NDArray[Any]) -> Ints:
     """Head, mid or tail of each item: thirds of the training interactions, from the most popular item down.
 
-    So the head is a few items and the tail most of them, and each is about as often what a user takes next.
+    So the head is a few items and the tail most of them, and users' next items fall into each about equally often.
     """
     counts = np.asarray(item_counts, np.float64)
     order = np.argsort(-counts, kind="stable")

@@ -1,8 +1,8 @@
 """Metrics per user from positions, each the exact expectation over random orders of equal scores.
 
-A held-out item with `a` candidates above and `b` equal ones (itself included) stands at a+1..a+b with equal chance.
-Recall, precision, f1 and dcg add up over held-out items, so their expectations do; mrr and map do not, and are
-summed over the blocks of equal score instead.
+A held-out item with `a` candidates above and `b` equal ones (itself included) takes each rank a+1..a+b with equal
+probability. Recall, precision, f1 and dcg are sums over held-out items, so their expectations are too; mrr and map are
+not, and are summed over the groups of equal scores instead.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.lists import RELEASED
 from fedrec.evaluation.targets import Ints, Targets
-from fedrec.evaluation.ties import blocks
+from fedrec.evaluation.ties import tie_groups
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -79,10 +79,10 @@ def ndcg(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
 def mrr(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
     """1 / position of the first held-out item, 0 beyond k.
 
-    That item lies in the topmost block; with r held-out items among b it is the j-th with probability
+    That item lies in the topmost group; with r held-out items among b it is the j-th with probability
     C(b-j, r-1) / C(b, r), which is r/b at j = 1 and shrinks by (b-j-r+1) / (b-j) from j to j+1.
     """
-    top = blocks(higher, equal, indptr)
+    top = tie_groups(higher, equal, indptr)
     first = top.hits_above == 0
     above, size, hits = top.higher[first], top.equal[first], top.relevant[first]
     chance = hits / size
@@ -96,10 +96,10 @@ def mrr(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
 def map_(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
     """Mean over min(held-out items, k) of precision at each hit within the first k.
 
-    Place j of a block with r held-out items among b, h of them in higher blocks, is a hit with probability r/b and
+    Rank j of a group with r held-out items among b, h of them in higher groups, is a hit with probability r/b and
     then has h + (j-1)(r-1)/(b-1) hits expected above it.
     """
-    found = blocks(higher, equal, indptr)
+    found = tie_groups(higher, equal, indptr)
     a, b, r = found.higher, found.equal, found.relevant
     places = np.clip(k - a, 0, b)
     inverse = _within(_reciprocals(k), a, b)  # sum of 1 / (a+j)
@@ -144,7 +144,7 @@ def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
 
 
 def of_means(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, float]:
-    """f1_of_means@k: the harmonic mean of precision@k and recall@k, each averaged over users before."""
+    """f1_of_means@k: the harmonic mean of precision@k and recall@k, each averaged over users first."""
     found = {}
     for k in ks if "f1_of_means" in metrics else ():
         p, r = (float(metric(higher, equal, indptr, k).mean()) for metric in (precision, recall))
@@ -155,7 +155,7 @@ def of_means(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics
 def chance(
     targets: Targets, ks: Sequence[int], metrics: Sequence[str] = (*POSITION_METRICS, *MEAN_METRICS)
 ) -> dict[str, float]:
-    """Averages of a constant scorer: what a ranking without knowledge gets. List metrics have no chance level."""
+    """Averages of a constant scorer: what a random ranking gets. List metrics have no chance level."""
     equal = np.repeat(targets.n_candidates, targets.counts)
     positions = np.zeros_like(equal), equal, targets.indptr
     means = {name: float(value.mean()) for name, value in per_user(*positions, ks, metrics).items()}

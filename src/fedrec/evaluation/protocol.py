@@ -21,18 +21,18 @@ class Protocol:
     min_interactions_at: tuple[tuple[str, int], ...] = (("ml-1m", 20),)
     """Data sets with another minimum; overriding `min_interactions` by text drops these exceptions."""
     min_rating: float | None = None
-    """Ratings from here on are positives; None: every rating above 0."""
+    """Ratings of at least this are positives; None: every rating above 0."""
     split: str = "leave-one-out"
     test_share: float = 0.1
     """Share of the interactions (cold-items: of the items) held out for test; leave-one-out has no use for shares."""
     valid_share: float = 0.1
-    """Share of what the test part leaves that is held out for validation."""
+    """Share of the rest, without the test part, held out for validation."""
     train_fraction: float = 1.0
     """Share of the training items that every user keeps; the others are unknown to the client and never ranked."""
     time: str = "real"
     """What orders a user's interactions."""
     time_missing: str = "random"
-    """What stands for `time=real` in data without time stamps; `refuse` is an error."""
+    """What replaces `time=real` in data without time stamps; `refuse` is an error."""
     split_ties: str = "random"
     """Among equal times: a seeded random order, or the first line counts as the latest."""
     partition: str = "user"
@@ -129,7 +129,7 @@ LEAKS: tuple[tuple[str, Any, str], ...] = (
     (
         "mask_test_at_validation",
         True,
-        "test items are no candidates at validation, so which items are tested enters the choice of the round",
+        "test items are not candidates at validation, so which items are tested enters the choice of the round",
     ),
     ("time", "item_order", "items are ordered by first appearance in the file, which is not time"),
     ("time", "line_order", "interactions are ordered by line of the file, which need not be time"),

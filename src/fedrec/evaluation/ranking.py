@@ -39,10 +39,10 @@ def top_k(scores: Tensor, mask_indptr: NDArray[Any], mask_items: NDArray[Any], k
 
 
 def candidate_scores(scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
-    """A copy of the scores with all but the candidates masked, and the item of each place (None: place = item).
+    """A copy of the scores with all but the candidates masked, and the item of each column (None: column = item).
 
-    Places ascend with item ids within a row, so that the order of places settles ties by item id. Sampled
-    candidates share a narrow matrix with the held-out items, padded by masked places.
+    Columns ascend with item ids within a row, so that their order settles ties by item id. Sampled
+    candidates share a narrow matrix with the held-out items, padded by masked columns.
     """
     if scores.shape != (len(targets), targets.n_items):
         raise FedrecError(f"scores have shape {tuple(scores.shape)}, need ({len(targets)}, {targets.n_items})")
@@ -59,7 +59,7 @@ def candidate_scores(scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor |
 
 
 def held_out_columns(targets: Targets) -> Ints:
-    """The place of each held-out item in its row of `candidate_scores`."""
+    """The column of each held-out item in its row of `candidate_scores`."""
     if targets.candidates is None:
         return targets.items
     rows = np.repeat(np.arange(len(targets)), targets.counts)
@@ -126,7 +126,7 @@ def _compare(values: Tensor, columns: Ints) -> Positions:
 
 
 def _search(values: Tensor, columns: Ints, targets: Targets) -> Positions:
-    """Several held-out items per row: one sort, then each item finds its block by bisection."""
+    """Several held-out items per row: one sort, then each item finds its group by bisection."""
     width = int(targets.counts.max())
     spots = _to(targets.spots(), values.device)
     rows = spots // width
@@ -140,7 +140,7 @@ def _search(values: Tensor, columns: Ints, targets: Targets) -> Positions:
 
 
 def _places(values: Tensor, columns: Ints, targets: Targets) -> Ints:
-    """How many candidates precede each held-out item when lower places win ties."""
+    """How many candidates precede each held-out item when lower columns win ties."""
     order = values.sort(dim=1, descending=True, stable=True).indices
     ranks = torch.empty_like(order)
     ranks.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))

@@ -1,6 +1,6 @@
 """Whether one method really does better than another: tests on the same users, and on the same seeds.
 
-Users are what a result is to hold for, so they are what is resampled; a metric is averaged over seeds first. Several
+A result should hold for other users, so users are resampled; a metric is averaged over seeds first. Several
 comparisons in one table are corrected together.
 """
 
@@ -24,7 +24,7 @@ _DRAWS_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of first - second over users, its interval, and how easily it comes about by chance (two-sided)."""
+    """The mean of first - second over users, its interval, and its two-sided p value."""
 
     mean: float
     low: float
@@ -35,7 +35,7 @@ class Difference:
 def paired_bootstrap(
     first: NDArray[Any], second: NDArray[Any], *, resamples: int = RESAMPLES, seed: int = 0, level: float = LEVEL
 ) -> Difference:
-    """Resample users and look where the mean difference falls.
+    """The bootstrap: resample users and look at where the mean difference falls.
 
     The interval lies between percentiles of the resampled means. p is twice the share of them on the far side of 0,
     itself counted once more, so that p < 1 - level and an interval without 0 go together but for that one.

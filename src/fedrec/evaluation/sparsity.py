@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.evaluation.targets import Pairs
-from fedrec.random import Purpose, fold_array, stream
+from fedrec.splitmix import Purpose, fold_array, stream
 
 _STREAM = 1
-"""Sets these draws apart from others of the same purpose."""
+"""Keeps these draws distinct from others with the same purpose."""
 
 
 def kept_rows(train: Pairs, fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -22,7 +22,7 @@ def kept_rows(train: Pairs, fraction: float, seed: int) -> NDArray[np.bool_]:
     draw = fold_array(fold_array(stream(seed, Purpose.CANDIDATES, _STREAM), user), item)
     order = np.lexsort((item, draw, user))
     counts = np.bincount(user)
-    place = np.empty(len(user), np.int64)
-    place[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rank = np.empty(len(user), np.int64)
+    rank[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
     quota = np.maximum(np.floor(counts * fraction + 0.5 + 1e-9), 1)  # 0.29 of 50 is a hair below 14.5 in binary
-    return np.asarray(place < quota[user], np.bool_)
+    return np.asarray(rank < quota[user], np.bool_)

@@ -115,7 +115,7 @@ class Targets:
         return Targets(len(self.catalogue), self.users, self.indptr, items, mask_indptr, mask, candidates)
 
     def spots(self) -> Ints:
-        """Flat places of `items` in a matrix with one row per user, filled from the left."""
+        """Flat indices of `items` in a matrix with one row per user, filled from the left."""
         rows = np.repeat(np.arange(len(self)), self.counts)
         return rows * int(self.counts.max()) + np.arange(len(self.items)) - self.indptr[rows]
 

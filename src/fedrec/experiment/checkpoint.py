@@ -45,11 +45,11 @@ def part_of(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tenso
 
 
 def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
-    """Put tensors back in place; their names and shapes must be those of this simulator."""
+    """Restore tensors; their names and shapes must be those of this simulator."""
     expected = tensors_of(simulator)
     for name, value in expected.items():
         if name in tensors and name.startswith("server.") and _grows(value, tensors[name], simulator.method.rounds):
-            more = len(value) - len(tensors[name])  # of a run that was to be shorter: what follows is still empty
+            more = len(value) - len(tensors[name])  # of a run planned with fewer rounds: the rest is still empty
             tensors[name] = torch.cat([tensors[name], tensors[name].new_zeros(more, *value.shape[1:])])
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in expected.items()}:
         raise FedrecError("the checkpoint belongs to another method or data set; use a fresh --out folder")
@@ -75,7 +75,7 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     with atomic_file(path, private=True) as temporary:
         try:
             save_file(plain, temporary, metadata={"fedrec": text})
-        except SafetensorError as error:  # its only word for a full disk
+        except SafetensorError as error:  # how it reports a full disk
             raise FedrecError(f"cannot write {path}: {error}; free some space, then go on with --resume") from error
 
 
@@ -83,7 +83,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        path.open("rb").close()  # safetensors calls a file absent that may not be read
+        path.open("rb").close()  # safetensors reports an unreadable file as absent
     except FileNotFoundError:
         raise FedrecError(f"there is no checkpoint {path}") from None
     except OSError as error:
@@ -95,14 +95,14 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = json.loads((file.metadata() or {})["fedrec"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about.pop("crc32") != _checksum(tensors, about):
-            raise ValueError("its bytes do not fit their checksum")
+            raise ValueError("its bytes do not match their checksum")
         return tensors, about
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise _damaged(path, error) from None
 
 
 def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
-    """safetensors itself notices a file cut short, but not a byte changed on the disk."""
+    """safetensors notices a truncated file, but not a changed byte."""
     crc = zlib.crc32(json.dumps(about).encode())
     for name in sorted(tensors):
         content: Any = tensors[name].reshape(-1).view(torch.uint8).numpy()
@@ -115,14 +115,14 @@ def _damaged(path: Path, error: Exception) -> FedrecError:
 
 
 def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
-    """Rows have no names: with other data, even of the same size, they would be taken for other users and items."""
+    """Rows have no ids: with other data, even of the same size, they would belong to other users and items."""
     if about.get("data", data) != data:
         raise FedrecError(f"{path} was made with {about['data']}, but the data is now {data}; put the old data back, "
                           "or start over in another --out folder")  # fmt: skip
 
 
 def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any]) -> None:
-    """The whole of a run between two rounds."""
+    """The complete state of a run between two rounds."""
     ledger = simulator.ledger()
     tensors = collected(simulator, tensors_of(simulator)) | {
         f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT
@@ -133,7 +133,7 @@ def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Map
 
 
 def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], data: str) -> Progress:
-    """Put the simulator where the checkpoint stands; it must come from a run with this config on this data."""
+    """Restore the simulator from the checkpoint; it must come from a run with this config on this data."""
     tensors, about = load(path)
     if about.get("format", 1) != FORMAT:
         raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted "

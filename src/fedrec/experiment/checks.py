@@ -14,7 +14,7 @@ from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
 from fedrec.federation.stages import Stage, parse_stages
-from fedrec.methods import methods
+from fedrec.methods import listings
 from fedrec.models import Sequential
 from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
 from fedrec.privacy.own_noise import sentence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.run import Run
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
-LAST = "an epsilon is printed, so the last round counts: no round is chosen and no run ends by validation or loss"
+LAST = "an epsilon is printed, so the last round counts: neither validation nor loss chooses a round or ends the run"
 FEDERATED = ("silos", "participation", "dropout")  # settings that mean nothing where all data is in one place
 
 
@@ -36,7 +36,7 @@ def notes_of(run: Run) -> list[str]:
     if method.info.centralised and ignored:
         found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(ignored)}")
     if _reads_order(method) and prepared.source.time == "none":
-        found.append(f"the data has no times: {method.info.name} takes the order of its lines for that of events")
+        found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
     if run.config.dropout and not method.info.centralised:
         found.append(f"simulated: {run.config.dropout:.0%} of all uploads are lost on their way")
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
@@ -48,13 +48,13 @@ def _reads_order(method: Method) -> bool:
 
 
 def _own_promise(run: Run) -> str:
-    """The epsilon of noise within the method, in a sentence; empty where it claims none."""
+    """The epsilon of the method's own noise as a sentence; empty where it claims none."""
     noise = run.method.noise_spent(run.simulator.data) if isinstance(run.method, NoisesItself) else None
     return "" if noise is None else sentence(noise)
 
 
 def require_selectable(protocol: Protocol) -> None:
-    """What selection needs must be measured; better to say so now than after the first round."""
+    """The metric that selects the round must be measured; checked now rather than after the first round."""
     for name in protocol.select_metric.split("+"):
         if int(name.split("@")[1]) not in protocol.ks:
             ks = "+".join(map(str, protocol.ks))
@@ -72,9 +72,9 @@ def require_shared(method: Method, group: Group) -> None:
 
 
 def require_cold(run: Run) -> None:
-    """Items that nobody met in training have only their attributes to be ranked by."""
+    """Items that nobody met in training can be ranked by their attributes only."""
     if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
-        able = ", ".join(name for name, method in methods().items() if method().disclosure.attributes != "none")
+        able = ", ".join(method.name for method in listings() if method.attributes != "none")
         raise FedrecError(f"{run.method.info.name} cannot rank items that training never met; use one of {able}")
 
 
@@ -94,7 +94,9 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
         raise FedrecError("noise on a sum is the clients' shares of it; with --dropout some are missing and the rest "
                           "protects less than it says: leave one of the two out")  # fmt: skip
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
-        raise FedrecError(f"sum-gaussian protects a blind sum, which {method.info.name} has not; use gaussian")
+        raise FedrecError(
+            f"sum-gaussian protects a sum under secure aggregation, which {method.info.name} does not use; use gaussian"
+        )
     if config.epsilon is not None:
         return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, method.disclosure.sensitivity)
     if config.delta is not None and not stages:
@@ -113,15 +115,15 @@ def claims_epsilon(run: Run) -> bool:
 
 
 def promised(run: Run, uploads: int, unprotected: Iterable[str]) -> Guarantee:
-    """What the stages give a client that uploads so often."""
+    """The guarantee for a client with this many uploads."""
     return guarantee(run.stages, uploads, run.config.delta or DELTA, unprotected, run.method.disclosure.sensitivity)
 
 
 def rules_of(run: Run) -> Rules:
     """When a run stops and which round counts.
 
-    Validation metrics and losses are computed from what clients hold and pass no noise. Where an epsilon is printed
-    they must decide nothing.
+    Validation metrics and losses are computed from what clients hold, without noise. Where an epsilon is printed they
+    must not decide anything.
     """
     method, config, protocol = run.method, run.config, run.protocol
     if run.claims:

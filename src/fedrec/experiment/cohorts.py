@@ -1,6 +1,6 @@
 """Clients of several kinds (`Method.cohorts`): how many of each a protocol tests, and how each did.
 
-A split may have no test rows for some of them. The mean over all tested users then says nothing of these.
+A split may have no test rows for some of them. The mean over all tested users then says nothing about these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Block:
+class TestedCohort:
     """The clients of one cohort and their users; `tested` are the users with held-out test items."""
 
     name: str
@@ -42,8 +42,8 @@ class Block:
         }
 
 
-def blocks_of(run: Run) -> list[Block]:
-    """None where all clients are of one kind."""
+def tested_cohorts(run: Run) -> list[TestedCohort]:
+    """Empty where all clients are of one kind."""
     cohorts = cohorts_of(run.method, run.world)
     if len(cohorts) < 2:
         return []
@@ -52,15 +52,15 @@ def blocks_of(run: Run) -> list[Block]:
     for cohort in cohorts:
         mine = tested[np.isin(client_of[tested], cohort.clients)]
         users = int(np.isin(client_of, cohort.clients).sum())
-        found.append(Block(cohort.name, len(cohort.clients), len(np.unique(client_of[mine])), users, mine))
+        found.append(TestedCohort(cohort.name, len(cohort.clients), len(np.unique(client_of[mine])), users, mine))
     return found
 
 
 def tested_note(run: Run) -> list[str]:
-    """What a figure over all tested users is of, block by block."""
-    blocks = blocks_of(run)
-    if not blocks:
+    """Which users a figure over all tested users is about, cohort by cohort."""
+    cohorts = tested_cohorts(run)
+    if not cohorts:
         return []
-    silent = [block.name for block in blocks if not len(block.tested)]
-    end = f"; test figures say nothing of {', '.join(silent)}" if silent else ""
-    return [f"tested, block by block: {', '.join(block.words() for block in blocks)}{end}"]
+    silent = [cohort.name for cohort in cohorts if not len(cohort.tested)]
+    end = f"; test figures say nothing about {', '.join(silent)}" if silent else ""
+    return [f"tested, cohort by cohort: {', '.join(cohort.words() for cohort in cohorts)}{end}"]

@@ -17,7 +17,7 @@ from fedrec.evaluation import protocol
 from fedrec.schema import kinds_of_fields
 
 FORMAT = 2
-"""Of what a run folder holds. Format 1, which had no number, knew three fields of the protocol less."""
+"""Format of a run folder. Format 1, which had no number, lacked three fields of the protocol."""
 FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train,neg_unique=positive"
 """What every run of format 1 did."""
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
@@ -50,7 +50,7 @@ class RunConfig:
     valid: str | None = None
     test: str | None = None
     attributes: str | None = None
-    """A file that describes the items, in place of what the data says of them."""
+    """A file that describes the items, instead of what comes with the data."""
 
     def __post_init__(self) -> None:
         _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")
@@ -65,14 +65,14 @@ class RunConfig:
         parse_memory(self.memory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for TOML and JSON; what is None is left out, or the word `none` as a method's parameter."""
+        """Plain values for TOML and JSON; None is left out, or written `none` as a method's parameter."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["params"] = {name: _plain(value) for name, value in self.params.items()}
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
 def _plain(value: Any) -> Any:
-    """TOML has no None, and knows nothing of numpy's numbers."""
+    """TOML has no None, and no numpy numbers."""
     return "none" if value is None else value.item() if isinstance(value, np.generic) else value
 
 
@@ -116,7 +116,7 @@ def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
 
 
 def as_meant(spec: str, written: Any) -> str:
-    """The protocol that a run of an earlier format had, in today's words."""
+    """The protocol of a run in an earlier format, in today's fields."""
     if written not in (1, FORMAT):
         raise FedrecError(f"format {written} of a run folder is newer than this fedrec; upgrade fedrec to read it")
     if written == FORMAT:
@@ -126,7 +126,7 @@ def as_meant(spec: str, written: Any) -> str:
 
 
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) -> None:
-    """A resumed run may go on for longer; anything else, also other chunks of memory, would make it another run."""
+    """A resumed run may have more rounds; any other change, even of the memory budget, would make it another run."""
     free = {"patience"} if "epsilon" in old else {"patience", "rounds"}  # a budget is for all rounds
     changed = sorted(key for key in {*old, *new} - free if old.get(key) != new.get(key))
     if changed == ["rounds"]:
@@ -156,7 +156,7 @@ def make_config(values: dict[str, Any]) -> RunConfig:
 
 
 def _found(name: str) -> str:
-    """A file by its whole path, so that a run folder can be used from anywhere."""
+    """An absolute path for a file, so that a run folder can be used from anywhere."""
     return str(Path(name).resolve()) if Path(name).is_file() else name
 
 

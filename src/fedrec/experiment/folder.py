@@ -1,4 +1,4 @@
-"""The run folder: the truth about a run, in plain files."""
+"""The run folder: everything about a run, in plain files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
     """Refuse to write over what was given to be read, and over the files of a run."""
     if out is None:
         return
-    place = Path(os.path.realpath(out))  # resolve() stumbles over links in a circle
-    if any(path is not None and os.path.realpath(path) == str(place) for path in read):
+    target = Path(os.path.realpath(out))  # resolve() fails on circular links
+    if any(path is not None and os.path.realpath(path) == str(target) for path in read):
         raise FedrecError(f"--out {out} would overwrite the file that is read; choose another name")
-    near = RunFolder(place.parent)
-    if near.config.exists() and place in near.files():
+    near = RunFolder(target.parent)
+    if near.config.exists() and target in near.files():
         raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")
 
 
 def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """Every metric of every evaluated user, in original ids; where each has one held-out item, where that stands."""
+    """Every metric of every evaluated user, in original ids; with one held-out item each, also its rank."""
     columns = {"user": prepared.source.user_ids[evaluation.users], **evaluation.per_user}
     if len(evaluation.positions[0]) == len(evaluation.users):
         above, equal = evaluation.positions
@@ -50,7 +50,7 @@ class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
 
     `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume, `prepared.npz` the
-    data as it was split. What tells of single users, their state among it, can be read by its owner alone.
+    data as it was split. Files about single users, such as their state, are readable by the owner only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class RunFolder:
         return file in (self.best, self.last, self.prepared, self.per_user, self.users)
 
     def require_own_files(self) -> None:
-        """A link may have come with the folder: what lies behind it is neither read as the run's nor written over."""
+        """A link may have come with the folder: its target is neither read as a file of the run nor overwritten."""
         for file in self.files():
             if file.is_symlink():
                 raise FedrecError(f"{file} is a link; put the file itself there")
@@ -104,24 +104,24 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else runs into this folder meanwhile: two writers would tear each other's records apart."""
+        """A lock: two runs that write to one folder would destroy each other's records."""
         try:
             import fcntl
         except ImportError:  # a system without such locks
             yield
             return
-        place = os.open(self.path, os.O_RDONLY)
+        descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(place)
+            os.close(descriptor)
             raise FedrecError(f"a run is under way in {self.path}; wait for it, or choose another --out") from None
         except OSError:  # a file system without locks
             pass
         try:
             yield
         finally:
-            os.close(place)
+            os.close(descriptor)
 
     def settings(self) -> dict[str, Any]:
         """The values of config.toml, as they were meant when the run was made."""
@@ -134,12 +134,12 @@ class RunFolder:
             )
 
     def reopen(self, config: Mapping[str, Any]) -> None:
-        """The run goes on, perhaps for more rounds than it was made for: its result is open again."""
+        """The run is resumed, perhaps for more rounds than planned: its result is no longer final."""
         self._write_config(config)
         self.summary.unlink(missing_ok=True)
 
     def discard_unused(self) -> None:
-        """Leave nothing behind of a run that ended before its first round did."""
+        """Remove everything of a run that ended before its first round was finished."""
         begun = {self.config, self.prepared}
         if set(self.path.iterdir()) <= begun:
             for file in begun:
@@ -153,7 +153,7 @@ class RunFolder:
             temporary.write_text(tomli_w.dumps({"format": FORMAT, **config}), encoding="utf-8")
 
     def sweep(self) -> None:
-        """Remove what a kill in the midst of writing left behind: our half-written files, and those of safetensors."""
+        """Remove what a process that was killed while writing left: half-written files of ours and of safetensors."""
         for path in self.path.glob(".*"):
             if re.fullmatch(r"\..+\.[0-9a-f]{32}|\.tmp[0-9A-Za-z]{6}", path.name):
                 path.unlink(missing_ok=True)
@@ -163,12 +163,12 @@ class RunFolder:
             file.write(json.dumps(record) + "\n")
 
     def sync_log(self) -> None:
-        """Before a checkpoint counts on the lines so far."""
+        """Flush the log before a checkpoint relies on it."""
         if self.metrics.exists():
             synced(self.metrics)
 
     def forget_after(self, round: int) -> None:
-        """Drop log lines of rounds that a resumed run will do again."""
+        """Drop log lines of rounds that a resumed run repeats."""
         if not self.metrics.exists():
             return
         text = self.metrics.read_text(encoding="utf-8", errors="replace")
@@ -177,7 +177,7 @@ class RunFolder:
             temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def write_ids(self, prepared: Prepared) -> None:
-        """What the rows of the checkpoint's tables stand for, in order."""
+        """The users and items of the rows of the checkpoint's tables, in order."""
         info = prepared.source.info
         titles = None if info is None else info.titles
         items = [prepared.source.item_ids] if titles is None else [prepared.source.item_ids, titles]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: the round under way is finished first, but not waited for long."""
+"""Ctrl-C and SIGTERM while a run trains: the round in progress is finished first, within a time limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRACE = 5.0  # seconds; schedulers and containers kill ten or more after SIGTERM
 
 
 class Interrupt:
-    """A signal that was heard, to be obeyed at the end of the round."""
+    """A signal that has arrived and takes effect at the end of the round."""
 
     def __init__(self) -> None:
         self.heard: signal.Signals | None = None
@@ -23,7 +23,7 @@ class Interrupt:
         self._timer.daemon = True
 
     def hear(self, number: int, _: FrameType | None) -> None:
-        """Ctrl-C a second time does not wait; SIGTERM a second time changes nothing: some send it twice."""
+        """A second Ctrl-C takes effect at once; a second SIGTERM is ignored, because some schedulers send it twice."""
         if self.heard is None:
             self.heard = signal.Signals(number)
             self._timer.start()
@@ -51,15 +51,15 @@ class Interrupt:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, but with another exit code."""
+    """SIGTERM: like Ctrl-C, but with a different exit code."""
 
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Batch schedulers announce the end by SIGTERM: time enough to save. Only the main thread hears signals."""
+    """Batch schedulers send SIGTERM before they kill, early enough to save. Only the main thread receives signals."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some send it twice, in the midst of the saving
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some schedulers send it twice, while the state is being saved
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
@@ -74,12 +74,12 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextmanager
 def at_round_ends() -> Iterator[Interrupt]:
-    """Within the block, signals wait for `obey`; when it ends, whoever answered them before gets the one heard."""
+    """Inside the `with`, signals wait for `obey`; afterwards the previous handler receives one that has arrived."""
     interrupt = Interrupt()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: answer for number, answer in before.items() if answer not in (signal.SIG_IGN, None)}
     if threading.current_thread() is not threading.main_thread():
-        before = {}  # no other thread hears signals, or may say what they do
+        before = {}  # other threads neither receive signals nor set handlers
     for number in before:
         signal.signal(number, interrupt.hear)
     try:

@@ -21,7 +21,7 @@ def device_named(name: str) -> torch.device:
 
 
 def peak_memory_mb() -> float:
-    """The most memory this process ever held; 0 where the system does not tell."""
+    """Peak memory of this process; 0 where the system does not say."""
     try:
         import resource
     except ImportError:

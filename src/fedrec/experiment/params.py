@@ -71,12 +71,12 @@ def parse_settings(settings: Iterable[str]) -> dict[str, str]:
 
 
 def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
-    """A method that was given itself, with the settings given beside it; `values` then say by name what it is."""
+    """A method given as an object or class, with further settings; `values` is updated to name it and its settings."""
     own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
     if isinstance(method, type):
         made = build_method(method, **own, params=values["params"])
     elif own.pop("preset") is not None:
-        raise FedrecError("a method that is an object has all its settings: give its class, or leave preset out")
+        raise FedrecError("a method object already has its settings: give its class, or leave preset out")
     else:
         changes = values["params"] | {name: value for name, value in own.items() if value is not None}
         made = dataclasses.replace(
@@ -102,7 +102,7 @@ def convert(cls: type[Method], key: str, value: Any) -> Any:
 
 
 def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
-    """The same for any dataclass with settings, under the name that people know it by."""
+    """The same for any dataclass with settings; `name` is used in messages."""
     known = parameters(cls)
     if key not in known:
         raise unknown(f"parameter of {name}", key, known)
@@ -116,11 +116,11 @@ def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
 
 
 def describe(hint: Any) -> str:
-    """A type in words, for messages and help."""
+    """A type as text, for messages and help."""
     return kind_of(hint).words
 
 
 def range_of(cls: type[Method], key: str, hint: Any) -> str:
-    """Which numbers a parameter takes, in short; nothing of what is no number."""
+    """The interval of a numeric parameter as text; empty for other parameters."""
     kinds = set(typing.get_args(hint)) or {hint}
     return str(interval_of(cls, key, int in kinds)) if kinds & {int, float} else ""

@@ -1,4 +1,4 @@
-"""From raw interactions and a protocol to what clients train on and what is ranked: the one place where both meet."""
+"""From raw interactions and a protocol to what clients train on and what is ranked: the only module that knows both."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from fedrec.experiment.config import RunConfig
 
 TIED = 0.1
-"""Share of new items from which on it is said that they tie."""
+"""Share of tied new items above which a note is given."""
 SETS = ("recall", "hr", "precision", "f1")
-"""Metrics that ask what is in a list, not where."""
+"""Metrics that depend on what is in a list, not on its order."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Prepared:
 
     @cached_property
     def alike(self) -> tuple[str, ...]:
-        """A remark where many new items have the attributes of another one, with which they tie."""
+        """A note where many new items have the same attributes as another one, and so tie with it."""
         new = self.described[0][self.n_trained :]
         tied = len(new) - len({row.tobytes() for row in new})
         if not tied or tied < TIED * len(new):
@@ -98,10 +98,10 @@ class Prepared:
         return np.bincount(self.split.train.item, minlength=self.n_items)
 
     def require_candidates(self) -> None:
-        """Metrics at k ask for somebody with more than k candidates at test: otherwise every list is a hit."""
+        """Metrics at k need a user with more than k candidates at test: otherwise every list is a hit."""
         most = int(self.test.n_candidates.max())
         if most < 2:
-            raise FedrecError("nobody has more than one candidate, so there is nothing to rank; give more items")
+            raise FedrecError("no user has more than one candidate, so there is nothing to rank; give more items")
         if max(self.protocol.ks) >= most:
             k = max(1, most // 4)
             raise FedrecError(
@@ -158,7 +158,7 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
 def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
                   source: Interactions | None = None, clients: Partition | None = None,
                   items: str | None = None) -> Prepared:  # fmt: skip
-    """Somebody's split, taken as it is, with its own clients unless others are asked for."""
+    """A given split, taken as it is, with its own clients unless others are asked for."""
     source, warm = source or split.train, None
     if items is not None:
         source = rooms.with_items(source, items)
@@ -193,7 +193,7 @@ def with_targets(source: Interactions, split: Split, partition: Partition, proto
 
 
 def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
-    """A remark where so few items are ranked for validation that lists hold them all, whatever the model."""
+    """A note where so few items are ranked at validation that every list holds them all."""
     if valid is None or protocol.select_on == "test":
         return []
     most = int(valid.n_candidates.max())
@@ -205,7 +205,7 @@ def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
 
 
 def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions, int]:
-    """Items that are held out numbered after all others, each kind in its old order; how many others there are."""
+    """Renumber held-out items after all others, both in their old order; also returns the number of the others."""
     cold = np.zeros(source.n_items, dtype=bool)
     cold[split.valid.item] = cold[split.test.item] = True
     both = (
@@ -221,7 +221,7 @@ def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions,
 
 
 def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]:
-    """The split with a share of everybody's training rows, and the rows that went."""
+    """The split with a share of every user's training rows, and the rows left out."""
     if fraction == 1:
         return split, None
     kept = kept_rows(_pairs(split.train), fraction, split.train.tie_seed)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedrec.evaluation import Evaluation, chance
 from fedrec.experiment.checks import promised
-from fedrec.experiment.cohorts import blocks_of
+from fedrec.experiment.cohorts import tested_cohorts
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.federation.loop import Progress
@@ -96,12 +96,12 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "peak_memory_mb": peak_memory_mb(),
         "versions": versions(),
     }
-    blocks = [block.record(test) for block in blocks_of(run)]
-    return summary | ({"blocks": blocks} if blocks else {}) | ({"privacy": _privacy(run)} if run.stages else {})
+    cohorts = [cohort.record(test) for cohort in tested_cohorts(run)]
+    return summary | ({"blocks": cohorts} if cohorts else {}) | ({"privacy": _privacy(run)} if run.stages else {})
 
 
 def ending(progress: Progress) -> str:
-    """What a reader must know of a run that diverged; empty of any other."""
+    """What a reader must know about a run that diverged; empty otherwise."""
     why, chosen = progress.diverged, progress.best_round + 1
     return f"{why}; the figures are those of round {chosen}, chosen before that" if why else ""
 
@@ -109,8 +109,8 @@ def ending(progress: Progress) -> str:
 def _privacy(run: Run) -> dict[str, Any]:
     """What the client that uploaded most often has, and what one that uploads in every round would have.
 
-    Uploads may be counted where it was known before the first round who would send when. Where what was sent had a say
-    in that, the bound for every round is all that holds.
+    Actual uploads count only where the schedule was fixed before the first round. Where it depends on what was sent,
+    only the bound for every round holds.
     """
     ledger, rounds = run.simulator.ledger(), run.method.rounds
     most, bound = int(ledger.uploads.max(initial=0)), promised(run, rounds, ledger.unprotected)

@@ -135,7 +135,7 @@ class Method:
     rounds: Count = 100
 
     def __init_subclass__(cls) -> None:
-        """A parameter must not hide what the engine asks a method."""
+        """A parameter must not hide a member of the contract."""
         own = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
         hidden = [name for name in own if hasattr(Method, name) and name not in Method.__dataclass_fields__]
         if hidden:
@@ -211,13 +211,13 @@ class TakesNewItems(Protocol):
     """Items that arrive after training, known by their attributes alone."""
 
     def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        """The server when they stand behind all others."""
+        """The server with these items numbered after all others."""
         ...
 
 
 @runtime_checkable
 class NoisesItself(Protocol):
-    """Noise within the method, beside that of the wire."""
+    """Noise that the method itself adds, besides that of the wire."""
 
     def noise_spent(self, data: ClientData) -> OwnNoise | None:
         """What a client goes through in a whole run; None where no epsilon can be claimed for it."""

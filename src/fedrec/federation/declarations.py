@@ -1,4 +1,4 @@
-"""What a method declares beside its functions: what it is, what it discloses, what it costs."""
+"""What a method declares besides its functions: what it is, what it discloses, what it costs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OwnNoise:
     """How far one step or upload can move when a client's data are replaced."""
     steps: int
     counted: str
-    """What the steps are, in words."""
+    """What the steps are, as text."""
     delta: float
     limits: str = ""
     """What else the epsilon depends on."""
@@ -78,7 +78,7 @@ class OwnNoise:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Working memory in bytes, beside what clients keep: it sets how many of them are simulated together."""
+    """Working memory in bytes, besides what clients keep: it determines how many of them are simulated together."""
 
     client: int = 4096
     """Of one client in training, without its samples."""
@@ -87,6 +87,6 @@ class Footprint:
     score: int = 0
     """Of one user for whom all items are scored and ranked."""
     cache: int | None = None
-    """On a processor, clients that train together beyond this size only wait for memory; None: the more the better."""
+    """On a CPU, chunks larger than this are slowed down by memory; None: the larger the better."""
     training_only: tuple[str, ...] = ()
     """Tensors of the state that scoring does not need."""

@@ -1,4 +1,4 @@
-"""The round loop: train, evaluate every so often, keep the best, stop when it no longer improves."""
+"""The round loop: train, evaluate at intervals, keep the best, stop when it no longer improves."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def run_rounds(
     on_round: Callable[[RoundLog, Score | None], None],
     before_answer: Callable[[int], None] | None = None,
 ) -> None:
-    """Advance `progress` to the end. `evaluate` returns None where there is nothing to look at: the last one counts.
+    """Advance `progress` to the end. `evaluate` returns None where nothing can be evaluated: the last round counts.
 
     Every callback happens at a round's end, when simulator and progress agree; an interrupt in between loses at most
     the work since the last checkpoint. Where training diverges after a round that was chosen, the run ends with that
-    one: the simulator is then in the midst of a round, and only good for taking the chosen state back.
+    one: the simulator is then in the middle of a round, and can only restore the chosen state.
     """
     while progress.next_round < rules.rounds and not progress.stopped_early:
         number = progress.next_round

@@ -51,7 +51,7 @@ class Rows:
     towards: Tensor | None = None
 
     def way(self) -> Tensor | None:
-        """Where rows that no sample touched are going, as seen from `base`."""
+        """The shift of rows that no sample touched, relative to `base`."""
         return None if self.towards is None else self.towards - self.base
 
     def untouched(self) -> Tensor:
@@ -166,7 +166,7 @@ class Ups:
         parts = self.gathered[name]
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)
-        # a copy even of one part: it is the server's, and clients go on with theirs
+        # a copy even of one part: the server owns it, and clients keep changing theirs
         values = torch.cat([_filled(value, longest) for _, value in parts])
         if (np.diff(ids) > 0).all():  # as it is without cohorts: no second copy of all tables
             return ids, values

@@ -26,7 +26,7 @@ Behind = tuple[str, ...]  # which upload every noise so far acted on; empty: on 
 
 @dataclass(frozen=True)
 class Stream:
-    """Where noise is drawn from: whose secret, in which round, behind which other noise."""
+    """Where noise is drawn from: whose secret, the round, and the noise before it."""
 
     secret: Secret
     round: int
@@ -42,8 +42,8 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a stage acts: whose upload, in which round, against which broadcast, behind which other noise.
+class UploadContext:
+    """What a stage knows about an upload: whose it is, the round, the broadcast it answers, and the noise before it.
 
     Without a `secret` it is that of a simulation.
     """
@@ -84,21 +84,21 @@ class Noise:
     kernel: ClassVar[str]
     words: ClassVar[int]  # of 64 random bits, for each draw
 
-    def apply(self, values: Values, place: Place) -> Values:
+    def apply(self, values: Values, context: UploadContext) -> Values:
         if self.only and self.only not in values:
             raise unknown("upload", self.only, values)
         return {
-            name: self._noised(dense(value), name, place) if self.reaches(name) else value
+            name: self._noised(dense(value), name, context) if self.reaches(name) else value
             for name, value in values.items()
         }
 
     def reaches(self, name: str) -> bool:
         return self.only in ("", name)
 
-    def _noised(self, value: Tensor, name: str, place: Place) -> Tensor:
+    def _noised(self, value: Tensor, name: str, context: UploadContext) -> Tensor:
         if not value.is_floating_point():
             return value
-        return self._added(value, place.stream, name, name, place.clients, self.scale, place.world)
+        return self._added(value, context.stream, name, name, context.clients, self.scale, context.world)
 
     def _added(self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float,
                world: World) -> Tensor:  # fmt: skip
@@ -129,7 +129,7 @@ class Noise:
         raise NotImplementedError
 
     def in_sum(self, key: str, total: Tensor, clients: int, where: OnSums) -> Tensor:
-        """A sum over clients to which each has added this noise, drawn at once: a bell whose width may be random."""
+        """A sum over clients, each with this noise, drawn at once: a normal whose variance may be random."""
         base = where.stream.key(where.label(f"all of {key}"), upload_of(key))
         keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
         position = torch.arange(total[0].numel(), device=total.device)[None]
@@ -188,7 +188,7 @@ class SumGaussian(Gaussian):
 
     per_entry = False
 
-    def apply(self, values: Values, place: Place) -> Values:
+    def apply(self, values: Values, context: UploadContext) -> Values:
         return values
 
     def on_sum(self, key: str, total: Tensor, where: OnSums) -> Tensor:

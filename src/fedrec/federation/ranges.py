@@ -12,7 +12,7 @@ from fedrec.errors import FedrecError
 if TYPE_CHECKING:
     from fedrec.federation.contract import Method
 
-MOST = 1 << 31  # beyond it no array can be indexed, and no user means it
+MOST = 1 << 31  # the largest index of an array; nobody means more
 ANY = "(-inf, inf)"
 
 
@@ -40,13 +40,13 @@ class Interval:
         return self.text[-1] == ")"
 
     def missed(self, value: float) -> list[str]:
-        """What a value is not; what is no number is nothing of it."""
+        """The bound that a value breaks, as text; empty if it fits or is not a number."""
         high_enough = value > self.low if self.above else value >= self.low
         low_enough = value < self.high if self.below else value <= self.high
         return [word for good, word in zip((high_enough, low_enough), self.words(), strict=True) if not good]
 
     def __str__(self) -> str:
-        """In short, for a table; nothing where every number fits."""
+        """As short text for a table; empty where every number fits."""
         if self.high < MOST:
             return f"{'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
         return "" if math.isinf(self.low) else f"{'>' if self.above else '>='} {self.low:g}"
@@ -65,7 +65,7 @@ Share = Annotated[float, Interval("(0, 1]")]
 
 @cache
 def intervals(cls: Any) -> dict[str, Interval]:
-    """Those of a method's fields that say one; where a class changes a default alone, its base goes on saying it."""
+    """The intervals that a class declares; one that only changes a default inherits the interval of its base."""
     found: dict[str, Interval] = {}
     for kind in reversed(cls.__mro__[:-1]):
         hints = get_type_hints(kind, include_extras=True)
@@ -76,13 +76,13 @@ def intervals(cls: Any) -> dict[str, Interval]:
 
 
 def interval_of(cls: type[Method], name: str, whole: bool) -> Interval:
-    """What the nearest class that speaks of this parameter says; else it must not be negative."""
-    kind: Any = cls  # mypy takes no class for hashable whose objects hash by their fields
+    """The interval declared by the nearest class; without one, the parameter must not be negative."""
+    kind: Any = cls  # mypy does not see that a class is hashable when its objects hash by their fields
     return intervals(kind).get(name) or Interval(f"[0, {MOST}]" if whole else "[0, inf)")
 
 
 def require_in_range(method: Method) -> None:
-    """One line about the first parameter with which no run makes sense."""
+    """Refuse the first parameter outside its interval, in one line."""
     for item in dataclasses.fields(method):
         value = getattr(method, item.name)
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What uploads pass on their way out: clip, laplace, gaussian, quantise, in the order given; sum-gaussian for sums."""
+"""The stages that uploads pass: clip, laplace, gaussian, quantise, in the order given; sum-gaussian for sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Rows
 from fedrec.federation.messages import is_exact
-from fedrec.federation.noise import Gaussian, Laplace, Noise, Place, SumGaussian, Values, dense
+from fedrec.federation.noise import Gaussian, Laplace, Noise, SumGaussian, UploadContext, Values, dense
 
 
 class Stage(Protocol):
@@ -22,7 +22,7 @@ class Stage(Protocol):
         """Whether it acts on every entry, so that tables must be made dense."""
         ...
 
-    def apply(self, values: Values, place: Place) -> Values: ...
+    def apply(self, values: Values, context: UploadContext) -> Values: ...
 
     def bytes(self, entries: int, rows: int, plain: int) -> int:
         """Size of an encoded tensor; `plain` is what it was before this stage."""
@@ -39,25 +39,25 @@ class Clip:
     norm: float
     per_entry = False
 
-    def apply(self, values: Values, place: Place) -> Values:
-        device = place.world.device
-        square = torch.zeros(len(place.clients), dtype=torch.float64, device=device)
+    def apply(self, values: Values, context: UploadContext) -> Values:
+        device = context.world.device
+        square = torch.zeros(len(context.clients), dtype=torch.float64, device=device)
         for name, value in values.items():
             if is_exact(value):
                 continue
             if isinstance(value, Rows):
                 start, way = value.base[value.item], value.way()
                 change = (value.value - start).double().square().sum(1)
-                if way is not None and value.shift is not None:  # all rows but the changed ones went along
+                if way is not None and value.shift is not None:  # all rows but the changed ones shifted as well
                     square += value.shift.double().square() * way.double().square().sum()
                     change -= (value.untouched() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
             else:
-                square += (value - _reference(place, name)).double().flatten(1).square().sum(1)
+                square += (value - _reference(context, name)).double().flatten(1).square().sum(1)
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
-        return {name: self._shrink(value, factor, name, place) for name, value in values.items()}
+        return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
 
-    def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, place: Place) -> Tensor | Rows:
+    def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, context: UploadContext) -> Tensor | Rows:
         if is_exact(value):
             return value
         if isinstance(value, Rows):
@@ -65,7 +65,7 @@ class Clip:
             by = factor[value.owner, None].to(start.dtype)
             shift = None if value.shift is None else value.shift * factor.to(start.dtype)
             return replace(value, value=start + by * (value.value - start), shift=shift)
-        reference = _reference(place, name)
+        reference = _reference(context, name)
         by = factor.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1))
         return reference + by * (value - reference)
 
@@ -80,7 +80,7 @@ class Quantise:
     bits: int
     per_entry = True
 
-    def apply(self, values: Values, place: Place) -> Values:
+    def apply(self, values: Values, context: UploadContext) -> Values:
         return {name: self._rounded(dense(value)) for name, value in values.items()}
 
     def _rounded(self, value: Tensor) -> Tensor:
@@ -122,9 +122,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         if name == "quantise" and number not in range(1, 33):
             raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
         if any(isinstance(stage, Quantise) for stage in stages):
-            raise FedrecError(
-                f"privacy stage '{part}' comes after quantise, which must be the last: what it sends is final"
-            )
+            raise FedrecError(f"privacy stage '{part}' comes after quantise, which must be the last stage")
         stage = STAGES[name](number)
         if only and (not isinstance(stage, Noise) or isinstance(stage, SumGaussian)):
             raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")
@@ -132,5 +130,5 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _reference(place: Place, name: str) -> Tensor:
-    return place.reference.get(name, torch.zeros((), dtype=place.world.dtype, device=place.world.device))
+def _reference(context: UploadContext, name: str) -> Tensor:
+    return context.reference.get(name, torch.zeros((), dtype=context.world.dtype, device=context.world.device))

@@ -17,7 +17,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, World
 from fedrec.federation.messages import content, is_exact
-from fedrec.federation.noise import Behind, Noise, OnSums, Place, Stream, SumGaussian, Values, dense
+from fedrec.federation.noise import Behind, Noise, OnSums, Stream, SumGaussian, UploadContext, Values, dense
 from fedrec.federation.secret import Secret, SeededSecret
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
@@ -150,8 +150,8 @@ class Wire:
             assert not isinstance(reduction.value, PartialSum), "folded uploads cannot pass stages"
             values[name] = reduction.value
         for number, stage in enumerate(stages):
-            place = Place(self.world, clients, round, reference, self._behind(number), self.secret)
-            values = stage.apply(values, place)
+            context = UploadContext(self.world, clients, round, reference, self._behind(number), self.secret)
+            values = stage.apply(values, context)
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
     def _behind(self, number: int) -> Behind:

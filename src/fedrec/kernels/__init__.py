@@ -1,4 +1,4 @@
-"""Compiled kernels; `find` is the way to them."""
+"""Compiled kernels; `find` returns one by name."""
 
 from fedrec.kernels.registry import Kernel, find
 

@@ -1,6 +1,6 @@
 """What kernels are called with, by name. Compiled code reads a named tuple as fast as loose values.
 
-Here and not beside the compiled code, so that a call can be made up without importing any.
+They stand apart from the compiled code, so that arguments can be made without importing it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Data(NamedTuple):
-    """Clients of one user each. A user's place is where it is among all users."""
+    """Clients of one user each. A user's place is its index among all users, client by client."""
 
     clients: np.ndarray
     places: np.ndarray  # of the clients' users; what follows is by place
@@ -90,7 +90,7 @@ class AdditiveSettings(NamedTuple):
     decay: float
     apart: float
     sparse: float
-    lasso: bool  # the price is of absolute entries, or else of squares
+    lasso: bool  # penalise absolute values, otherwise squares
     batch: int
     epochs: int
     mean: bool

@@ -1,4 +1,4 @@
-"""What matrix products leave to be done, compiled: two walks over a block of similarities, one over the table.
+"""The elementwise part between matrix products, compiled: two passes over a block of similarities, one over the table.
 
 Single precision only. The exponential is a polynomial times a power of two whose bits are written down directly; a loop
 of these becomes vector instructions, a call of the library's function would not.
@@ -14,7 +14,7 @@ from fedrec.kernels.mf import FAST
 # A number plus ROUND has its nearest whole number in its last bits. Sums must keep their order for that.
 STEADY = {"error_model": "numpy", "fastmath": {"contract", "nsz", "arcp"}}
 ROUND = np.float32(3 << 22)
-EXPONENT = np.int32(127 - int(ROUND.view(np.int32)))  # takes those bits to where a float has its exponent
+EXPONENT = np.int32(127 - int(ROUND.view(np.int32)))  # shifts those bits into the exponent of a float
 
 
 @njit(**STEADY)
@@ -67,7 +67,7 @@ def exponentials(block, shift, lowest, total):
     power = bits.view(np.float32)
     for i in range(rows):
         row = block[i]
-        row[i] = -np.inf  # taken off a sum afterwards, an exponent of 0 would leave little of it
+        row[i] = -np.inf  # subtracting exp(0) from the sum afterwards would lose precision
         _exp(row, power, bits, f(shift), f(lowest))
         total[i] += _multiply(row, power) - row[i]
         row[i] = f(0)

@@ -37,7 +37,7 @@ def _move(own, shared, head, slope, pull, price, lasso, rate, decay):
 
 @njit(**FAST)
 def _regularised(own, shared, head, lasso):
-    """The logit without its bias, the squared distance of the two halves, and the price of the shared one."""
+    """The logit without its bias, the squared distance of the two halves, and the penalty of the shared one."""
     zero = own.dtype.type(0)
     logit, apart, price = zero, zero, zero
     for f in range(len(own)):

@@ -1,6 +1,6 @@
 """Compiled guidance of FedRKG with the inner product: gates are trained and committed one client after another.
 
-Tables and user vectors stand still while a gate is trained, so that a row's two inner products with the user vector
+Tables and user vectors are fixed while a gate is trained, so that a row's two inner products with the user vector
 are formed once. Draws the same samples as `samples.py` and takes the same steps as `methods/personal/gate.py`.
 """
 
@@ -29,7 +29,7 @@ def _sigmoid(x):
 
 
 @njit(**FAST)
-def _fold_blocks(weight, own, common):
+def _fold_halves(weight, own, common):
     """W . [P; P_g; P - P_g] as one product with P and one with P_g."""
     d = len(own)
     for f in range(d):
@@ -43,13 +43,13 @@ def _step(rows, towards, scores, batch, slot, n_pos, weight, bias, rate, scale, 
 
     Returns the summed loss before the step.
     """
-    touched, coef, blocks, gradient = scratch
+    touched, coef, halves, gradient = scratch
     loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
-    _fold_blocks(weight, blocks[0], blocks[1])
+    _fold_halves(weight, halves[0], halves[1])
     for t in range(len(batch)):
         k = slot[batch[t]]
         touched[t] = k
-        gate = _sigmoid(_dot(blocks[0], rows[k]) + _dot(blocks[1], towards[k]) + bias[0])
+        gate = _sigmoid(_dot(halves[0], rows[k]) + _dot(halves[1], towards[k]) + bias[0])
         x = keep * scores[0, k] + 2.0 * (1.0 - keep) * gate * scores[1, k]
         label, e = 1.0 if batch[t] < n_pos else 0.0, math.exp(-abs(x))
         error = (1.0 if x >= 0 else e) / (1.0 + e) - label
@@ -80,12 +80,12 @@ def _step(rows, towards, scores, batch, slot, n_pos, weight, bias, rate, scale, 
 
 
 @njit(**FAST)
-def _commit(table, common, weight, bias, keep, blocks):
+def _commit(table, common, weight, bias, keep, halves):
     """P <- keep P + 2 (1 - keep) g P_g, for all items."""
     real = table.dtype.type
-    _fold_blocks(weight, blocks[0], blocks[1])
+    _fold_halves(weight, halves[0], halves[1])
     for i in range(len(table)):
-        gate = _sigmoid(_dot(blocks[0], table[i]) + _dot(blocks[1], common[i]) + bias[0])
+        gate = _sigmoid(_dot(halves[0], table[i]) + _dot(halves[1], common[i]) + bias[0])
         share, old = real(2.0 * (1.0 - keep) * gate), real(keep)
         for f in range(table.shape[1]):
             table[i, f] = old * table[i, f] + share * common[i, f]
@@ -99,8 +99,8 @@ def _guide_block(low, high, data, n_items, slots, keys, settings, user, tables, 
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     samples, held = len(slot), len(ids) - 1
     rows, towards, scores = np.empty((held, width), dtype), np.empty((held, width), dtype), np.empty((2, held), dtype)
-    blocks = np.empty((2, width), dtype)
-    scratch = (np.empty(min(samples, batch), dtype=np.uint32), np.zeros(held), blocks, np.empty((2, width), dtype))
+    halves = np.empty((2, width), dtype)
+    scratch = (np.empty(min(samples, batch), dtype=np.uint32), np.zeros(held), halves, np.empty((2, width), dtype))
     for k in range(low, high):
         begin, end = user_ptr[places[k]], user_ptr[places[k] + 1]
         if epochs > 0 and end > begin:
@@ -116,7 +116,7 @@ def _guide_block(low, high, data, n_items, slots, keys, settings, user, tables, 
                     loss[k] += _step(rows, towards, scores, now, mine, end - begin, gates[k], biases[k], settings.rate,
                                      1.0 / len(now) if settings.mean else 1.0, keep, scratch)  # fmt: skip
             seen[k] = epochs * len(mine)
-        _commit(tables[k], common, gates[k], biases[k], keep, blocks)
+        _commit(tables[k], common, gates[k], biases[k], keep, halves)
 
 
 @njit(parallel=True, cache=True, **FAST)

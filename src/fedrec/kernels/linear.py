@@ -1,7 +1,7 @@
 """Compiled training of a linear scorer of item rows, w.q + b, one client after another on every core.
 
-As `mf.py`, with the head (w, b) in the place of a user vector. Where the head moves first, every batch is gone
-through twice. Draws the same samples as `samples.py` and takes the same steps as `training.py`.
+As `mf.py`, with the head (w, b) instead of a user vector. Where the head moves first, there are two passes over every
+batch. Draws the same samples as `samples.py` and takes the same steps as `training/local_training.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logit
 
 @njit(**FAST)
 def _step(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
-    """Move head and touched rows, or one of both, against their gradients; coefficients are forgotten."""
+    """Move the head, the touched rows or both against their gradients, and reset the coefficients."""
     real, slope = head.dtype.type, 0.0
     gradient[:] = 0.0
     for k in touched:

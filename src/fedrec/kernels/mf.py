@@ -5,7 +5,7 @@ rows that a client touches live in a scratch that stays in cache; only the sum o
 table, is written. Draws the same samples as `samples.py` and takes the same steps as `training/local_training.py`.
 
 Written for the machine in three ways: loops over the factors are plain, so that they become vector instructions;
-nothing branches on a random number, which a processor would guess wrong every other time; indices are unsigned,
+nothing branches on a random number, which would be mispredicted half of the time; indices are unsigned,
 which spares a test for negative ones.
 """
 
@@ -126,7 +126,7 @@ def permutation(key, size, out):
         add[r] = fold(key, np.uint64(2 * r + 1))
     for j in range(size):
         out[j] = _mix(np.uint32(j), multiply, add, mask, half)
-    outside = np.empty(size, dtype=np.uint32)  # those that must go round again, all of them together
+    outside = np.empty(size, dtype=np.uint32)  # those outside the range, all in one further round
     count = 0
     for j in range(size):
         outside[count] = j

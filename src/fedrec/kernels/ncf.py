@@ -3,8 +3,8 @@
 With p fixed during a step, the user's half of the first layer is one vector for the whole batch: it joins the bias, and
 its gradients follow from the bias's. The samples of a batch pass through the network a tile at a time, one column each,
 so that every inner loop runs over samples whatever the widths of the layers are. Where p and the network move before
-the rows, every batch is gone through twice. Draws the same samples as `samples.py` and takes the same steps as
-`training.py`.
+the rows, there are two passes over every batch. Draws the same samples as `samples.py` and takes the same steps as
+`training/local_training.py`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _multiply(weight, bias, x, y, n):
 def _rectify(y, n):
     for o in range(len(y)):
         for t in range(n):
-            y[o, t] = 0.0 if y[o, t] < 0.0 else y[o, t]  # what is not a number stays so
+            y[o, t] = 0.0 if y[o, t] < 0.0 else y[o, t]  # NaN stays NaN
 
 
 @njit(**FAST)

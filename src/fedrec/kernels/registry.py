@@ -1,6 +1,6 @@
 """Kernels by name and by the type of device that they run on, imported when first asked for.
 
-Whoever trains, adds noise or counts asks by name and takes what there is; without a kernel the same is done in torch.
+Training, noise and counting ask for a kernel by name; where there is none, the same is done in torch.
 A kernel for another device is one more line here.
 
 What lives on the device (tables, vectors, weights) is handed over as tensors, which a kernel of the processor sees as
@@ -24,7 +24,7 @@ Kernel = Callable[..., Any]
 class Source(NamedTuple):
     module: str
     function: str
-    needs: str = "numba"  # the package without which it cannot be had
+    needs: str = "numba"  # the package that it needs
 
 
 KERNELS: dict[tuple[str, str], Source] = {
@@ -43,7 +43,7 @@ KERNELS: dict[tuple[str, str], Source] = {
 
 
 def find(name: str, device: torch.device, compiled: bool = True) -> Kernel | None:
-    """The kernel of this name for a device; None where there is none, it cannot be had, or `compiled` forbids it."""
+    """The kernel of this name for a device; None if there is none, its package is missing or `compiled` is False."""
     source = KERNELS.get((name, device.type)) if compiled else None
     return _load(source, device.type) if source and _installed(source.needs) else None
 

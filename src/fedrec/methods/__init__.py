@@ -1,96 +1,122 @@
-"""All methods by name. A method of another package registers under the entry point group `fedrec.methods`."""
+"""All methods by name. A method of another package registers under the entry point group `fedrec.methods`.
+
+A method is imported when it is asked for: most of them need torch, which takes longer than listing them all.
+"""
 
 from __future__ import annotations
 
+import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from fedrec.errors import FedrecError, FedrecWarning, unknown
-from fedrec.federation.contract import Method
-from fedrec.methods import plugins
-from fedrec.methods.average.fedatt import FedAtt
-from fedrec.methods.average.fedavg import FedAvg
-from fedrec.methods.average.fedfast import FedFast
-from fedrec.methods.average.fedmf import FedMF
-from fedrec.methods.average.perfedrec import PerFedRec
-from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.cluster.cgfedrec import CGFedRec
-from fedrec.methods.cluster.cofedrec import CoFedRec
-from fedrec.methods.cold.cs_fedncf import CsFedNCF
-from fedrec.methods.cold.cs_mf import CsMF
-from fedrec.methods.cold.cs_ncf import CsNCF
-from fedrec.methods.cold.cs_pfedrec import CsPFedRec
-from fedrec.methods.cold.feddcn import FedDCN
-from fedrec.methods.cold.fedmvmf import FedMVMF
-from fedrec.methods.cold.fedvbpr import FedVBPR
-from fedrec.methods.cold.gar import GAR
-from fedrec.methods.cold.heater import Heater
-from fedrec.methods.cold.ifedrec import IFedRec
-from fedrec.methods.cold.ifedrec_lan import IFedRecLAN
-from fedrec.methods.kinds import kinds_of
-from fedrec.methods.mixture.fedca import FedCA
-from fedrec.methods.mixture.gpfedrec import GPFedRec
-from fedrec.methods.mixture.pfedgraph import PFedGraph
-from fedrec.methods.personal.feddae import FedDAE
-from fedrec.methods.personal.fedrap import FedRAP
-from fedrec.methods.personal.fedrkg import FedRKG
-from fedrec.methods.personal.pfedrec import PFedRec
-from fedrec.methods.reference.ease import Ease
-from fedrec.methods.reference.gfcf import CentralGFCF
-from fedrec.methods.reference.lightgcn import CentralLightGCN
-from fedrec.methods.reference.local import Local
-from fedrec.methods.reference.mf import CentralMF
-from fedrec.methods.reference.neumf import CentralNeuMF
-from fedrec.methods.reference.popularity import Popularity
-from fedrec.methods.reference.sasrec import CentralSASRec
-from fedrec.methods.silo.fedcia import FedCIA
+from fedrec.methods import index, plugins
 
-BUILT_IN: tuple[type[Method], ...] = (
-    Popularity,
-    Local,
-    FedMF,
-    FedAvg,
-    FedFast,
-    FedAtt,
-    FedCA,
-    FedCIA,
-    PFedRec,
-    CGFedRec,
-    FedRKG,
-    GPFedRec,
-    CoFedRec,
-    FedRAP,
-    FedDAE,
-    PFedGraph,
-    PerFedRec,
-    IFedRec,
-    IFedRecLAN,
-    FedMVMF,
-    CsFedNCF,
-    CsPFedRec,
-    FedVBPR,
-    FedDCN,
-    FedGram,
-    CentralMF,
-    CsMF,
-    CsNCF,
-    Heater,
-    GAR,
-    CentralLightGCN,
-    CentralGFCF,
-    CentralNeuMF,
-    CentralSASRec,
-    Ease,
+if TYPE_CHECKING:
+    from fedrec.federation.contract import Method
+
+REGISTERED: tuple[str, ...] = (
+    "reference.popularity:Popularity",
+    "reference.local:Local",
+    "average.fedmf:FedMF",
+    "average.fedavg:FedAvg",
+    "average.fedfast:FedFast",
+    "average.fedatt:FedAtt",
+    "mixture.fedca:FedCA",
+    "silo.fedcia:FedCIA",
+    "personal.pfedrec:PFedRec",
+    "cluster.cgfedrec:CGFedRec",
+    "personal.fedrkg:FedRKG",
+    "mixture.gpfedrec:GPFedRec",
+    "cluster.cofedrec:CoFedRec",
+    "personal.fedrap:FedRAP",
+    "personal.feddae:FedDAE",
+    "mixture.pfedgraph:PFedGraph",
+    "average.perfedrec:PerFedRec",
+    "cold.ifedrec:IFedRec",
+    "cold.ifedrec_lan:IFedRecLAN",
+    "cold.fedmvmf:FedMVMF",
+    "cold.cs_fedncf:CsFedNCF",
+    "cold.cs_pfedrec:CsPFedRec",
+    "cold.fedvbpr:FedVBPR",
+    "cold.feddcn:FedDCN",
+    "closed_form.fedgram:FedGram",
+    "reference.mf:CentralMF",
+    "cold.cs_mf:CsMF",
+    "cold.cs_ncf:CsNCF",
+    "cold.heater:Heater",
+    "cold.gar:GAR",
+    "reference.lightgcn:CentralLightGCN",
+    "reference.gfcf:CentralGFCF",
+    "reference.neumf:CentralNeuMF",
+    "reference.sasrec:CentralSASRec",
+    "reference.ease:Ease",
 )
+"""Module and class of every method of this package, in the order in which they are listed."""
+
+_MODULES = {path.partition(":")[2]: path for path in REGISTERED}
+
+
+def _load(path: str) -> type[Method]:
+    module, _, name = path.partition(":")
+    found: type[Method] = getattr(importlib.import_module(f"fedrec.methods.{module}"), name)
+    return found
+
+
+def built_in() -> tuple[type[Method], ...]:
+    """All methods of this package."""
+    return tuple(map(_load, REGISTERED))
+
+
+def __getattr__(name: str) -> Any:
+    """Every method's class, and `BUILT_IN`, all of them."""
+    if name == "BUILT_IN":
+        return built_in()
+    if name in _MODULES:
+        return _load(_MODULES[name])
+    raise AttributeError(f"module 'fedrec.methods' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES, "BUILT_IN"])
+
+
+@dataclass(frozen=True)
+class Registry(Mapping[str, "type[Method]"]):
+    """Methods by their own names; one of this package is imported when it is taken out."""
+
+    own: Mapping[str, index.Listing]
+    others: Mapping[str, type[Method]]
+
+    def __getitem__(self, name: str) -> type[Method]:
+        return _load(self.own[name].names[name]) if name in self.own else self.others[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.own, *self.others])
+
+    def __len__(self) -> int:
+        return len(self.own) + len(self.others)
+
+    def spoken(self) -> Iterator[tuple[str, str | type[Method]]]:
+        """Every name and alias, with the method or with where it stands."""
+        for listing in self.own.values():
+            yield from listing.names.items()
+        for method in self.others.values():
+            yield from ((name, method) for name in (method.info.name, *method.info.aliases))
 
 
 @cache
-def _registered() -> tuple[dict[str, type[Method]], dict[str, str]]:
+def _registered() -> tuple[Registry, dict[str, str]]:
     """All methods that can be used, by name; those of other packages that cannot, with the reason."""
-    own = {method.info.name: method for method in BUILT_IN}
-    others, broken = plugins.found(own)
-    return own | others, broken
+    known = index.read()
+    # One that was registered since the index was made is looked at instead.
+    own = [known.get(path) or index.listing_of(_load(path)) for path in REGISTERED]
+    by_name = {listing.name: listing for listing in own}
+    others, broken = plugins.found(by_name)
+    return Registry(by_name, others), broken
 
 
 @cache
@@ -99,10 +125,17 @@ def _warn() -> None:
         warnings.warn(reason, FedrecWarning, stacklevel=3)
 
 
-def methods() -> dict[str, type[Method]]:
+def methods() -> Mapping[str, type[Method]]:
     """Every known method under its own name."""
     _warn()
     return _registered()[0]
+
+
+def listings() -> list[index.Listing]:
+    """What a list of all methods says about each, without importing those of this package."""
+    _warn()
+    known, _ = _registered()
+    return [*known.own.values(), *map(index.listing_of, known.others.values())]
 
 
 def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, object]]:
@@ -110,12 +143,11 @@ def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, o
     if isinstance(name, type):
         return name, {}
     known, broken = _registered()
-    for method in (kind for usual in known.values() for kind in kinds_of(usual)):
-        names: dict[str, Mapping[str, object]] = {method.info.name: {}, **method.info.aliases}
-        for alias, implied in names.items():
-            if name.lower() == alias.lower():
-                _warn()
-                return method, implied
+    for spoken, found in known.spoken():
+        if name.lower() == spoken.lower():
+            _warn()
+            method = _load(found) if isinstance(found, str) else found
+            return method, method.info.aliases.get(spoken, {})
     for spoken, reason in broken.items():
         if name.lower() == spoken.lower():
             raise FedrecError(reason)

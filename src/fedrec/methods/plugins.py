@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError
-from fedrec.federation.contract import Method
+
+if TYPE_CHECKING:
+    from fedrec.federation.contract import Method
 
 
 def found(taken: Collection[str]) -> tuple[dict[str, type[Method]], dict[str, str]]:
@@ -25,6 +28,8 @@ def found(taken: Collection[str]) -> tuple[dict[str, type[Method]], dict[str, st
 
 
 def _loaded(point: EntryPoint, taken: Collection[str]) -> type[Method]:
+    from fedrec.federation.contract import Method
+
     method = point.load()
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise FedrecError("it is not a method: a class derived from fedrec's Method is needed")

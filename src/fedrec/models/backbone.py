@@ -1,4 +1,4 @@
-"""What every backbone offers: batched, pure, and ignorant of federation.
+"""The interface of backbones: batched, pure functions that know nothing of federation.
 
 Parameters come in three groups: `user` (one vector per user), `item` (one row per item) and `dense` (named weights of
 a network). The method that uses a backbone decides which groups are private.
@@ -63,7 +63,7 @@ class Sequential(Backbone, Protocol):
     def encode(self, rows: Tensor, dense: dict[str, Tensor], drop: Drop = keep_all) -> Tensor:
         """[..., T, d] rows to [..., T, d] user vectors, the t-th from the first t rows.
 
-        Dense weights are common or have the same leading axes. `drop(place, activations)` applies dropout.
+        Dense weights are common or have the same leading axes. `drop(site, activations)` applies dropout.
         """
         ...
 

@@ -23,7 +23,7 @@ DIRECT = 2_000  # up to this many rows or columns all singular values are comput
 
 
 def rounded(scores: np.ndarray) -> np.ndarray:
-    """Scores among which equal sums are equal."""
+    """Scores rounded so that equal sums compare equal."""
     return np.asarray(np.round(scores, DECIMALS) + 0.0)
 
 

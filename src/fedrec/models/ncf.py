@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedrec.models.blocks import by_users
+from fedrec.models.user_batches import by_users
 
 
 @dataclass(frozen=True)

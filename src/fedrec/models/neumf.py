@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.models.blocks import by_users
+from fedrec.models.user_batches import by_users
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class SASRec:
     def encode(self, rows: Tensor, dense: dict[str, Tensor], drop: Drop = keep_all) -> Tensor:
         """[..., T, d] rows of items in time order to hidden states, the t-th of which saw the first t rows.
 
-        Weights are common or have the same leading axes. `drop` is called with the number of the place.
+        Weights are common or have the same leading axes. `drop` is called with the number of the site in the network.
         """
         steps = rows.shape[-2]
         x = drop(0, math.sqrt(self.dim) * rows + dense["position"][..., :steps, :])

@@ -2,12 +2,12 @@
 
 The mechanism is local: noise is added before anything leaves, so the guarantee holds against the server and everybody
 else. Two data sets of one client give uploads at most 2C apart once both are clipped to norm C, so one upload is a
-Gaussian mechanism with noise multiplier std / 2C. T of them, each allowed to depend on those before, lose exactly what
-a single one with multiplier / sqrt(T) loses (Dong, Roth & Su 2022), whose curve is known in closed form. Sampling of
-clients does not amplify, because the server sees who takes part.
+Gaussian mechanism with noise multiplier std / 2C. T of them, each allowed to depend on those before, have exactly the
+privacy loss of a single one with multiplier / sqrt(T) (Dong, Roth & Su 2022), whose curve is known in closed form.
+Sampling of clients does not amplify, because the server sees who takes part.
 
-Noise on a blind sum (`sum-gaussian`) is counted alike: another client's worth of data moves the sum by at most 2C. It
-holds against whoever sees nothing but sums, so it rests on secure aggregation.
+Noise on a sum under secure aggregation (`sum-gaussian`) is counted the same way: replacing one client's data moves the
+sum by at most 2C. It holds against whoever sees nothing but sums, so it rests on secure aggregation.
 
 A method may know that its uploads cannot lie 2C apart (`Disclosure.sensitivity`): where no entry is ever negative, the
 product of two uploads u and v is not either, and |u - v|^2 = |u|^2 + |v|^2 - 2 u'v is at most 2 C^2.
@@ -25,7 +25,7 @@ from fedrec.errors import FedrecError, some
 from fedrec.federation.noise import Gaussian, Laplace, SumGaussian
 from fedrec.federation.stages import Clip, Stage
 
-# What epsilon leaves out: nothing of it passes the wire.
+# Not covered by epsilon, because it does not pass the wire.
 NOT_COVERED = (
     "metrics, losses and clients' own state, which this folder holds; whatever is chosen by them, as hyper-parameters "
     "are; other runs on the same data"
@@ -51,8 +51,8 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, unprotected: 
               apart: float = 2.0) -> Guarantee:  # fmt: skip
     """The (epsilon, delta) that a client has after this many uploads.
 
-    `unprotected`: what of them no noise reaches. `apart`: how many clips lie at most between an upload and one of
-    other data.
+    `unprotected`: what of them no noise reaches. `apart`: how many clipping norms apart two uploads of one client can
+    be.
     """
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
         return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")

@@ -1,4 +1,4 @@
-"""What must be said beside an epsilon, or in place of one; for the terminal and the report."""
+"""What must be reported with an epsilon, or instead of one; for the terminal and the report."""
 
 from __future__ import annotations
 

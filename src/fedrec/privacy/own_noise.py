@@ -1,4 +1,4 @@
-"""What the noise that a method itself adds is worth."""
+"""The guarantee of noise that a method itself adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to compiled kernels: which there are for a world, which backbone has one, and how it is called."""
+"""Access to compiled kernels: which exist for a world, which backbone has one, and how it is called."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Kernel:
     name: str
     train: Callable[[CompiledKernel, Work, Tensors], tuple[Tensor, Tensors]]
     pulls: tuple[str, ...] = ()  # optimisers with which it can pull rows back to the start: those that visit them all
-    only: Callable[[LocalMethod], bool] = lambda settings: True  # whether it knows these settings
-    saturates: bool = False  # whether it knows scores that pass a sigmoid in single precision
+    only: Callable[[LocalMethod], bool] = lambda settings: True  # whether it supports these settings
+    saturates: bool = False  # whether it supports scores that pass a sigmoid in single precision
 
 
 def kernel_for(name: str, world: World) -> CompiledKernel | None:
-    """The kernel that clients of this world may use; None: they do without."""
+    """The kernel that clients of this world may use; None: there is none."""
     return find_kernel(name, world.device, world.compiled)
 
 

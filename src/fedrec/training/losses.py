@@ -38,7 +38,7 @@ def bce_slope(logits: Tensor, label: Tensor, saturate: Saturate = "none") -> Ten
 
 
 class _Saturated(torch.autograd.Function):
-    """torch's own would refuse what is not a number, where a run that diverged has to say so itself."""
+    """torch's own function refuses NaN, which must pass here so that the run can report that it diverged."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, label: Tensor) -> Tensor:

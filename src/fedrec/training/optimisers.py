@@ -1,4 +1,4 @@
-"""Adam, as the libraries define it, for whoever steps by it in torch."""
+"""Adam, as the libraries define it, in torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOOR = 1e-8
 
 def adam_step(gradient: Tensor, first: Tensor, second: Tensor, count: Tensor | int, rate: float = 1.0,
               moments: tuple[float, float] = MOMENTS) -> Tensor:  # fmt: skip
-    """What to take off the parameters: rate * mean / (sqrt(mean square) + floor), both corrected for their start at 0.
+    """What to subtract from the parameters: rate * mean / (sqrt(mean square) + floor), corrected for their start at 0.
 
     `first` and `second` are updated in place. `count`: the steps taken, this one included, of all or of each.
     """

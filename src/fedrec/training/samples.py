@@ -1,6 +1,6 @@
 """The training samples of a round: negatives, their order, mini-batches. Device-neutral torch.
 
-The compiled kernels draw the same integers (`kernels.py`); a test holds the two together.
+The compiled kernels draw the same integers (`kernels/`); a test compares the two.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def _of_users(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: in
     Where more are needed than it has, it is gone through again in another order: no item comes a second time before
     each came once.
     """
-    place = index[:, None] * slots + torch.arange(slots, device=owner.device)
-    turn = place // pool[owner, None]
+    position = index[:, None] * slots + torch.arange(slots, device=owner.device)
+    turn = position // pool[owner, None]
     turns = owner.new_zeros(len(pool)).scatter_reduce(0, owner, turn[:, -1] + 1, "amax")
     first = turns.cumsum(0) - turns
     of = torch.repeat_interleave(torch.arange(len(pool), device=owner.device), turns)  # the user of every turn
     orders = fold_tensor(key[of], torch.arange(len(of), device=owner.device) - first[of])
-    ranks = shuffle(orders, pool[of], (place % pool[owner, None]).flatten(), (first[owner, None] + turn).flatten())
-    return ranks.view(place.shape)
+    ranks = shuffle(orders, pool[of], (position % pool[owner, None]).flatten(), (first[owner, None] + turn).flatten())
+    return ranks.view(position.shape)
 
 
 def allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:

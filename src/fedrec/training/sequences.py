@@ -89,7 +89,7 @@ def weights_of(dense: Tensors, owner: Tensor) -> Tensors:
 
 
 class Dropout:
-    """Zeroes a part of a network's activations, sequence by sequence: draws go by key, place in the network, step."""
+    """Zeroes a part of a network's activations, sequence by sequence: a draw is keyed by sequence, layer and step."""
 
     def __init__(self, rate: float, key: Tensor, stride: int) -> None:
         self.rate, self.key, self.stride = rate, key, stride  # no step has more than `stride` numbers
@@ -100,8 +100,8 @@ class Dropout:
             return x
         heads, (steps, numbers) = x.shape[1:-2].numel(), x.shape[-2:]
         head, step, group = (torch.arange(n, device=x.device) for n in (heads, steps, -(-numbers // LANES)))
-        place = (step[:, None] * heads + head[:, None, None]) * self.stride + group
-        hashed = fold_tensor(fold_tensor(self.key, site).reshape(-1, 1, 1, 1), place)
+        position = (step[:, None] * heads + head[:, None, None]) * self.stride + group
+        hashed = fold_tensor(fold_tensor(self.key, site).reshape(-1, 1, 1, 1), position)
         draws = hashed.view(torch.int16)[..., :numbers].reshape(x.shape)  # from -2^15 to 2^15 - 1
         kept = draws >= round(self.rate * (1 << 16)) - (1 << 15)
         return x * (kept.to(x.dtype) / (1 - self.rate))
@@ -174,8 +174,8 @@ class SequenceSamples:
         owner = self.owner_of_sequence
         clients = chunk.tensor(chunk.clients)[self.order]
         key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), number)
-        place = torch.arange(len(owner), device=device) - first[owner]
-        step = permute(key, self.sequences, place, owner) // self.batch_size
+        position = torch.arange(len(owner), device=device) - first[owner]
+        step = permute(key, self.sequences, position, owner) // self.batch_size
         user = chunk.tensor(chunk.users)[self.user]
         drop = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.DROPOUT, self.round), user), number)
         longest = torch.argsort(self.size, descending=True, stable=True)

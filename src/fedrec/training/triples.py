@@ -1,6 +1,6 @@
 """Triples (user, liked item, other item) of silos: as many as the silo has interactions, users drawn uniformly.
 
-A silo draws its triples once and goes through them in a new order every epoch, or draws them anew every round.
+A silo draws its triples once and goes through them in a new order every epoch, or draws new ones every round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ USER, LIKED, OTHER = 0, 1, 2  # what is drawn for a triple
 class TripleBatch:
     """One step's triples of all clients, client after client, without padding.
 
-    `user` counts the users of the chunk, `liked` and `other` are item nodes: client * items + item. `slot` is the place
+    `user` counts the users of the chunk, `liked` and `other` are item nodes: client * items + item. `slot` is the index
     of a triple in a table of `clients` rows of `width`. `size` is each client's number of triples, zero for those whose
     epoch is over.
     """
@@ -69,12 +69,12 @@ class Triples:
         start = self.count.cumsum(0) - self.count
         clients = chunk.tensor(chunk.clients)
         key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, round), clients), number)
-        place = torch.arange(len(self.owner), device=device) - start[self.owner]
-        shuffled = start[self.owner] + permute(key, self.count, place, self.owner)
+        position = torch.arange(len(self.owner), device=device) - start[self.owner]
+        shuffled = start[self.owner] + permute(key, self.count, position, self.owner)
         for step in range(-(-int(self.count.max()) // size) if len(self.owner) else 0):
-            here = place // size == step
+            here = position // size == step
             at, owner = shuffled[here], self.owner[here]
             counts = torch.bincount(owner, minlength=len(self.count))
             width = int(counts.max())
-            slot = owner * width + place[here] - step * size
+            slot = owner * width + position[here] - step * size
             yield TripleBatch(self.user[at], self.liked[at], self.other[at], owner, slot, counts, width)

@@ -1,4 +1,4 @@
-"""What looks at a simulation from outside: figures for its record that no server has, and a method's own rule to stop.
+"""Observers look at a simulation from outside: for figures that no server has, and a method's own stopping rule.
 
 Methods know nothing of observers. One that belongs to a method is found by the method's class.
 """
@@ -25,7 +25,7 @@ OBSERVERS: dict[type[Method], Callable[[Any], Observer]] = {
 
 
 def observer_of(method: Method) -> Observer:
-    """The one of the method's class, or of the nearest that it is derived from."""
+    """The observer of the method's class, or of its nearest base class."""
     made = next((OBSERVERS[kind] for kind in type(method).__mro__ if kind in OBSERVERS), None)
     return Observer() if made is None else made(method)
 

@@ -36,7 +36,7 @@ def gates_by_group(simulator: Simulator) -> dict[str, float]:
     followers over popular items."""
     data, items = simulator.data, simulator.world.items
     count = np.diff(data.user_ptr)
-    pairs = np.repeat(np.arange(len(count)), count), data.items  # users by place
+    pairs = np.repeat(np.arange(len(count)), count), data.items  # users by index
     tastes, popular = by_taste(pairs, len(count), items), popular_items(data.items, items)
     found: dict[str, float] = {}
     for names, labels, chosen in ((ACTIVITY, by_activity(count), None), (TASTE, tastes, popular)):

@@ -1,4 +1,4 @@
-"""How much of CGFedRec's clusters noise on uploads leaves."""
+"""How well CGFedRec's clusters survive noise on uploads."""
 
 from __future__ import annotations
 

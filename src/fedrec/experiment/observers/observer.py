@@ -1,4 +1,4 @@
-"""What an observer may be asked; by itself it sees nothing and stops nothing."""
+"""What an observer can be asked; the default observes nothing and stops nothing."""
 
 from __future__ import annotations
 

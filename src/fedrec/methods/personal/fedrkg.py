@@ -37,7 +37,7 @@ from fedrec.federation.contract import (
     World,
     participants,
 )
-from fedrec.federation.noise import Gaussian, Place
+from fedrec.federation.noise import Gaussian, UploadContext
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.federation.stages import Clip
 from fedrec.methods.personal.gate import GATE, GateDescent, guide_, guide_compiled, init_gates
@@ -170,9 +170,10 @@ class FedRKG(LocalMethod):
 
     def _noised(self, state: State, chunk: Chunk, round: int) -> Tensor:
         """What the client shows: its last upload plus the change since, clipped and noised. Its table stays clean."""
-        sent, place = state.per_client["sent"], Place(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
-        change = Clip(self.clip).apply({"item": state.per_client["item"] - sent}, place)
-        noised = Gaussian(self.noise).apply(change, place)["item"]
+        context = UploadContext(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
+        sent = state.per_client["sent"]
+        change = Clip(self.clip).apply({"item": state.per_client["item"] - sent}, context)
+        noised = Gaussian(self.noise).apply(change, context)["item"]
         assert isinstance(noised, Tensor)
         return sent + noised
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
-from fedrec.federation.noise import Gaussian, Place
+from fedrec.federation.noise import Gaussian, UploadContext
 from fedrec.random import Purpose, fold_tensor, normal
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
@@ -33,7 +33,7 @@ class NoisedDescent(Descent):
         super().__init__(trainer, chunk, round, user, table, dense)
         clients = chunk.tensor(chunk.clients)[self.samples.order]
         self.clip, self.noise = clip, noise
-        self.place = Place(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
+        self.context = UploadContext(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
         self.key = fold_tensor(chunk.secret.stream(Purpose.NOISE, round, STEP_NOISE), clients)
         self.entry = torch.arange(self.settings.dim, device=table.device)
         self.update = self._update
@@ -49,7 +49,7 @@ class NoisedDescent(Descent):
 
     def _result(self) -> Fitted:
         fitted, s = super()._result(), self.samples
-        rest = Gaussian(1.0).apply({"rest": torch.zeros_like(self.table)}, self.place)["rest"]
+        rest = Gaussian(1.0).apply({"rest": torch.zeros_like(self.table)}, self.context)["rest"]
         assert isinstance(rest, Tensor)
         rest[self.clients, s.item] = 0
         steps = torch.empty_like(s.steps)

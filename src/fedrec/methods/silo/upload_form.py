@@ -10,7 +10,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import World
-from fedrec.federation.noise import Laplace, Place
+from fedrec.federation.noise import Laplace, UploadContext
 
 WHOLE = 4_000  # items up to which matrices of items x items are formed
 
@@ -48,7 +48,7 @@ class UploadForm:
         scale = self.noise_scale(chunk.world)
         if not scale:
             return matrix
-        place = Place(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
-        value = Laplace(scale).apply({"similarity": matrix}, place)["similarity"]
+        context = UploadContext(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
+        value = Laplace(scale).apply({"similarity": matrix}, context)["similarity"]
         assert isinstance(value, Tensor)
         return value.triu() + value.triu(1).mT if self.symmetric else value

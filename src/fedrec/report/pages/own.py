@@ -18,7 +18,7 @@ def run_and_report(config: RunConfig, folder: Path, resume: bool, listener: List
                    data: Prepared | None = None, group: Group = ALONE) -> tuple[Result, Prepared]:  # fmt: skip
     """The result, and what was prepared for it, which `data` may take from a run on the same data.
 
-    The run is safe before its report begins: a page that cannot be written is worth a note, not an error.
+    The run is saved before its report begins: a page that cannot be written is a note, not an error.
     """
     keeping = Keeping(listener)
     try:

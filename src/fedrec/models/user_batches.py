@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-ENTRIES = 2**26  # numbers in one layer of one block: a client may be a company with many users, and is never split
+ENTRIES = 2**26  # numbers in one layer at once: a client may be a company with many users, and is never split
 
 
 def by_users(

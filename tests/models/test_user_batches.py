@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedrec.models import NCF, Backbone, NeuMF, blocks
+from fedrec.models import NCF, Backbone, NeuMF, user_batches
 
 USERS, ITEMS = 23, 40
 MODELS = [NCF(8), NCF(8, hidden=(6,)), NeuMF(8, factors=3)]
@@ -37,7 +37,7 @@ def parts(model: Backbone, own_items: bool, own_dense: bool):
 def test_blocks_change_no_score(model, own_items, own_dense, monkeypatch):
     given = parts(model, own_items, own_dense)
     whole = model.scores(*given)
-    monkeypatch.setattr(blocks, "ENTRIES", 5 * ITEMS * 8)
+    monkeypatch.setattr(user_batches, "ENTRIES", 5 * ITEMS * 8)
     assert torch.allclose(model.scores(*given), whole, rtol=0, atol=1e-12)
 
 
@@ -47,7 +47,7 @@ def test_a_client_with_many_users_is_scored_in_little_memory(model, monkeypatch)
     given = parts(model, own_items=False, own_dense=False)
     with Largest() as unbounded:
         model.scores(*given)
-    monkeypatch.setattr(blocks, "ENTRIES", 2000)
+    monkeypatch.setattr(user_batches, "ENTRIES", 2000)
     with Largest() as bounded:
         model.scores(*given)
     assert bounded.numbers <= 2000 < unbounded.numbers

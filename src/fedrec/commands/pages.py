@@ -1,0 +1,95 @@
+"""`fedrec compare` and `fedrec report`: finished runs as tables and pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.errors import FedrecError
+from fedrec.visible import visible
+
+
+def compare_command(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated, e.g. recall@10,ndcg@10.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="markdown, csv, latex or json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table (format by ending: .md .csv .tex .json).")] = None,
+    references: Annotated[bool, typer.Option(help="Add popularity and local where they are missing.")] = True,
+    significance: Annotated[bool | None, typer.Option(help="Show every test, or leave them out.")] = None,
+    groups: Annotated[str | None, typer.Option(help="One metric by activity, taste or popularity.")] = None,
+) -> None:
+    """Runs side by side: mean and deviation over seeds, beside popularity, local and chance."""
+    from fedrec import console
+    from fedrec.commands.progress import listener_of
+    from fedrec.data.atomic import atomic_file
+    from fedrec.experiment.folder import require_harmless
+    from fedrec.report import significance as testing
+    from fedrec.report.comparison import choose_metrics, compare, find_runs
+    from fedrec.report.groups import grouped
+    from fedrec.report.references import with_references
+    from fedrec.report.tables import format_of, render, titled_tables
+
+    require_harmless(out)
+    kind = format_of(out, format_)
+    found = find_runs(runs)
+    compare(found)  # refuses runs that cannot be compared, before any work is done
+    comparison = compare(with_references(found, listener_of) if references else found)
+    chosen = choose_metrics(comparison, metrics)
+    tests = None if significance is False else testing.significance(comparison, required=bool(significance))
+    by_default = testing.metric_to_test(comparison) or chosen[0]
+    parts = grouped(comparison, groups, chosen[0] if metrics else by_default) if groups else None
+    if out is None and format_ is None:
+        for title, (header, *lines) in titled_tables(comparison, chosen, tests, parts, bool(significance)):
+            console.table(header, lines, title=title)
+        return
+    text = render(comparison, chosen, kind, tests, parts, bool(significance))
+    if out is None:
+        print(visible(text), end="")
+        return
+    with atomic_file(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    console.out.print(f"{out} written")
+
+
+def report_command(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders of run folders.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Default: report.html in the folder, comparison.html in the first of several.")
+    ] = None,
+    references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
+    users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
+    figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of the figure, key=value.")] = None,
+) -> None:
+    """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
+    from fedrec import console
+    from fedrec.commands.progress import listener_of
+    from fedrec.endings import PAGE, ending_of
+    from fedrec.experiment.folder import require_harmless
+    from fedrec.experiment.params import parse_settings
+    from fedrec.report.comparison import find_runs
+    from fedrec.report.figures import FIGURES, figure_class
+    from fedrec.report.figures.write import ENDINGS, write_figure
+    from fedrec.report.pages.report import write_report
+
+    if figure == "list":
+        print("\n".join(f"{name:<12} {kind.summary} (--set {kind.settings()})" for name, kind in FIGURES.items()))
+        return
+    require_harmless(out)
+    kind = figure_class(figure) if figure else None
+    if out is not None:
+        ending_of(out, ENDINGS if kind else PAGE)
+    if not runs:
+        raise FedrecError("give the folder of a run, e.g. fedrec report runs/fedmf-ml-100k")
+    if kind is not None:
+        path = write_figure(kind, parse_settings(set_ or []), find_runs(runs), out or runs[0] / f"{kind.name}.html")
+        console.out.print(f"{path} written")
+        return
+    if set_:
+        raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
+    found = find_runs(runs)
+    name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
+    path = write_report(found, out or runs[0] / name, references, users, listener_of)
+    console.out.print(f"{path} written")

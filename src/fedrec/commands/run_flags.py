@@ -1,0 +1,84 @@
+"""The flags of `fedrec run`, which a config file can hold as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedrec.errors import FedrecError
+
+
+def run_command(
+    method: Annotated[str | None, typer.Argument(help="See `fedrec methods`.")] = None,
+    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
+    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Share of uploads lost on their way, simulated.")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
+    privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Choose noise for this budget (needs clip, --delta).")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of the budget.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags win.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, or the folder of all --seeds; default runs/...")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run, or the seeds, in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
+    train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
+    test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
+    attributes: Annotated[str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")] = None,
+) -> None:
+    """Train a method, choose the round on validation, test it, write a run folder."""
+    from fedrec.commands.run import config_to_resume, require_place, run_seeds
+    from fedrec.experiment.config import make_config, read_config
+    from fedrec.experiment.params import parse_settings
+
+    if resume and out is None:
+        raise FedrecError("--resume needs the run folder: add --out DIR")
+    chosen = seed_list(seeds, seed)
+    of_run = resume and config is None  # settings that are not given again stay as they were
+    if out is not None:
+        require_place(out, chosen, resume)
+        config = config_to_resume(out, chosen) if of_run else config
+    if resume and method is None and config is None:
+        raise FedrecError(f"{out} holds no run to resume; start one with fedrec run METHOD --out {out}")
+    values: dict[str, Any] = read_config(config, of_run) if config else {}
+    flags = {
+        "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
+        "seed": seed, "silos": silos, "participation": participation, "dropout": dropout, "eval_every": eval_every,
+        "patience": patience,
+        "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
+        "valid": valid, "test": test, "attributes": attributes,
+    }  # fmt: skip
+    if None not in (data, train, test):
+        raise FedrecError("give --data or your own split (--train, --test), not both")
+    values |= {name: value for name, value in flags.items() if value is not None}
+    values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
+    run_seeds(make_config(values), chosen, out, resume, quiet, json_)
+
+
+def seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
+    """The seeds of `--seeds 0,1,2`; None where one seed, or none, was given."""
+    if seeds is None:
+        return None
+    if seed is not None:
+        raise FedrecError("give --seed or --seeds, not both")
+    try:
+        chosen = [int(part) for part in seeds.split(",")]
+    except ValueError:
+        raise FedrecError(f"--seeds {seeds}: write whole numbers with commas, e.g. 0,1,2") from None
+    if len(set(chosen)) < len(chosen):
+        raise FedrecError(f"--seeds {seeds}: seed {max(chosen, key=chosen.count)} is given twice; keep one")
+    return chosen

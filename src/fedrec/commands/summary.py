@@ -1,0 +1,59 @@
+"""The result of a run, in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedrec.console import human, left_out, out, table
+from fedrec.data import Filtered
+from fedrec.privacy.explain import beside
+
+
+def _how(summary: Mapping[str, Any]) -> str:
+    """Why this round counts: where an epsilon is printed it is the last, never a chosen one."""
+    return "counts, the last" if summary.get("privacy", {}).get("epsilon") is not None else "chosen"
+
+
+def show_summary(summary: Mapping[str, Any]) -> None:
+    """The result of one run: what was measured, on what, by which protocol, at what cost."""
+    data = summary["dataset"]
+    out.print(
+        f"{summary['method']}  {data['name']}@{data['version']}  protocol {summary['protocol']}  "
+        f"seed {summary['seed']}",
+        style="bold",
+    )
+    for leak in summary["leaks"]:
+        out.print(f"not honest: {leak}", style="yellow")
+    out.print(
+        f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
+        f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} {_how(summary)}"
+    )
+    for record in summary["filtered"]:
+        out.print(left_out(Filtered.from_dict(record)))
+    if summary.get("diverged"):
+        out.print(f"warning: {summary['diverged']}", style="yellow")
+    names = [name for name in summary["test"] if not name.startswith("hr@")]
+    rows = [
+        [name, summary["test"][name], summary["valid"].get(name, "-"), summary["chance"].get(name, "-")]
+        for name in names
+    ]
+    table(["metric", "test", "validation", "chance"], rows)
+    seconds, traffic = summary["seconds"], summary["bytes"]
+    out.print(
+        f"{seconds['train']:.1f} s training, {seconds['evaluate']:.1f} s evaluating; per client and round "
+        f"{human(traffic['up_per_client_round'])} up, {human(traffic['down_per_client_round'])} down; "
+        f"peak memory {summary['peak_memory_mb']:,.0f} MB"
+    )
+    out.print(
+        f"a client keeps {human(traffic['kept_per_client'])} between rounds and scores with "
+        f"{human(traffic['to_score_per_client'])} of it; largest message {human(traffic['largest_up'])} up, "
+        f"{human(traffic['largest_down'])} down"
+    )
+    if "privacy" in summary:
+        privacy = summary["privacy"]
+        epsilon, delta = privacy["epsilon"], privacy["delta"]
+        value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
+        out.print(f"privacy: {value} ({privacy['meaning']})")
+        if more := beside(privacy):
+            out.print(f"  {more}")

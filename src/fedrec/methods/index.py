@@ -1,0 +1,72 @@
+"""What a list of methods says about each, kept in index.json: reading it is quick, importing all methods is not.
+
+The file is made from what methods declare, by `make index`; a test fails when it is out of date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedrec.federation.contract import Method
+
+FILE = Path(__file__).with_name("index.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """One method, with all kinds of local training that it has."""
+
+    name: str
+    summary: str
+    centralised: bool
+    attributes: str
+    """Who sees item attributes: none, server or clients."""
+    backbones: list[str]
+    names: Mapping[str, str]
+    """Its own name and its aliases, each with the module and class of the method."""
+
+    @property
+    def aliases(self) -> list[str]:
+        return [name for name in self.names if name != self.name]
+
+
+def listing_of(method: type[Method]) -> Listing:
+    """The listing of a method, from what it declares."""
+    from fedrec.methods.kinds import backbones_of, kinds_of
+
+    info, names = method.info, dict[str, str]()
+    for kind in kinds_of(method):
+        for name in (kind.info.name, *kind.info.aliases):
+            names.setdefault(name, path_of(kind))
+    return Listing(
+        info.name, info.summary, info.centralised, method().disclosure.attributes, backbones_of(method), names
+    )
+
+
+def path_of(method: type[Method]) -> str:
+    return f"{method.__module__.removeprefix('fedrec.methods.')}:{method.__name__}"
+
+
+def read() -> dict[str, Listing]:
+    """By the path of the class; empty where there is no index yet."""
+    if not FILE.exists():
+        return {}
+    found = [Listing(**values) for values in json.loads(FILE.read_text(encoding="utf-8"))]
+    return {listing.names[listing.name]: listing for listing in found}
+
+
+def text() -> str:
+    """The index of the methods as they are now."""
+    from fedrec import methods
+
+    found = [dataclasses.asdict(listing_of(method)) for method in methods.built_in()]
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def write() -> None:
+    FILE.write_text(text(), encoding="utf-8")
