@@ -170,7 +170,7 @@ def test_single_precision_and_some_of_the_clients():
 
 def test_a_run_repeats_bit_by_bit():
     data = tiny_world(dtype=torch.float32)
-    first, second = (fit(replace(MF, epochs=2), everyone(data)) for _ in range(2))
+    first, second = (fit(MF, everyone(data)) for _ in range(2))
     assert torch.equal(first.user, second.user)
     assert torch.equal(first.table.total, second.table.total)
 

@@ -22,8 +22,8 @@ from fedrec.kernels.draws_triton import Drawn, fold, joined, permuted
 _LEAST_SLOPE, _LEAST_LOG = tl.constexpr(LEAST_SLOPE), tl.constexpr(LEAST_LOG)
 _LEAST_LOGIT = tl.constexpr(-88.7)  # below, the exponential is infinite in single precision
 TILE = 8192  # numbers of rows that a program holds at once
-LANES = 128  # samples in a tile, at most
-WARPS = 4
+LANES = 32  # samples in a tile, at most
+WARPS = 2  # of a program
 
 
 @triton.jit
