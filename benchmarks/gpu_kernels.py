@@ -29,6 +29,7 @@ from fedrec.federation.simulator import Simulator
 from fedrec.kernels import rows_triton
 from fedrec.kernels.arguments import Data, Keys
 from fedrec.kernels.draws_triton import draw
+from fedrec.methods.average.fedavg import FedAvg
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.methods.personal.pfedrec import PFedRec
 from fedrec.methods.reference.local import Local
@@ -74,6 +75,7 @@ class Pulled(LocalTraining):
 
 BASE: dict[str, Any] = {"dim": 20, "init_std": 0.3, "batch": 64, "epochs": 2, "lr": 0.05}
 HEAD: dict[str, Any] = {**BASE, "backbone": "linear", "weight_decay_dense": 0.01}
+NETWORK: dict[str, Any] = {**BASE, "backbone": "ncf", "weight_decay_dense": 0.01}
 CASES: dict[str, tuple[LocalTraining, bool]] = {  # and whether every client has its own table
     "mf sgd": (LocalTraining(**BASE), False),
     "mf sgd, one batch": (LocalTraining(**BASE | {"batch": 100_000}), False),
@@ -87,6 +89,10 @@ CASES: dict[str, tuple[LocalTraining, bool]] = {  # and whether every client has
     "mf adam, pulled back": (Pulled(**BASE, optimiser="adam"), False),
     "linear": (LocalTraining(**HEAD), False),
     "linear in turn, own tables": (InTurn(**HEAD), True),
+    "ncf sgd": (LocalTraining(**NETWORK), False),
+    "ncf sgd, dim 32, batch 256": (LocalTraining(**NETWORK | {"dim": 32, "batch": 256}), False),
+    "ncf adam, bpr, own tables": (LocalTraining(**NETWORK, optimiser="adam", loss="bpr"), True),
+    "ncf adam in turn": (InTurn(**NETWORK, optimiser="adam"), False),
 }
 
 
@@ -149,6 +155,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedmf, 5 epochs": lambda: FedMF(dim=32, lr=10.0, batch=256, epochs=5),
     "fedmf, adam": lambda: FedMF(dim=32, lr=0.01, batch=256, optimiser="adam"),
     "pfedrec": lambda: PFedRec(dim=32),
+    "fedncf": lambda: FedAvg(backbone="ncf", dim=32, optimiser="adam", lr=0.01, init_std=0.1, batch=256),
     "local": lambda: Local(dim=32, batch=256),
 }
 

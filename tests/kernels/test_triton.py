@@ -13,6 +13,7 @@ import torch
 
 from federation.test_training import (
     MF,
+    NCF,
     InTurn,
     Network,
     assert_same_from_a_common_start,
@@ -34,7 +35,7 @@ from fedrec.training.losses import Saturate
 from fedrec.training.samples import negatives
 
 if find_spec("triton") is not None:
-    from fedrec.kernels import draws_triton, rows_triton
+    from fedrec.kernels import draws_triton, ncf_triton, rows_triton
 
 pytestmark = pytest.mark.skipif(
     find_spec("triton") is None, reason="needs the package triton, whose interpreter runs them"
@@ -48,7 +49,7 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, device in list(KERNELS):
         if device == "cuda":
             monkeypatch.setitem(KERNELS, (name, "cpu"), KERNELS[name, "cuda"])
-    for module in (draws_triton, rows_triton):
+    for module in (draws_triton, rows_triton, ncf_triton):
         monkeypatch.setattr(module, "LANES", 16)
 
 
@@ -130,6 +131,27 @@ def test_a_linear_scorer(kind, reduction, early_exit):
     assert_same_network(compiled, plain)
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
     assert_same_from_a_common_start(method, data)
+
+
+NETWORKS: dict[str, tuple[type[LocalTraining], dict[str, Any]]] = {
+    "sgd, three layers": (Network, {"hidden": (7, 5, 2), "batch": 40}),
+    "adam in turn, pairs": (InTurn, {"optimiser": "adam", "loss": "bpr", "reduction": "sum", "hidden": (3,)}),
+}
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_a_network(case):
+    """With a client of several batches, and batches of several tiles."""
+    kind, more = NETWORKS[case]
+    method = kind(**asdict(NCF) | {"dim": 4, "epochs": 1} | more)
+    assert_same_from_a_common_start(method, tiny_world(empty=True))
+
+
+def test_a_network_on_own_tables():
+    method = replace(NCF, dim=4, optimiser="adam", early_exit=0.01, epochs=3, hidden=(3,))
+    compiled, plain = (fit_network(method, tiny_world(empty=True, negatives=1), c, own=True) for c in (True, False))
+    assert_same_network(compiled, plain)
+    assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
 
 
 class Saturated(LocalTraining):

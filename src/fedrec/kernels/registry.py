@@ -40,6 +40,7 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),
     ("mf", "cuda"): Source("fedrec.kernels.mf_triton", "train_clients", needs="triton"),
+    ("ncf", "cuda"): Source("fedrec.kernels.ncf_triton", "train_networks", needs="triton"),
     ("linear", "cuda"): Source("fedrec.kernels.linear_triton", "train_linear", needs="triton"),
 }
 

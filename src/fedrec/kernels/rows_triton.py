@@ -47,12 +47,12 @@ def _add_slopes(row, slope, real, coef, touched):
 @triton.jit
 def _logits(rows, row, p, real, d, FACTORS: tl.constexpr):
     """Dot products of p with the rows of a tile."""
-    at, there = _grid(row, real, d, FACTORS)
+    at, there = entries(row, real, d, FACTORS)
     return tl.sum(tl.load(rows + at, mask=there, other=0.0) * p[None, :], 1)
 
 
 @triton.jit
-def _bce(logit, liked):
+def bce(logit, liked):
     """dloss/dlogit and the loss of pointwise samples, in double precision."""
     x = logit.to(tl.float64)
     label = liked.to(tl.float64)
@@ -61,7 +61,7 @@ def _bce(logit, liked):
 
 
 @triton.jit
-def _bpr(difference):
+def bpr(difference):
     """The same for pairs: loss = log(1 + exp(-x)) of x = positive - negative."""
     x = difference.to(tl.float64)
     e = tl.exp(-tl.abs(x))
@@ -81,14 +81,14 @@ def _saturated(logit, liked):
 
 
 @triton.jit
-def _adam(value, gradient, first, second, scale, floor):
+def adam(value, gradient, first, second, scale, floor):
     m = 0.9 * first + 0.1 * gradient
     v = 0.999 * second + 0.001 * gradient * gradient
     return value - scale * m / (tl.sqrt(v) + floor), m, v
 
 
 @triton.jit
-def _grid(row, real, d, FACTORS: tl.constexpr):
+def entries(row, real, d, FACTORS: tl.constexpr):
     """Offsets of the numbers of some rows, and which of them there are."""
     factor = tl.arange(0, FACTORS)
     return row.to(tl.int64)[:, None] * d + factor[None, :], real[:, None] & (factor < d)[None, :]
@@ -112,7 +112,7 @@ def _slopes(p, bias, row, rows, coef, order, touched, samples, low, size, n_pos,
             liked = tl.load(row + sample // slots, mask=real, other=-1)
             other = tl.load(row + n_pos + sample, mask=real, other=-1)
             difference = _logits(rows, liked, p, real, d, FACTORS) - _logits(rows, other, p, real, d, FACTORS)
-            slope, loss = _bpr(difference)
+            slope, loss = bpr(difference)
             _add_slopes(liked, -slope.to(real_type), real, coef, out)
             _add_slopes(other, slope.to(real_type), real, coef, out + samples)
         else:
@@ -121,7 +121,7 @@ def _slopes(p, bias, row, rows, coef, order, touched, samples, low, size, n_pos,
             if SATURATE:
                 slope, loss = _saturated(logit, sample < n_pos)
             else:
-                slope, loss = _bce(logit, sample < n_pos)
+                slope, loss = bce(logit, sample < n_pos)
             _add_slopes(held, slope.to(real_type), real, coef, out)
         total += tl.sum(tl.where(real, loss, 0.0), 0)
         tl.debug_barrier()  # the next tile may add to the same rows
@@ -140,7 +140,7 @@ def _descend(p, rows, coef, touched, samples, low, size, rate, d, MOVES: tl.cons
             row = tl.load(touched + side * samples + low + lane, mask=lane < size, other=-1)
             c = tl.load(coef + row, mask=row >= 0, other=0.0)
             moved = c != 0.0  # a row of an earlier tile has moved
-            at, there = _grid(row, moved, d, FACTORS)
+            at, there = entries(row, moved, d, FACTORS)
             held = tl.load(rows + at, mask=there, other=0.0)
             gradient += tl.sum(c[:, None] * held, 0)
             slope += tl.sum(c, 0)
@@ -165,16 +165,16 @@ def _descend_adam(p, rows, coef, first, second, start, item, begin, used, scale,
         lane = t + tl.arange(0, LANES)
         real, row = lane < used, begin + lane
         c = (tl.load(coef + row, mask=real, other=0.0) * scale).to(real_type)
-        at, there = _grid(row, real, d, FACTORS)
+        at, there = entries(row, real, d, FACTORS)
         held = tl.load(rows + at, mask=there, other=0.0)
         gradient += tl.sum(c[:, None] * held, 0)
         if MOVES:
             slope = c[:, None] * p[None, :]
             if PULL:
-                from_, _ = _grid(tl.load(item + row, mask=real, other=0), real, d, FACTORS)
+                from_, _ = entries(tl.load(item + row, mask=real, other=0), real, d, FACTORS)
                 slope += (2.0 * pull).to(real_type) * (held - tl.load(start + from_, mask=there, other=0.0))
             m, v = tl.load(first + at, mask=there, other=0.0), tl.load(second + at, mask=there, other=0.0)
-            held, m, v = _adam(held, slope, m, v, step, floor)
+            held, m, v = adam(held, slope, m, v, step, floor)
             tl.store(rows + at, held, mask=there)
             tl.store(first + at, m, mask=there)
             tl.store(second + at, v, mask=there)
@@ -184,13 +184,13 @@ def _descend_adam(p, rows, coef, first, second, start, item, begin, used, scale,
 
 
 @triton.jit
-def _copy(source, target, item, begin, used, d, BACK: tl.constexpr, LANES: tl.constexpr, FACTORS: tl.constexpr):
+def copy_rows(source, target, item, begin, used, d, BACK: tl.constexpr, LANES: tl.constexpr, FACTORS: tl.constexpr):
     """A client's rows from its table into the scratch, or `BACK`."""
     for t in range(0, used, LANES):
         lane = t + tl.arange(0, LANES)
         real, row = lane < used, begin + lane
-        in_scratch, there = _grid(row, real, d, FACTORS)
-        in_table, _ = _grid(tl.load(item + row, mask=real, other=0), real, d, FACTORS)
+        in_scratch, there = entries(row, real, d, FACTORS)
+        in_table, _ = entries(tl.load(item + row, mask=real, other=0), real, d, FACTORS)
         if BACK:
             tl.store(target + in_table, tl.load(source + in_scratch, mask=there), mask=there)
         else:
@@ -199,7 +199,7 @@ def _copy(source, target, item, begin, used, d, BACK: tl.constexpr, LANES: tl.co
 
 
 @triton.jit
-def _order(order, key, count, batch, LANES: tl.constexpr):
+def order_samples(order, key, count, batch, LANES: tl.constexpr):
     """The order of a client's samples in an epoch."""
     for t in range(0, count, LANES):
         lane = t + tl.arange(0, LANES)
@@ -234,7 +234,7 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
     early_exit, pull, decay = tl.load(settings + 2), tl.load(settings + 3), tl.load(settings + 4)
     if not SHARED:
         table += k * n_items * d
-    _copy(table, rows, item, begin, used, d, False, LANES, FACTORS)
+    copy_rows(table, rows, item, begin, used, d, False, LANES, FACTORS)
     factor = tl.arange(0, FACTORS)
     p = tl.load(vectors + k * d + factor, mask=factor < d, other=0.0)
     bias = tl.full((), 0.0, real_type)
@@ -246,7 +246,7 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
     key = fold(joined(high, low), tl.load(clients + k))
     epoch, stop = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32) + epochs
     while epoch < stop:
-        _order(order, fold(key, epoch), count, batch, LANES)
+        order_samples(order, fold(key, epoch), count, batch, LANES)
         for b in range(0, count, batch):
             size = tl.minimum(batch, count - b)
             scale = tl.full((), 1.0, tl.float64)
@@ -269,7 +269,7 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
                 if phase == 0:
                     total += loss
                     if ADAM:
-                        p, m, v = _adam(p, gradient, m, v, (rate_vector * fix / (1.0 - left_1)).to(real_type), floor)
+                        p, m, v = adam(p, gradient, m, v, (rate_vector * fix / (1.0 - left_1)).to(real_type), floor)
                     else:
                         step = (rate_vector * scale).to(real_type)
                         if BIAS:
@@ -286,7 +286,7 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
     if BIAS:
         tl.store(biases + k, bias)
     if LEAVES:
-        _copy(rows, home + k * n_items * d, item, begin, used, d, True, LANES, FACTORS)
+        copy_rows(rows, home + k * n_items * d, item, begin, used, d, True, LANES, FACTORS)
     tl.store(losses + k, total)
     tl.store(seen + k, epoch.to(tl.int64) * count)
 
@@ -303,7 +303,7 @@ def _add_changes(total, rows, table, row_of, begins, client, weight, d, LANES: t
         lane = t + tl.arange(0, LANES)
         row = tl.load(row_of + lane, mask=lane < high, other=0)
         by = tl.load(weight + tl.load(client + row, mask=lane < high, other=0), mask=lane < high, other=0.0)
-        at, there = _grid(row, lane < high, d, FACTORS)
+        at, there = entries(row, lane < high, d, FACTORS)
         held = tl.load(rows + at, mask=there, other=0.0) - start[None, :]
         change += tl.sum(tl.where(there, by[:, None] * held.to(tl.float64), 0.0), 0)
     tl.store(total + item * d + factor, change, mask=factor < d)
