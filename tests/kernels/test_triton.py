@@ -49,8 +49,8 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, device in list(KERNELS):
         if device == "cuda":
             monkeypatch.setitem(KERNELS, (name, "cpu"), KERNELS[name, "cuda"])
-    for module in (draws_triton, rows_triton, ncf_triton):
-        monkeypatch.setattr(module, "LANES", 16)
+    for module, name, size in ((draws_triton, "LANES", 32), (rows_triton, "SUM_LANES", 16), (ncf_triton, "WIDEST", 4)):
+        monkeypatch.setattr(module, name, size)
 
 
 def arguments(chunk: Chunk) -> Data:
@@ -92,11 +92,11 @@ def test_the_draws_are_those_of_torch(world, clients):
 FACTORS: dict[str, tuple[type[LocalTraining], dict[str, Any], int]] = {
     "sgd": (LocalTraining, {}, 4),
     "one batch, several tiles": (LocalTraining, {"batch": 256}, 4),
-    "a batch that fills no tile": (LocalTraining, {"batch": 7}, 1),
+    "a batch that fills no tile": (LocalTraining, {"batch": 7, "epochs": 1}, 1),
     "sum, early exit": (LocalTraining, {"reduction": "sum", "epochs": 4, "early_exit": 0.02}, 4),
     "pairs": (LocalTraining, {"loss": "bpr"}, 4),
     "in turn": (InTurn, {}, 4),
-    "pairs in turn": (InTurn, {"loss": "bpr", "batch": 40}, 1),
+    "pairs in turn": (InTurn, {"loss": "bpr", "batch": 10}, 1),
     "adam": (LocalTraining, {"optimiser": "adam"}, 4),
     "adam, pulled back": (Network, {"optimiser": "adam", "pulling": 0.3}, 2),
     "adam in turn, pairs": (InTurn, {"optimiser": "adam", "loss": "bpr", "reduction": "sum"}, 2),
@@ -106,7 +106,7 @@ FACTORS: dict[str, tuple[type[LocalTraining], dict[str, Any], int]] = {
 @pytest.mark.parametrize("case", FACTORS)
 def test_factors_from_a_common_start(case):
     kind, more, slots = FACTORS[case]
-    method = kind(**asdict(MF) | {"epochs": 2, "lr": 0.05, "lr_item": 0.03, "dim": 5} | more)
+    method = kind(**asdict(MF) | {"epochs": 2, "lr": 0.05, "lr_item": 0.03, "dim": 5, "batch": 40} | more)
     assert_same_from_a_common_start(method, tiny_world(empty=True, negatives=slots))
 
 
@@ -124,7 +124,7 @@ def test_factors_on_own_tables(optimiser):
     ids=["together", "in turn"],
 )
 def test_a_linear_scorer(kind, reduction, early_exit):
-    method = kind(backbone="linear", dim=6, init_std=0.5, batch=20, epochs=2, lr=0.05, lr_item=0.3,
+    method = kind(backbone="linear", dim=6, init_std=0.5, batch=40, epochs=2, lr=0.05, lr_item=0.3,
                   weight_decay_dense=0.01, reduction=reduction, early_exit=early_exit)  # fmt: skip
     data = tiny_world(empty=True)
     compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
@@ -192,7 +192,7 @@ def test_single_precision_and_some_of_the_clients():
 
 def test_a_run_repeats_bit_by_bit():
     data = tiny_world(dtype=torch.float32)
-    first, second = (fit(MF, everyone(data)) for _ in range(2))
+    first, second = (fit(replace(MF, batch=40), everyone(data)) for _ in range(2))
     assert torch.equal(first.user, second.user)
     assert torch.equal(first.table.total, second.table.total)
 

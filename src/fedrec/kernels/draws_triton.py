@@ -61,8 +61,7 @@ def permuted(key, size, position):
         bits += 1
     mask, half = ((1 << bits) - 1).to(tl.uint32), ((bits + 1) >> 1).to(tl.uint32)
     inside = position < size
-    x = tl.where(inside, _mix(position.to(tl.uint32), key, mask, half).to(tl.int32), position)
-    outside = inside & (x >= size)
+    x, outside = position, inside
     while tl.max(outside.to(tl.int32), 0) > 0:
         x = tl.where(outside, _mix(x.to(tl.uint32), key, mask, half).to(tl.int32), x)
         outside = inside & (x >= size)

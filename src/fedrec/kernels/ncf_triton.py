@@ -15,10 +15,23 @@ from torch import Tensor
 
 from fedrec.kernels.arguments import Data, Keys, Layers, NetworkSettings
 from fedrec.kernels.device import constants, halves
-from fedrec.kernels.draws_triton import draw, fold, joined
-from fedrec.kernels.rows_triton import adam, add_changes, bce, bpr, copy_rows, entries, order_samples
+from fedrec.kernels.draws_triton import draw, fold
+from fedrec.kernels.rows_triton import (
+    adam,
+    add_changes,
+    bce,
+    bpr,
+    client_of,
+    copy_rows,
+    entries,
+    lanes,
+    last_epoch,
+    order_samples,
+    scale_of,
+)
 
-LANES = 32  # samples in a tile; of pairs, both sides count
+WIDEST = 64  # units of a layer that are held at once
+WIDTH = 1024  # numbers that move at once
 WARPS = 4
 
 
@@ -36,53 +49,64 @@ def _layer(shapes, layer, depth, d):
 @triton.jit
 def _forward(flat, shift, shapes, act, real, d, depth, tall, LANES: tl.constexpr, WIDE: tl.constexpr):
     """From the item rows in `act` [lanes, tall] to the logits at the end of its rows."""
-    unit, lane = tl.arange(0, WIDE), tl.arange(0, LANES)
+    lane = tl.arange(0, LANES)
     for layer in range(depth):
         inputs, outputs, height, weight, length, bias = _layer(shapes, layer, depth, d)
-        there = unit < outputs
-        start = tl.load(flat + bias + unit, mask=there, other=0.0)
-        start = tl.where(layer == 0, shift, start)
-        y = tl.zeros([LANES, WIDE], act.dtype.element_ty) + start[None, :]
-        for i in range(inputs):
-            x = tl.load(act + lane * tall + height + i)
-            w = tl.load(flat + weight + unit * length + i, mask=there, other=0.0)
-            y += x[:, None] * w[None, :]
-        if layer < depth - 1:
-            y = tl.where(y < 0.0, 0.0, y)  # what is not a number stays so
-        at = (lane * tall + height + inputs)[:, None] + unit[None, :]
-        tl.store(act + at, tl.where(real[:, None], y, 0.0), mask=there[None, :])
+        for block in range(0, outputs, WIDE):
+            unit = block + tl.arange(0, WIDE)
+            there = unit < outputs
+            first = tl.load(shift + unit, mask=there & (layer == 0), other=0.0)
+            later = tl.load(flat + bias + unit, mask=there & (layer > 0), other=0.0)
+            y = tl.zeros([LANES, WIDE], act.dtype.element_ty) + (first + later)[None, :]
+            for i in range(inputs):
+                x = tl.load(act + lane * tall + height + i)
+                w = tl.load(flat + weight + unit * length + i, mask=there, other=0.0)
+                y += x[:, None] * w[None, :]
+            if layer < depth - 1:
+                y = tl.where(y < 0.0, 0.0, y)  # what is not a number stays so
+            at = (lane * tall + height + inputs)[:, None] + unit[None, :]
+            tl.store(act + at, tl.where(real[:, None], y, 0.0), mask=there[None, :])
         tl.debug_barrier()
 
 
 @triton.jit
 def _add_weight_gradient(gradient, shapes, layer, act, delta, columns, d, depth, tall, WIDE: tl.constexpr):
-    unit = tl.arange(0, WIDE)
     inputs, outputs, height, weight, length, bias = _layer(shapes, layer, depth, d)
-    enters, leaves = unit < inputs, unit < outputs
-    change, slope = tl.zeros([WIDE, WIDE], act.dtype.element_ty), tl.zeros([WIDE], act.dtype.element_ty)
-    for s in range(columns):
-        x = tl.load(act + s * tall + height + unit, mask=enters, other=0.0)
-        dy = tl.load(delta + s * tall + height + inputs + unit, mask=leaves, other=0.0)
-        change += dy[:, None] * x[None, :]
-        slope += dy
-    at, there = weight + unit[:, None] * length + unit[None, :], leaves[:, None] & enters[None, :]
-    tl.store(gradient + at, tl.load(gradient + at, mask=there, other=0.0) + change, mask=there)
-    tl.store(gradient + bias + unit, tl.load(gradient + bias + unit, mask=leaves, other=0.0) + slope, mask=leaves)
+    for block in range(0, outputs, WIDE):
+        out = block + tl.arange(0, WIDE)
+        leaves = out < outputs
+        slope = tl.zeros([WIDE], act.dtype.element_ty)
+        for s in range(columns):
+            slope += tl.load(delta + s * tall + height + inputs + out, mask=leaves, other=0.0)
+        tl.store(gradient + bias + out, tl.load(gradient + bias + out, mask=leaves, other=0.0) + slope, mask=leaves)
+        for part in range(0, inputs, WIDE):
+            unit = part + tl.arange(0, WIDE)
+            enters = unit < inputs
+            change = tl.zeros([WIDE, WIDE], act.dtype.element_ty)
+            for s in range(columns):
+                dy = tl.load(delta + s * tall + height + inputs + out, mask=leaves, other=0.0)
+                x = tl.load(act + s * tall + height + unit, mask=enters, other=0.0)
+                change += dy[:, None] * x[None, :]
+            at, there = weight + out[:, None] * length + unit[None, :], leaves[:, None] & enters[None, :]
+            tl.store(gradient + at, tl.load(gradient + at, mask=there, other=0.0) + change, mask=there)
 
 
 @triton.jit
 def _multiply_back(flat, shapes, layer, act, delta, d, depth, tall, LANES: tl.constexpr, WIDE: tl.constexpr):
-    unit, lane = tl.arange(0, WIDE), tl.arange(0, LANES)
+    lane = tl.arange(0, LANES)
     inputs, outputs, height, weight, length, _ = _layer(shapes, layer, depth, d)
-    enters = unit < inputs
-    dx = tl.zeros([LANES, WIDE], act.dtype.element_ty)
-    for o in range(outputs):
-        dy = tl.load(delta + lane * tall + height + inputs + o)
-        w = tl.load(flat + weight + o * length + unit, mask=enters, other=0.0)
-        dx += dy[:, None] * w[None, :]
-    at = (lane * tall + height)[:, None] + unit[None, :]
-    off = (layer > 0) & (tl.load(act + at, mask=enters[None, :], other=0.0) <= 0.0)  # rows themselves are not rectified
-    tl.store(delta + at, tl.where(off, 0.0, dx), mask=enters[None, :])
+    for block in range(0, inputs, WIDE):
+        unit = block + tl.arange(0, WIDE)
+        enters = unit < inputs
+        dx = tl.zeros([LANES, WIDE], act.dtype.element_ty)
+        for o in range(outputs):
+            dy = tl.load(delta + lane * tall + height + inputs + o)
+            w = tl.load(flat + weight + o * length + unit, mask=enters, other=0.0)
+            dx += dy[:, None] * w[None, :]
+        at = (lane * tall + height)[:, None] + unit[None, :]
+        # rows themselves, which enter the first layer, are not rectified
+        off = (layer > 0) & (tl.load(act + at, mask=enters[None, :], other=0.0) <= 0.0)
+        tl.store(delta + at, tl.where(off, 0.0, dx), mask=enters[None, :])
 
 
 @triton.jit
@@ -119,6 +143,36 @@ def _add_row_gradients(row_gradient, row, real, rows_of, delta, columns, tall, d
 
 
 @triton.jit
+def _user_half(flat, shapes, p, shift, d, depth, FACTORS: tl.constexpr, WIDE: tl.constexpr):
+    """What the first layer adds to every sample: weight p + bias."""
+    factor = tl.arange(0, FACTORS)
+    _, outputs, _, _, length, bias = _layer(shapes, tl.full((), 0, tl.int32), depth, d)
+    for block in range(0, outputs, WIDE):
+        unit = block + tl.arange(0, WIDE)
+        inside = (unit < outputs)[:, None] & (factor < d)[None, :]
+        half = tl.load(flat + unit[:, None] * length + factor[None, :], mask=inside, other=0.0)
+        known = tl.load(flat + bias + unit, mask=unit < outputs, other=0.0)
+        tl.store(shift + unit, tl.sum(half * p[None, :], 1) + known, mask=unit < outputs)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _user_gradients(flat, gradient, shapes, p, d, depth, FACTORS: tl.constexpr, WIDE: tl.constexpr):
+    """Of p, returned, and of the user's half of the first layer, both from the gradient of its bias."""
+    factor = tl.arange(0, FACTORS)
+    _, outputs, _, _, length, bias = _layer(shapes, tl.full((), 0, tl.int32), depth, d)
+    slope = tl.zeros_like(p)
+    for block in range(0, outputs, WIDE):
+        unit = block + tl.arange(0, WIDE)
+        at, inside = unit[:, None] * length + factor[None, :], (unit < outputs)[:, None] & (factor < d)[None, :]
+        known = tl.load(gradient + bias + unit, mask=unit < outputs, other=0.0)
+        slope += tl.sum(tl.load(flat + at, mask=inside, other=0.0) * known[:, None], 0)
+        tl.store(gradient + at, known[:, None] * p[None, :], mask=inside)
+    tl.debug_barrier()
+    return slope
+
+
+@triton.jit
 def _move(value, gradient, first, second, size, rate, step, floor, decay, ADAM: tl.constexpr, WIDTH: tl.constexpr):
     """One step of a run of numbers, whose gradient is then forgotten."""
     for t in range(0, size, WIDTH):
@@ -139,17 +193,13 @@ def _move(value, gradient, first, second, size, rate, step, floor, decay, ADAM: 
 
 
 @triton.jit
-def _pass(p, rows, row_gradient, flat, gradient, shapes, act, delta, lane_rows, row, order, low, size, n_pos, slots,
-          scale, d, depth, tall, PAIRS: tl.constexpr, HEAD: tl.constexpr, TABLE: tl.constexpr, LANES: tl.constexpr,
-          FACTORS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def _pass(p, rows, row_gradient, flat, gradient, shapes, shift, act, delta, lane_rows, row, order, low, size, n_pos,
+          slots, scale, d, depth, tall, PAIRS: tl.constexpr, HEAD: tl.constexpr, TABLE: tl.constexpr,
+          LANES: tl.constexpr, FACTORS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
     """Add the gradients of a batch with respect to what moves; returns that of p, and the summed loss."""
     real_type: tl.constexpr = rows.dtype.element_ty
-    unit, factor, lane = tl.arange(0, WIDE), tl.arange(0, FACTORS), tl.arange(0, LANES)
-    _, outputs, _, _, length, bias = _layer(shapes, tl.full((), 0, tl.int32), depth, d)
-    half = unit[:, None] * length + factor[None, :]  # where the weights of the user vector are
-    inside = (unit < outputs)[:, None] & (factor < d)[None, :]
-    shift = tl.load(flat + bias + unit, mask=unit < outputs, other=0.0)
-    shift += tl.sum(tl.load(flat + half, mask=inside, other=0.0) * p[None, :], 1)
+    factor, lane = tl.arange(0, FACTORS), tl.arange(0, LANES)
+    _user_half(flat, shapes, p, shift, d, depth, FACTORS, WIDE)
     total = tl.full((), 0.0, tl.float64)
     columns = 2 * size if PAIRS else size
     for t in range(0, columns, LANES):
@@ -183,33 +233,26 @@ def _pass(p, rows, row_gradient, flat, gradient, shapes, act, delta, lane_rows, 
         _backward(flat, gradient, shapes, act, delta, here, d, depth, tall, HEAD, TABLE, LANES, WIDE)
         if TABLE:
             _add_row_gradients(row_gradient, held, real, lane_rows, delta, here, tall, d, LANES, FACTORS)
-    slope = tl.zeros([FACTORS], real_type)
+    gradient_of_p = tl.zeros_like(p)
     if HEAD:
-        known = tl.load(gradient + bias + unit, mask=unit < outputs, other=0.0)
-        slope += tl.sum(tl.load(flat + half, mask=inside, other=0.0) * known[:, None], 0)
-        tl.store(gradient + half, known[:, None] * p[None, :], mask=inside)
-        tl.debug_barrier()
-    return slope, total
+        gradient_of_p += _user_gradients(flat, gradient, shapes, p, d, depth, FACTORS, WIDE)
+    return gradient_of_p, total
 
 
 @triton.jit(do_not_specialize=["high", "low"])
 def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors, rows, row_gradient, first, second,
-           flats, gradients, firsts, seconds, order, acts, deltas, lane_rows, shapes, settings, losses, seen, high, low,
-           n_items, slots, epochs, batch, d, weights, depth, tall, PAIRS: tl.constexpr, ADAM: tl.constexpr,
+           flats, gradients, firsts, seconds, order, shifts, acts, deltas, lane_rows, shapes, settings, losses, seen,
+           high, low, n_items, slots, epochs, batch, d, weights, depth, tall, PAIRS: tl.constexpr, ADAM: tl.constexpr,
            MEAN: tl.constexpr, PHASES: tl.constexpr, SHARED: tl.constexpr, LEAVES: tl.constexpr, LANES: tl.constexpr,
            FACTORS: tl.constexpr, WIDE: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """All epochs of one client; see `train_networks`."""
     real_type: tl.constexpr = rows.dtype.element_ty
-    k = tl.load(turn + tl.program_id(0))
-    start = tl.load(positive_ptr + k)
-    n_pos = (tl.load(positive_ptr + k + 1) - start).to(tl.int32)
+    k, start, n_pos, begin, used, key = client_of(turn, clients, positive_ptr, row_ptr, high, low, slots)
     if n_pos == 0:
         return
     count = n_pos * slots if PAIRS else n_pos * (1 + slots)
-    row += start * (1 + slots)
-    order += start * (1 + slots)
-    begin = tl.load(row_ptr + k)
-    used = (tl.load(row_ptr + k + 1) - begin).to(tl.int32)
+    row += start
+    order += start
     flat, gradient = flats + k * weights, gradients + k * weights
     flat_first, flat_second = firsts, seconds
     if ADAM:
@@ -217,6 +260,7 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
         flat_second += k * weights
         first += begin * d
         second += begin * d
+    shift = shifts + k * tall
     act, delta, lane_rows = acts + k * LANES * tall, deltas + k * LANES * tall, lane_rows + k * LANES
     rate_vector, rate_row, rate_flat = tl.load(settings), tl.load(settings + 1), tl.load(settings + 2)
     early_exit, decay = tl.load(settings + 3), tl.load(settings + 4).to(real_type)
@@ -228,23 +272,20 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
     m, v = tl.zeros_like(p), tl.zeros_like(p)
     left_1, left_2 = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)  # of Adam's first moments
     total, average = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
-    key = fold(joined(high, low), tl.load(clients + k))
     epoch, stop = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32) + epochs
     while epoch < stop:
         order_samples(order, fold(key, epoch), count, batch, LANES)
         for b in range(0, count, batch):
             size = tl.minimum(batch, count - b)
-            scale = tl.full((), 1.0, tl.float64)
-            if MEAN:
-                scale = scale / size.to(tl.float64)
+            scale = scale_of(size, MEAN)
             left_1 *= 0.9
             left_2 *= 0.999
             fix = tl.sqrt(1.0 - left_2)
             by, floor = fix / (1.0 - left_1), (1e-8 * fix).to(real_type)
             for phase in tl.static_range(PHASES):  # p and the network move in the first, the rows in the last
-                slope, loss = _pass(p, rows, row_gradient, flat, gradient, shapes, act, delta, lane_rows, row, order, b,
-                                    size, n_pos, slots, scale, d, depth, tall, PAIRS, phase == 0, phase == PHASES - 1,
-                                    LANES, FACTORS, WIDE)  # fmt: skip
+                slope, loss = _pass(p, rows, row_gradient, flat, gradient, shapes, shift, act, delta, lane_rows, row,
+                                    order, b, size, n_pos, slots, scale, d, depth, tall, PAIRS, phase == 0,
+                                    phase == PHASES - 1, LANES, FACTORS, WIDE)  # fmt: skip
                 if phase == 0:
                     total += loss
                     if ADAM:
@@ -256,11 +297,8 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
                 if phase == PHASES - 1:
                     _move(rows + begin * d, row_gradient + begin * d, first, second, used * d, rate_row.to(real_type),
                           (rate_row * by).to(real_type), floor, tl.full((), 0.0, real_type), ADAM, WIDTH)  # fmt: skip
-        before = average
         epoch += 1
-        average = total / (count.to(tl.float64) * epoch.to(tl.float64))
-        if (epoch > 1) & (tl.abs(average - before) / tl.abs(before + 1e-5) < early_exit):
-            stop = epoch
+        average, stop = last_epoch(total, average, count, epoch, stop, early_exit)
     tl.store(vectors + k * d + factor, p, mask=factor < d)
     if LEAVES:
         copy_rows(rows, home + k * n_items * d, item, begin, used, d, True, LANES, FACTORS)
@@ -278,22 +316,23 @@ def train_networks(data: Data, n_items: int, slots: int, pairs: bool, keys: Keys
     rows, row_gradient = table.new_empty(samples, d), table.new_zeros(samples, d)
     moments = table.new_zeros(2, samples if settings.adam else 0, d)
     flat_moments = table.new_zeros(2, clients if settings.adam else 0, weights)
-    acts, deltas = (table.new_empty(clients, LANES, tall) for _ in range(2))
-    order, lane_rows = (torch.empty(n, dtype=torch.int32, device=device) for n in (samples, clients * LANES))
+    factors, wide = triton.next_power_of_2(d), triton.next_power_of_2(max(d, *(int(n) for n in net.widths[1:])))
+    many = lanes(factors)
+    shifts, acts, deltas = (table.new_empty(clients, n, tall) for n in (1, many, many))
+    order, lane_rows = (torch.empty(n, dtype=torch.int32, device=device) for n in (samples, clients * many))
     if shared and len(own):
         own.copy_(table.expand_as(own))
-    factors, wide = triton.next_power_of_2(d), triton.next_power_of_2(max(d, *(int(n) for n in net.widths[1:])))
     turn = torch.argsort(drawn.positive_ptr.diff(), descending=True)  # the longest first
     by = constants(device, settings.rate_user, settings.rate_item, settings.rate_dense, settings.early_exit,
                    settings.decay)  # fmt: skip
+    shapes = constants(device, *net.widths.tolist(), *net.starts.tolist(), *net.heights.tolist()).long()
     _train[(clients,)](
         turn, drawn.clients, drawn.positive_ptr, drawn.row_ptr, drawn.row, drawn.item, table, own if shared else table,
-        user, rows, row_gradient, *moments, flat, torch.zeros_like(flat), *flat_moments, order, acts, deltas, lane_rows,
-        constants(device, *net.widths.tolist(), *net.starts.tolist(), *net.heights.tolist()).long(), by, loss, seen,
-        *halves(keys.order), n_items, slots, settings.epochs, settings.batch, d, weights, depth, tall, PAIRS=pairs,
-        ADAM=settings.adam, MEAN=settings.mean, PHASES=settings.phases, SHARED=shared,
-        LEAVES=not shared or len(own) > 0, LANES=LANES, FACTORS=factors, WIDE=wide, WIDTH=1024, num_warps=WARPS,
-        num_stages=1,
+        user, rows, row_gradient, *moments, flat, torch.zeros_like(flat), *flat_moments, order, shifts, acts, deltas,
+        lane_rows, shapes, by, loss, seen, *halves(keys.order), n_items, slots, settings.epochs, settings.batch, d,
+        weights, depth, tall, PAIRS=pairs, ADAM=settings.adam, MEAN=settings.mean, PHASES=settings.phases,
+        SHARED=shared, LEAVES=not shared or len(own) > 0, LANES=many, FACTORS=factors, WIDE=min(wide, WIDEST),
+        WIDTH=WIDTH, num_warps=WARPS, num_stages=1,
     )  # fmt: skip
     if shared:
         add_changes(drawn, rows, table, weight, parts[0])

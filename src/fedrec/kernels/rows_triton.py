@@ -24,6 +24,7 @@ _LEAST_LOGIT = tl.constexpr(-88.7)  # below, the exponential is infinite in sing
 TILE = 8192  # numbers of rows that a program holds at once
 LANES = 32  # samples in a tile, at most
 WARPS = 2  # of a program
+SUM_LANES, SUM_WARPS = 128, 4  # of one that adds up an item's changes
 
 
 @triton.jit
@@ -210,6 +211,33 @@ def order_samples(order, key, count, batch, LANES: tl.constexpr):
     tl.debug_barrier()
 
 
+@triton.jit
+def client_of(turn, clients, positive_ptr, row_ptr, high, low, slots):
+    """The client of a program: its position, where its samples begin, its positives, its rows, the key of its order."""
+    k = tl.load(turn + tl.program_id(0))
+    start, begin = tl.load(positive_ptr + k), tl.load(row_ptr + k)
+    n_pos = (tl.load(positive_ptr + k + 1) - start).to(tl.int32)
+    used = (tl.load(row_ptr + k + 1) - begin).to(tl.int32)
+    return k, start * (1 + slots), n_pos, begin, used, fold(joined(high, low), tl.load(clients + k))
+
+
+@triton.jit
+def scale_of(size, MEAN: tl.constexpr):
+    """What the loss of every sample of a batch counts."""
+    scale = tl.full((), 1.0, tl.float64)
+    if MEAN:
+        scale = scale / size.to(tl.float64)
+    return scale
+
+
+@triton.jit
+def last_epoch(total, before, count, epoch, stop, early_exit):
+    """The mean loss since the start after so many epochs, and after which of them a client stops."""
+    average = total / (count.to(tl.float64) * epoch.to(tl.float64))
+    settled = (epoch > 1) & (tl.abs(average - before) / tl.abs(before + 1e-5) < early_exit)
+    return average, tl.where(settled, epoch, stop)
+
+
 @triton.jit(do_not_specialize=["high", "low", "samples"])
 def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors, biases, rows, coef, first, second,
            order, touched, settings, losses, seen, high, low, samples, n_items, slots, epochs, batch, d,
@@ -218,18 +246,13 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
            LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
     """All epochs of one client; see `train`."""
     real_type: tl.constexpr = rows.dtype.element_ty
-    k = tl.load(turn + tl.program_id(0))
-    start = tl.load(positive_ptr + k)
-    n_pos = (tl.load(positive_ptr + k + 1) - start).to(tl.int32)
+    k, start, n_pos, begin, used, key = client_of(turn, clients, positive_ptr, row_ptr, high, low, slots)
     if n_pos == 0:
         return
     count = n_pos * slots if PAIRS else n_pos * (1 + slots)
-    start *= 1 + slots
     row += start
     order += start
     touched += start
-    begin = tl.load(row_ptr + k)
-    used = (tl.load(row_ptr + k + 1) - begin).to(tl.int32)
     rate_vector, rate_row = tl.load(settings), tl.load(settings + 1)
     early_exit, pull, decay = tl.load(settings + 2), tl.load(settings + 3), tl.load(settings + 4)
     if not SHARED:
@@ -243,15 +266,12 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
     m, v = tl.zeros_like(p), tl.zeros_like(p)
     left_1, left_2 = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)  # of Adam's first moments
     total, average = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
-    key = fold(joined(high, low), tl.load(clients + k))
     epoch, stop = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32) + epochs
     while epoch < stop:
         order_samples(order, fold(key, epoch), count, batch, LANES)
         for b in range(0, count, batch):
             size = tl.minimum(batch, count - b)
-            scale = tl.full((), 1.0, tl.float64)
-            if MEAN:
-                scale = scale / size.to(tl.float64)
+            scale = scale_of(size, MEAN)
             left_1 *= 0.9
             left_2 *= 0.999
             fix = tl.sqrt(1.0 - left_2)
@@ -277,11 +297,8 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
                             gradient += shrink * p
                             bias -= step * (slope + shrink * bias)
                         p -= step * gradient
-        before = average
         epoch += 1
-        average = total / (count.to(tl.float64) * epoch.to(tl.float64))
-        if (epoch > 1) & (tl.abs(average - before) / tl.abs(before + 1e-5) < early_exit):
-            stop = epoch
+        average, stop = last_epoch(total, average, count, epoch, stop, early_exit)
     tl.store(vectors + k * d + factor, p, mask=factor < d)
     if BIAS:
         tl.store(biases + k, bias)
@@ -358,10 +375,10 @@ def add_changes(drawn: Drawn, rows: Tensor, table: Tensor, weight: Tensor, total
     factors = triton.next_power_of_2(table.shape[2])
     row_of, begins = drawn.by_item()
     _add_changes[(drawn.items,)](
-        total, rows, table, row_of, begins, drawn.client, weight, table.shape[2], LANES=lanes(factors),
-        FACTORS=factors, num_warps=WARPS, num_stages=1,
+        total, rows, table, row_of, begins, drawn.client, weight, table.shape[2],
+        LANES=lanes(factors, SUM_LANES), FACTORS=factors, num_warps=SUM_WARPS, num_stages=1,
     )  # fmt: skip
 
 
-def lanes(factors: int) -> int:
-    return max(16, min(LANES, TILE // factors))
+def lanes(factors: int, most: int | None = None) -> int:
+    return max(16, min(most or LANES, TILE // factors))
