@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +93,11 @@ def test_the_draws_are_those_of_torch(world, clients):
         assert (drawn.client[rows] == k).all()
 
 
+def few(**more: Any) -> ClientData:
+    """Clients with so few samples that the interpreter is done soon; only the first needs several tiles and batches."""
+    return tiny_world(per_user=(15, 4, 1, 2, 1, 3, 1, 2, 1, 1, 2, 0), **more)
+
+
 FACTORS: dict[str, tuple[type[LocalTraining], dict[str, Any], int]] = {
     "sgd": (LocalTraining, {}, 4),
     "one batch, several tiles": (LocalTraining, {"batch": 256}, 4),
@@ -107,12 +116,12 @@ FACTORS: dict[str, tuple[type[LocalTraining], dict[str, Any], int]] = {
 def test_factors_from_a_common_start(case):
     kind, more, slots = FACTORS[case]
     method = kind(**asdict(MF) | {"epochs": 2, "lr": 0.05, "lr_item": 0.03, "dim": 5, "batch": 40} | more)
-    assert_same_from_a_common_start(method, tiny_world(empty=True, negatives=slots))
+    assert_same_from_a_common_start(method, few(negatives=slots))
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_factors_on_own_tables(optimiser):
-    method, data = replace(MF, optimiser=optimiser, lr=0.05), tiny_world(empty=True)
+    method, data = replace(MF, optimiser=optimiser, lr=0.05), few()
     compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
@@ -126,7 +135,7 @@ def test_factors_on_own_tables(optimiser):
 def test_a_linear_scorer(kind, reduction, early_exit):
     method = kind(backbone="linear", dim=6, init_std=0.5, batch=40, epochs=2, lr=0.05, lr_item=0.3,
                   weight_decay_dense=0.01, reduction=reduction, early_exit=early_exit)  # fmt: skip
-    data = tiny_world(empty=True)
+    data = few()
     compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
@@ -144,12 +153,12 @@ def test_a_network(case):
     """With a client of several batches, and batches of several tiles."""
     kind, more = NETWORKS[case]
     method = kind(**asdict(NCF) | {"dim": 4, "epochs": 1} | more)
-    assert_same_from_a_common_start(method, tiny_world(empty=True))
+    assert_same_from_a_common_start(method, few())
 
 
 def test_a_network_on_own_tables():
     method = replace(NCF, dim=4, optimiser="adam", early_exit=0.01, epochs=3, hidden=(3,))
-    compiled, plain = (fit_network(method, tiny_world(empty=True, negatives=1), c, own=True) for c in (True, False))
+    compiled, plain = (fit_network(method, few(negatives=1), c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
 
@@ -162,7 +171,7 @@ class Saturated(LocalTraining):
 def test_saturated_scores():
     """From values under which some probabilities are 0 or 1 in single precision."""
     method = Saturated(backbone="linear", dim=6, init_std=30.0, batch=20, lr=0.5)
-    data = tiny_world(empty=True)
+    data = few()
     (compiled, loss), (plain, expected) = (fit_network(method, data, c, own=True) for c in (True, False))
     (unbounded, _) = fit_network(LocalTraining(**asdict(method)), data, compiled=True, own=True)
     assert loss == pytest.approx(expected, rel=1e-6)
@@ -173,7 +182,7 @@ def test_saturated_scores():
 
 def test_single_precision_and_some_of_the_clients():
     """Sums of single-precision rows are made in double precision."""
-    data = tiny_world(dtype=torch.float32)
+    data = few(dtype=torch.float32)
     method = replace(MF, dim=32, epochs=2)
     ends = []
     for compiled in (True, False):
@@ -191,21 +200,21 @@ def test_single_precision_and_some_of_the_clients():
 
 
 def test_a_run_repeats_bit_by_bit():
-    data = tiny_world(dtype=torch.float32)
+    data = few(dtype=torch.float32)
     first, second = (fit(replace(MF, batch=40), everyone(data)) for _ in range(2))
     assert torch.equal(first.user, second.user)
     assert torch.equal(first.table.total, second.table.total)
 
 
 def test_nothing_to_train_on():
-    data = tiny_world(empty=True)
+    data = few()
     fitted = fit(MF, data.chunk(np.array([11]), foldable=True))
     assert isinstance(fitted.table, PartialSum)
     assert not fitted.table.total.any()
 
 
 def test_what_diverged_shows():
-    data = tiny_world()
+    data = few()
     user = MF.init_users(data.world, data.users)
     user[3, 0] = torch.nan
     chunk = everyone(data)
@@ -243,3 +252,11 @@ def test_halves_of_a_key(key):
 @pytest.mark.parametrize("name", [name for name, device in KERNELS if device == "cuda"])
 def test_every_kernel_of_an_accelerator_is_found(name):
     assert callable(find(name, CUDA))
+
+
+def test_the_compiler_takes_them(tmp_path):
+    """Which the interpreter cannot know. In a process in which they are not interpreted."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    program = Path(__file__).with_name("compile_all.py")
+    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
