@@ -4,16 +4,19 @@ PYTHONPATH=src python -m benchmarks.gpu_kernels [--quick] [--rounds 20]
 
 Needs a CUDA device, torch, Triton, numpy and scipy, and nothing else. First every kernel is compared with the torch
 program; then rounds of several methods are timed on data of the size of MovieLens-1M, with launches and waits of a
-round as torch's profiler counts them; then the parts of a FedMF round, and its training by the shape of its programs.
-Ends with 1 where a kernel differs from torch or from itself.
+round as torch's profiler counts them; then the parts of a FedMF round, and training by the shape of its programs.
+Ends with 1 where a kernel fails, or differs from torch or from itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, PartialSum, Rows, Tensors, World
 from fedrec.federation.simulator import Simulator
-from fedrec.kernels import rows_triton
+from fedrec.kernels import ncf_triton, rows_triton
 from fedrec.kernels.arguments import Data, Keys
 from fedrec.kernels.draws_triton import draw
 from fedrec.methods.average.fedavg import FedAvg
@@ -75,7 +78,7 @@ class Pulled(LocalTraining):
 
 BASE: dict[str, Any] = {"dim": 20, "init_std": 0.3, "batch": 64, "epochs": 2, "lr": 0.05}
 HEAD: dict[str, Any] = {**BASE, "backbone": "linear", "weight_decay_dense": 0.01}
-NETWORK: dict[str, Any] = {**BASE, "backbone": "ncf", "weight_decay_dense": 0.01}
+NETWORK: dict[str, Any] = {**BASE, "backbone": "ncf", "lr_item": 1.0, "weight_decay_dense": 0.01}
 CASES: dict[str, tuple[LocalTraining, bool]] = {  # and whether every client has its own table
     "mf sgd": (LocalTraining(**BASE), False),
     "mf sgd, one batch": (LocalTraining(**BASE | {"batch": 100_000}), False),
@@ -96,21 +99,26 @@ CASES: dict[str, tuple[LocalTraining, bool]] = {  # and whether every client has
 }
 
 
-def compare(dtype: torch.dtype, only: list[str]) -> bool:
-    data, fine = clients_of(**SMALL, dtype=dtype), True
-    for name in only:
-        method, own = CASES[name]
-        first, again, plain = (found(method, data, own, compiled) for compiled in (True, True, False))
-        apart = {
-            key: float((first[key] - plain[key]).abs().max() / plain[key].abs().max().clamp(min=1e-30)) for key in plain
-        }
-        repeats = all(torch.equal(first[key], again[key]) for key in first)
-        close = max(apart.values()) <= CLOSE[dtype]
-        print(f"{'ok  ' if close and repeats else 'FAIL'} {name:30} {str(dtype)[6:]}  "
-              f"{'repeats' if repeats else 'DOES NOT REPEAT'}  "
-              + "  ".join(f"{key} {value:.1e}" for key, value in apart.items()), flush=True)  # fmt: skip
-        fine &= close and repeats
-    return fine
+def same(name: str, data: ClientData) -> bool:
+    """Whether a kernel agrees with torch and, bit by bit, with itself."""
+    method, own = CASES[name]
+    first, again, plain = (found(method, data, own, compiled) for compiled in (True, True, False))
+    apart = {key: float((first[key] - plain[key]).abs().max() / plain[key].abs().max()) for key in plain}
+    repeats = all(torch.equal(first[key], again[key]) for key in first)
+    good = repeats and max(apart.values()) <= CLOSE[data.world.dtype]
+    told = "  ".join(f"{key} {value:.1e}" for key, value in apart.items())
+    print(f"{'ok  ' if good else 'FAIL'} {name:30} {str(data.world.dtype)[6:]}  "
+          f"{'repeats' if repeats else 'DOES NOT REPEAT'}  {told}", flush=True)  # fmt: skip
+    return good
+
+
+def attempt(name: str, work: Callable[[], bool | None]) -> bool:
+    """What fails is told, and the rest goes on: time on a device is dear."""
+    try:
+        return work() is not False
+    except Exception:
+        print(f"FAIL {name}\n{traceback.format_exc()}", flush=True)
+        return False
 
 
 def found(method: LocalTraining, data: ClientData, own: bool, compiled: bool) -> Tensors:
@@ -158,6 +166,14 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedncf": lambda: FedAvg(backbone="ncf", dim=32, optimiser="adam", lr=0.01, init_std=0.1, batch=256),
     "local": lambda: Local(dim=32, batch=256),
 }
+
+
+def time_torch(data: ClientData) -> None:
+    """The same without kernels, which is what they replace."""
+    simulator = Simulator(METHODS["fedmf"](), replace(data, world=replace(data.world, compiled=False)), memory=MEMORY)
+    simulator.round(0)
+    seconds = [simulator.round(number).seconds for number in (1, 2)]
+    print(f"fedmf, torch alone {1e3 * min(seconds):.2f} ms a round", flush=True)
 
 
 def time_rounds(name: str, data: ClientData, rounds: int) -> None:
@@ -231,13 +247,27 @@ def parts_of_a_round(data: ClientData, shapes: list[tuple[int, int]]) -> None:
         "order and sum": lambda: rows_triton.add_changes(drawn, rows, table, weight, total),
     }.items():
         print(f"    {name:16} {milliseconds(work):7.3f} ms")
-    usual = rows_triton.LANES, rows_triton.WARPS
-    for shape in [usual, *shapes]:
-        rows_triton.LANES, rows_triton.WARPS = shape
+    for shape in with_shapes(rows_triton, shapes):
+        print(f"    train            {milliseconds(train):7.3f} ms with {shape}", flush=True)
+
+
+def network_by_shape(data: ClientData, shapes: list[tuple[int, int]]) -> None:
+    """FedNCF's training, with draws and sum, by lanes and warps of a program."""
+    method, chunk = METHODS["fedncf"](), data.chunk(np.arange(data.world.clients), foldable=True)
+    assert isinstance(method, LocalTraining)
+    for shape in with_shapes(ncf_triton, shapes):
         print(
-            f"    train            {milliseconds(train):7.3f} ms with {shape[0]} lanes and {shape[1]} warps", flush=True
+            f"    fedncf           {milliseconds(partial(fit, method, chunk, False), 5):7.3f} ms with {shape}",
+            flush=True,
         )
-    rows_triton.LANES, rows_triton.WARPS = usual
+
+
+def with_shapes(module: ModuleType, shapes: list[tuple[int, int]]) -> Iterator[str]:
+    """In words, while programs have so many lanes and warps: first as they usually have, then by `shapes`."""
+    usual = rows_triton.LANES, module.WARPS
+    for lanes, warps in [usual, *shapes, usual]:
+        rows_triton.LANES, module.WARPS = lanes, warps
+        yield f"{lanes} lanes and {warps} warps"
 
 
 def main() -> int:
@@ -246,15 +276,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="that are timed (default: %(default)s)")
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}", flush=True)
-    cases = list(CASES)[:3] if options.quick else list(CASES)
-    differ = [dtype for dtype in CLOSE if not compare(dtype, cases)]
-    data = clients_of(**LARGE)
-    print(f"{data.world.clients:,} clients, {data.world.items:,} items, {len(data.items):,} interactions, "
-          f"at most {int(data.positives.max()):,} of one client", flush=True)  # fmt: skip
+    good = True
+    for dtype in CLOSE:
+        small = clients_of(**SMALL, dtype=dtype)
+        for name in list(CASES)[: 3 if options.quick else None]:
+            good &= attempt(name, partial(same, name, small))
+    large = clients_of(**LARGE)
+    print(f"{large.world.clients:,} clients, {large.world.items:,} items, {len(large.items):,} interactions, "
+          f"at most {int(large.positives.max()):,} of one client", flush=True)  # fmt: skip
     for name in list(METHODS)[: 1 if options.quick else None]:
-        time_rounds(name, data, options.rounds)
-    parts_of_a_round(data, [] if options.quick else SHAPES)
-    return 1 if differ else 0
+        good &= attempt(name, partial(time_rounds, name, large, options.rounds))
+    good &= attempt("parts", partial(parts_of_a_round, large, [] if options.quick else SHAPES))
+    if not options.quick:
+        good &= attempt("shapes", partial(network_by_shape, large, SHAPES[2:6]))
+        good &= attempt("torch", partial(time_torch, large))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -93,6 +93,16 @@ def test_the_draws_are_those_of_torch(world, clients):
         assert (drawn.client[rows] == k).all()
 
 
+def test_pairs_that_need_long_integers(monkeypatch):
+    chunk = tiny_world().chunk(np.arange(12))
+    ends = []
+    for limit in (draws_triton.INT32, 0):
+        monkeypatch.setattr(draws_triton, "INT32", limit)
+        ends.append(draws_triton.draw(arguments(chunk), 40, 4, round_keys(chunk.data, 0), CPU))
+    for name in ("row", "row_ptr", "item", "client"):
+        assert torch.equal(getattr(ends[0], name), getattr(ends[1], name))
+
+
 def few(**more: Any) -> ClientData:
     """Clients with so few samples that the interpreter is done soon; only the first needs several tiles and batches."""
     return tiny_world(per_user=(15, 4, 1, 2, 1, 3, 1, 2, 1, 1, 2, 0), **more)
