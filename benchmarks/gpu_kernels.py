@@ -83,6 +83,8 @@ CASES: dict[str, tuple[LocalTraining, bool]] = {  # and whether every client has
     "mf sgd": (LocalTraining(**BASE), False),
     "mf sgd, one batch": (LocalTraining(**BASE | {"batch": 100_000}), False),
     "mf sgd, dim 32, batch 256": (LocalTraining(**BASE | {"dim": 32, "batch": 256}), False),
+    "mf sgd, dim 300": (LocalTraining(**BASE | {"dim": 300, "init_std": 0.1}), False),  # a row in several warps
+    "mf adam, dim 300": (LocalTraining(**BASE | {"dim": 300, "init_std": 0.1}, optimiser="adam"), False),
     "mf sgd, own tables": (LocalTraining(**BASE), True),
     "mf sgd, sum, early exit": (LocalTraining(**BASE | {"reduction": "sum", "epochs": 6, "early_exit": 0.02}), False),
     "mf sgd in turn": (InTurn(**BASE), False),

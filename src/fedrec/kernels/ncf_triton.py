@@ -187,6 +187,7 @@ def _move(value, gradient, first, second, size, rate, step, floor, decay, ADAM: 
             tl.store(second + at, v, mask=there)
         else:
             held -= rate * slope
+        tl.debug_barrier()  # all have read before one writes
         tl.store(value + at, held, mask=there)
         tl.store(gradient + at, tl.zeros_like(slope), mask=there)
     tl.debug_barrier()

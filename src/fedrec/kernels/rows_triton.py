@@ -2,7 +2,9 @@
 
 As `mf.py`: with the vector fixed during a step, all samples of a row share one direction, so a batch is gone through
 to add up every row's coefficient, then its rows are moved. The rows that clients touch lie in one scratch, client
-after client. Nothing is added atomically and every sum has one order: a run repeats bit by bit.
+after client. Nothing is added atomically and every sum has one order: a run repeats bit by bit. The interpreter runs a
+program in one thread and cannot show that a barrier is missing: they stand wherever a program reads what it wrote, or
+overwrites what it read.
 """
 
 from __future__ import annotations
@@ -145,6 +147,7 @@ def _descend(p, rows, coef, touched, samples, low, size, rate, d, MOVES: tl.cons
             held = tl.load(rows + at, mask=there, other=0.0)
             gradient += tl.sum(c[:, None] * held, 0)
             slope += tl.sum(c, 0)
+            tl.debug_barrier()  # several threads may hold the same number: all read it before one writes
             if MOVES:
                 step = (rate * c.to(tl.float64)).to(real_type)
                 tl.store(rows + at, held - step[:, None] * p[None, :], mask=there)
@@ -176,9 +179,11 @@ def _descend_adam(p, rows, coef, first, second, start, item, begin, used, scale,
                 slope += (2.0 * pull).to(real_type) * (held - tl.load(start + from_, mask=there, other=0.0))
             m, v = tl.load(first + at, mask=there, other=0.0), tl.load(second + at, mask=there, other=0.0)
             held, m, v = adam(held, slope, m, v, step, floor)
+            tl.debug_barrier()  # as in `_descend`
             tl.store(rows + at, held, mask=there)
             tl.store(first + at, m, mask=there)
             tl.store(second + at, v, mask=there)
+        tl.debug_barrier()
         tl.store(coef + row, tl.zeros_like(c), mask=real)
     tl.debug_barrier()
     return gradient
