@@ -47,9 +47,9 @@ def given(*arguments: Any) -> tuple[Any, ...]:
 
 
 def test_a_kernel_of_another_device_is_one_line(monkeypatch):
-    """It gets tensors, where one of the processor gets arrays of the same memory."""
+    """It gets tensors, where one of numba gets arrays of the same memory."""
     monkeypatch.setitem(KERNELS, ("mf", "meta"), Source(__name__, "given", needs="torch"))
-    monkeypatch.setitem(KERNELS, ("mf", "cpu"), Source(__name__, "given", needs="torch"))
+    monkeypatch.setitem(KERNELS, ("mf", "cpu"), Source(__name__, "given", needs="numba"))
     value = torch.arange(3.0)
     elsewhere, here = find("mf", OTHER), find("mf", CPU)
     assert elsewhere is not None

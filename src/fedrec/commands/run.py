@@ -63,9 +63,8 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
         if group.first:
             listeners = [progress.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
             if resume and config_to_resume(place, seeds) is None:
-                listeners[0] = progress.Noted(
-                    listeners[0], f"nothing to resume in {place}; starting from the first round"
-                )
+                note = f"nothing to resume in {place}; starting from the first round"
+                listeners[0] = progress.Noted(listeners[0], note)
         try:
             with sigterm_interrupts():
                 results, data = list[Result](), None

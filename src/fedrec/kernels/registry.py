@@ -3,8 +3,8 @@
 Training, noise and counting ask for a kernel by name; where there is none, the same is done in torch.
 A kernel for another device is one more line here.
 
-What lives on the device (tables, vectors, weights) is handed over as tensors, which a kernel of the processor sees as
-arrays. Numbers of clients, keys, and what is summed or reported are arrays of the host everywhere.
+What lives on the device (tables, vectors, weights, losses) is handed over as tensors, which a kernel of numba sees as
+arrays. Numbers of clients, their data and keys are of the host everywhere.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),
+    ("mf", "cuda"): Source("fedrec.kernels.mf_triton", "train_clients", needs="triton"),
+    ("ncf", "cuda"): Source("fedrec.kernels.ncf_triton", "train_networks", needs="triton"),
+    ("linear", "cuda"): Source("fedrec.kernels.linear_triton", "train_linear", needs="triton"),
 }
 
 
 def find(name: str, device: torch.device, compiled: bool = True) -> Kernel | None:
     """The kernel of this name for a device; None if there is none, its package is missing or `compiled` is False."""
     source = KERNELS.get((name, device.type)) if compiled else None
-    return _load(source, device.type) if source and _installed(source.needs) else None
+    return _load(source) if source and _installed(source.needs) else None
 
 
 @cache
@@ -57,9 +60,9 @@ def _installed(package: str) -> bool:
 
 
 @cache
-def _load(source: Source, device: str) -> Kernel:
+def _load(source: Source) -> Kernel:
     kernel: Kernel = getattr(import_module(source.module), source.function)
-    return _on_arrays(kernel) if device == "cpu" else kernel
+    return _on_arrays(kernel) if source.needs == "numba" else kernel
 
 
 def _on_arrays(kernel: Kernel) -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,11 @@ class Work:
     user: Tensor
     tables: Tensor  # [clients, items, d], or [1, items, d] where the start is shared
     shared: bool
-    weight: np.ndarray
+    weight: Tensor
     blocks: np.ndarray
     keys: Keys
-    loss: np.ndarray
-    seen: np.ndarray
+    loss: Tensor
+    seen: Tensor
     own: Tensor  # [clients, items, d] for each client's table after a shared start, or empty
 
     def data(self) -> Data:
@@ -61,12 +62,15 @@ class Work:
                 data.pool.gap, data.unique == "user")  # fmt: skip
 
     def parts(self) -> Tensor:
-        """Room for every block's sum of the changes of a shared table."""
+        """Room for every block's sum of the changes of a shared table; an accelerator makes one sum, in double."""
         rows, width = self.tables.shape[1:]
-        return self.tables.new_empty(len(self.blocks) - 1, rows if self.shared else 0, width)
+        if self.tables.device.type == "cpu":
+            return self.tables.new_empty(len(self.blocks) - 1, rows if self.shared else 0, width)
+        return self.tables.new_empty(1, rows if self.shared else 0, width, dtype=torch.float64)
 
     def observe(self) -> None:
-        self.chunk.observe("loss", float(self.loss.sum()), int(self.seen.sum()))
+        loss, seen = torch.stack([self.loss.sum(), self.seen.sum().double()]).tolist()  # one wait for both
+        self.chunk.observe("loss", loss, int(seen))
 
 
 @dataclass(frozen=True)
@@ -104,25 +108,29 @@ def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int
 def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
             weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
-    world, count, shared = chunk.world, len(chunk.clients), table.dim() == 2
+    world, shared = chunk.world, table.dim() == 2
+    each = partial(torch.zeros, len(chunk.clients), device=world.device)
     return Work(
         trainer,
         chunk,
         user,
         table.unsqueeze(0) if shared else table,
         shared,
-        np.ones(count) if weight is None else weight.double().cpu().numpy(),
+        each(dtype=torch.float64).fill_(1.0) if weight is None else weight.double(),
         _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
         Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
-        np.zeros(count),
-        np.zeros(count, dtype=np.int64),
+        each(dtype=torch.float64),
+        each(dtype=torch.int64),
         table.new_empty(0, 0, 0) if own is None else own,
     )
 
 
 def summed(parts: Tensor) -> Tensor:
     """Of all blocks, one after another in double precision."""
-    return torch.from_numpy(parts.cpu().numpy().sum(0, dtype=np.float64)).to(parts.device)
+    total = parts[0].double()
+    for part in parts[1:]:
+        total = total + part
+    return total
 
 
 def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:

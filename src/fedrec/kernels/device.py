@@ -1,0 +1,55 @@
+"""What kernels of an accelerator share: data that stays there, and numbers handed over without a wait."""
+
+from __future__ import annotations
+
+import weakref
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_HALF = 32
+
+
+class Copies:
+    """Arrays of the host on an accelerator, copied once and dropped with the array; nobody may write to either."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, torch.device], Tensor] = {}
+
+    def of(self, array: np.ndarray, device: torch.device) -> Tensor:
+        if device.type == "cpu":
+            return torch.from_numpy(array)
+        where = (id(array), device)
+        if where not in self._kept:
+            self._kept[where] = torch.from_numpy(array).to(device)
+            weakref.finalize(array, self._kept.pop, where, None)
+        return self._kept[where]
+
+
+copies = Copies()
+
+
+def sent(numbers: np.ndarray, device: torch.device) -> Tensor:
+    """Numbers of a round on a device. A run of them is counted there, which spares the copy."""
+    if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and bool((np.diff(numbers) == 1).all()):
+        return torch.arange(int(numbers[0]), int(numbers[-1]) + 1, device=device)
+    return torch.from_numpy(numbers).to(device, non_blocking=True)
+
+
+@lru_cache(maxsize=64)
+def constants(device: torch.device, *values: float) -> Tensor:
+    """Settings in double precision, once per run: a launch would round them to single."""
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def halves(key: np.uint64) -> tuple[int, int]:
+    """High and low bits of a key as two signed integers: a launch types an integer by its size, so that keys would
+    ask for one compiled kernel or another."""
+    return tuple(_signed(int(key) >> shift) for shift in (_HALF, 0))  # type: ignore[return-value]
+
+
+def _signed(value: int) -> int:
+    value &= (1 << _HALF) - 1
+    return value - (1 << _HALF) if value >> (_HALF - 1) else value

@@ -1,0 +1,96 @@
+"""Compile the Triton kernels for a GPU that need not be there; `test_triton.py` runs it in a process of its own.
+
+The interpreter takes what the compiler refuses: a name of two types, say. The kernels are called as in training, on the
+processor, except that nothing is launched: they are compiled for what they were called with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import World
+from fedrec.kernels.registry import KERNELS
+from fedrec.training.local_training import LocalTraining
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+class InTurn(LocalTraining):
+    phases = (("user", "dense"), ("item",))
+
+
+class Pulled(LocalTraining):
+    def pull(self) -> float:
+        return 0.1
+
+
+class Saturated(InTurn):
+    def saturation(self) -> Any:
+        return "released"
+
+
+METHODS = [
+    LocalTraining(),
+    InTurn(loss="bpr"),
+    Pulled(optimiser="adam"),
+    Saturated(backbone="linear"),
+    InTurn(backbone="ncf", loss="bpr"),
+    LocalTraining(backbone="ncf", optimiser="adam"),
+]
+
+
+class NoDevice:
+    """A driver as far as compiling asks for one."""
+
+    def get_current_target(self) -> GPUTarget:
+        return HOPPER
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compiled_only(kernel: JITFunction, grid: Any) -> Any:
+    return lambda *arguments, **options: compiled.append(kernel.warmup(*arguments, grid=grid, **options))
+
+
+compiled: list[Any] = []
+
+
+def main() -> None:
+    driver.set_active(NoDevice())
+    JITFunction.__getitem__ = compiled_only
+    for name, device in list(KERNELS):
+        if device == "cuda":
+            KERNELS[name, "cpu"] = KERNELS[name, device]
+    for unique in ("positive", "user"):
+        data = ClientData.build(World(items=9, clients=1), np.zeros(3, int), np.arange(3), users=np.arange(1),
+                                client_ptr=np.arange(2), unique=unique)  # fmt: skip
+        for method in METHODS if unique == "positive" else METHODS[:1]:
+            train(method, data)
+    assert len(compiled) >= 2 * len(METHODS)  # draws and training
+    assert all(kernel.asm["cubin"] for kernel in compiled)
+
+
+def train(method: LocalTraining, data: ClientData) -> None:
+    """One client from a common start or, under a method that trains heads and rows in turn, from its own table."""
+    chunk = data.chunk(np.arange(1), foldable=True)
+    table, user = method.init_items(data.world), method.init_users(data.world, chunk.users)
+    dense = {name: value[None].clone() for name, value in method.init_dense(data.world).items()}
+    if isinstance(method, InTurn):
+        method.fit(chunk, 0, user, table[None].clone(), dense)
+    else:
+        method.fit(chunk, 0, user, table, dense, own=torch.zeros(1, 9, method.dim))
+
+
+if __name__ == "__main__":
+    main()
