@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +37,8 @@ from fedrec.methods.average.fedmf import FedMF
 from fedrec.methods.personal.pfedrec import PFedRec
 from fedrec.methods.reference.local import Local
 from fedrec.random import Purpose, stream
-from fedrec.training.local_training import Fitted, LocalTraining
+from fedrec.training.descent import Fitted
+from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
 CUDA = torch.device("cuda")
 LARGE = {"clients": 6_040, "items": 3_706, "interactions": 1_000_000}
@@ -66,37 +67,40 @@ def clients_of(clients: int, items: int, interactions: int, dtype: torch.dtype =
 
 
 @dataclass(frozen=True)
-class InTurn(LocalTraining):
-    phases = (("user", "dense"), ("item",))
+class InTurn(LocalMethod):
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=IN_TURN)
 
 
 @dataclass(frozen=True)
-class Pulled(LocalTraining):
-    def pull(self) -> float:
-        return 0.1
+class Pulled(LocalMethod):
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, pull=0.1)
 
 
 BASE: dict[str, Any] = {"dim": 20, "init_std": 0.3, "batch": 64, "epochs": 2, "lr": 0.05}
 HEAD: dict[str, Any] = {**BASE, "backbone": "linear", "weight_decay_dense": 0.01}
 NETWORK: dict[str, Any] = {**BASE, "backbone": "ncf", "lr_item": 1.0, "weight_decay_dense": 0.01}
-CASES: dict[str, tuple[LocalTraining, bool]] = {  # and whether every client has its own table
-    "mf sgd": (LocalTraining(**BASE), False),
-    "mf sgd, one batch": (LocalTraining(**BASE | {"batch": 100_000}), False),
-    "mf sgd, dim 32, batch 256": (LocalTraining(**BASE | {"dim": 32, "batch": 256}), False),
-    "mf sgd, dim 300": (LocalTraining(**BASE | {"dim": 300, "init_std": 0.1}), False),  # a row in several warps
-    "mf adam, dim 300": (LocalTraining(**BASE | {"dim": 300, "init_std": 0.1}, optimiser="adam"), False),
-    "mf sgd, own tables": (LocalTraining(**BASE), True),
-    "mf sgd, sum, early exit": (LocalTraining(**BASE | {"reduction": "sum", "epochs": 6, "early_exit": 0.02}), False),
+CASES: dict[str, tuple[LocalMethod, bool]] = {  # and whether every client has its own table
+    "mf sgd": (LocalMethod(**BASE), False),
+    "mf sgd, one batch": (LocalMethod(**BASE | {"batch": 100_000}), False),
+    "mf sgd, dim 32, batch 256": (LocalMethod(**BASE | {"dim": 32, "batch": 256}), False),
+    "mf sgd, dim 300": (LocalMethod(**BASE | {"dim": 300, "init_std": 0.1}), False),  # a row in several warps
+    "mf adam, dim 300": (LocalMethod(**BASE | {"dim": 300, "init_std": 0.1}, optimiser="adam"), False),
+    "mf sgd, own tables": (LocalMethod(**BASE), True),
+    "mf sgd, sum, early exit": (LocalMethod(**BASE | {"reduction": "sum", "epochs": 6, "early_exit": 0.02}), False),
     "mf sgd in turn": (InTurn(**BASE), False),
-    "mf bpr": (LocalTraining(**BASE, loss="bpr"), False),
-    "mf adam": (LocalTraining(**BASE, optimiser="adam"), False),
-    "mf adam, bpr, own tables": (LocalTraining(**BASE, optimiser="adam", loss="bpr"), True),
+    "mf bpr": (LocalMethod(**BASE, loss="bpr"), False),
+    "mf adam": (LocalMethod(**BASE, optimiser="adam"), False),
+    "mf adam, bpr, own tables": (LocalMethod(**BASE, optimiser="adam", loss="bpr"), True),
     "mf adam, pulled back": (Pulled(**BASE, optimiser="adam"), False),
-    "linear": (LocalTraining(**HEAD), False),
+    "linear": (LocalMethod(**HEAD), False),
     "linear in turn, own tables": (InTurn(**HEAD), True),
-    "ncf sgd": (LocalTraining(**NETWORK), False),
-    "ncf sgd, dim 32, batch 256": (LocalTraining(**NETWORK | {"dim": 32, "batch": 256}), False),
-    "ncf adam, bpr, own tables": (LocalTraining(**NETWORK, optimiser="adam", loss="bpr"), True),
+    "ncf sgd": (LocalMethod(**NETWORK), False),
+    "ncf sgd, dim 32, batch 256": (LocalMethod(**NETWORK | {"dim": 32, "batch": 256}), False),
+    "ncf adam, bpr, own tables": (LocalMethod(**NETWORK, optimiser="adam", loss="bpr"), True),
     "ncf adam in turn": (InTurn(**NETWORK, optimiser="adam"), False),
 }
 
@@ -123,7 +127,7 @@ def attempt(name: str, work: Callable[[], bool | None]) -> bool:
         return False
 
 
-def found(method: LocalTraining, data: ClientData, own: bool, compiled: bool) -> Tensors:
+def found(method: LocalMethod, data: ClientData, own: bool, compiled: bool) -> Tensors:
     """What one round of all clients ends with."""
     data = replace(data, world=replace(data.world, compiled=compiled))
     chunk = data.chunk(np.arange(data.world.clients), foldable=True)
@@ -138,13 +142,13 @@ def found(method: LocalTraining, data: ClientData, own: bool, compiled: bool) ->
     return ends | ({"user": fitted.user.double()} if fitted.user.numel() else {})
 
 
-def fit(method: LocalTraining, chunk: Chunk, own: bool, round: int = 0) -> Fitted:
+def fit(method: LocalMethod, chunk: Chunk, own: bool, round: int = 0) -> Fitted:
     world, count = chunk.world, len(chunk.clients)
-    table = method.init_items(world)
+    table = method.trainer.init_items(world)
     if own:
         table = table + torch.arange(count, device=CUDA, dtype=world.dtype)[:, None, None] / count
-    dense = {name: value.repeat(count, *[1] * value.dim()) for name, value in method.init_dense(world).items()}
-    return method.fit(chunk, round, method.init_users(world, chunk.users), table, dense)
+    dense = {name: value.repeat(count, *[1] * value.dim()) for name, value in method.trainer.init_dense(world).items()}
+    return method.trainer.fit(chunk, round, method.trainer.init_users(world, chunk.users), table, dense)
 
 
 def table_of(fitted: Fitted, data: ClientData) -> Tensor:
@@ -232,7 +236,7 @@ def parts_of_a_round(data: ClientData, shapes: list[tuple[int, int]]) -> None:
     everyone = np.arange(world.clients)
     of = Data(everyone, everyone, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap, False)
     method = FedMF(dim=32)
-    table, user = method.init_items(world)[None], method.init_users(world, data.users)
+    table, user = method.trainer.init_items(world)[None], method.trainer.init_users(world, data.users)
     drawn = draw(of, world.items, slots, keys, CUDA)
     loss, seen = (torch.zeros(world.clients, dtype=kind, device=CUDA) for kind in (torch.float64, torch.int64))
     weight, total = torch.ones_like(loss), torch.empty(table.shape[1:], dtype=torch.float64, device=CUDA)
@@ -256,7 +260,7 @@ def parts_of_a_round(data: ClientData, shapes: list[tuple[int, int]]) -> None:
 def network_by_shape(data: ClientData, shapes: list[tuple[int, int]]) -> None:
     """FedNCF's training, with draws and sum, by lanes and warps of a program."""
     method, chunk = METHODS["fedncf"](), data.chunk(np.arange(data.world.clients), foldable=True)
-    assert isinstance(method, LocalTraining)
+    assert isinstance(method, LocalMethod)
     for shape in with_shapes(ncf_triton, shapes):
         print(
             f"    fedncf           {milliseconds(partial(fit, method, chunk, False), 5):7.3f} ms with {shape}",

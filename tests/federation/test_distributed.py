@@ -40,7 +40,7 @@ def test_every_federated_method_in_two_processes() -> None:
 
 DATA = "synthetic@users=80+items=120+interactions=2000"
 CONFIGS = {
-    "fedmf": RunConfig("fedmf", DATA, params={"dim": 4}, dropout=0.2),
+    "fedmf": RunConfig("fedmf", DATA, params={"dim": 4}, lost_uploads=0.2),
     "fedcia": RunConfig("fedcia", DATA, params={"dim": 4}, silos="5"),
 }
 

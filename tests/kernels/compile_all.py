@@ -6,6 +6,7 @@ processor, except that nothing is launched: they are compiled for what they were
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,32 +18,36 @@ from triton.runtime.jit import JITFunction
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import World
 from fedrec.kernels.registry import KERNELS
-from fedrec.training.local_training import LocalTraining
+from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
 HOPPER = GPUTarget("cuda", 90, 32)
 
 
-class InTurn(LocalTraining):
-    phases = (("user", "dense"), ("item",))
+class InTurn(LocalMethod):
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=IN_TURN)
 
 
-class Pulled(LocalTraining):
-    def pull(self) -> float:
-        return 0.1
+class Pulled(LocalMethod):
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, pull=0.1)
 
 
-class Saturated(InTurn):
-    def saturation(self) -> Any:
-        return "released"
+class Saturated(LocalMethod):
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, phases=IN_TURN, saturation="released")
 
 
 METHODS = [
-    LocalTraining(),
+    LocalMethod(),
     InTurn(loss="bpr"),
     Pulled(optimiser="adam"),
     Saturated(backbone="linear"),
     InTurn(backbone="ncf", loss="bpr"),
-    LocalTraining(backbone="ncf", optimiser="adam"),
+    LocalMethod(backbone="ncf", optimiser="adam"),
 ]
 
 
@@ -81,15 +86,15 @@ def main() -> None:
     assert all(kernel.asm["cubin"] for kernel in compiled)
 
 
-def train(method: LocalTraining, data: ClientData) -> None:
+def train(method: LocalMethod, data: ClientData) -> None:
     """One client from a common start or, under a method that trains heads and rows in turn, from its own table."""
     chunk = data.chunk(np.arange(1), foldable=True)
-    table, user = method.init_items(data.world), method.init_users(data.world, chunk.users)
-    dense = {name: value[None].clone() for name, value in method.init_dense(data.world).items()}
+    table, user = method.trainer.init_items(data.world), method.trainer.init_users(data.world, chunk.users)
+    dense = {name: value[None].clone() for name, value in method.trainer.init_dense(data.world).items()}
     if isinstance(method, InTurn):
-        method.fit(chunk, 0, user, table[None].clone(), dense)
+        method.trainer.fit(chunk, 0, user, table[None].clone(), dense)
     else:
-        method.fit(chunk, 0, user, table, dense, own=torch.zeros(1, 9, method.dim))
+        method.trainer.fit(chunk, 0, user, table, dense, own=torch.zeros(1, 9, method.dim))
 
 
 if __name__ == "__main__":

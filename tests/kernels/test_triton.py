@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,7 @@ from fedrec.kernels.device import Copies, halves, sent
 from fedrec.kernels.registry import KERNELS
 from fedrec.random import Purpose, stream
 from fedrec.testing import tiny_world
-from fedrec.training.local_training import LocalTraining
-from fedrec.training.losses import Saturate
+from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
 
 if find_spec("triton") is not None:
@@ -108,15 +108,15 @@ def few(**more: Any) -> ClientData:
     return tiny_world(per_user=(15, 4, 1, 2, 1, 3, 1, 2, 1, 1, 2, 0), **more)
 
 
-FACTORS: dict[str, tuple[type[LocalTraining], dict[str, Any], int]] = {
-    "sgd": (LocalTraining, {}, 4),
-    "one batch, several tiles": (LocalTraining, {"batch": 256}, 4),
-    "a batch that fills no tile": (LocalTraining, {"batch": 7, "epochs": 1}, 1),
-    "sum, early exit": (LocalTraining, {"reduction": "sum", "epochs": 4, "early_exit": 0.02}, 4),
-    "pairs": (LocalTraining, {"loss": "bpr"}, 4),
+FACTORS: dict[str, tuple[type[LocalMethod], dict[str, Any], int]] = {
+    "sgd": (LocalMethod, {}, 4),
+    "one batch, several tiles": (LocalMethod, {"batch": 256}, 4),
+    "a batch that fills no tile": (LocalMethod, {"batch": 7, "epochs": 1}, 1),
+    "sum, early exit": (LocalMethod, {"reduction": "sum", "epochs": 4, "early_exit": 0.02}, 4),
+    "pairs": (LocalMethod, {"loss": "bpr"}, 4),
     "in turn": (InTurn, {}, 4),
     "pairs in turn": (InTurn, {"loss": "bpr", "batch": 10}, 1),
-    "adam": (LocalTraining, {"optimiser": "adam"}, 4),
+    "adam": (LocalMethod, {"optimiser": "adam"}, 4),
     "adam, pulled back": (Network, {"optimiser": "adam", "pulling": 0.3}, 2),
     "adam in turn, pairs": (InTurn, {"optimiser": "adam", "loss": "bpr", "reduction": "sum"}, 2),
 }
@@ -139,7 +139,7 @@ def test_factors_on_own_tables(optimiser):
 
 @pytest.mark.parametrize(
     ("kind", "reduction", "early_exit"),
-    [(LocalTraining, "mean", 0.0), (InTurn, "sum", 0.02)],
+    [(LocalMethod, "mean", 0.0), (InTurn, "sum", 0.02)],
     ids=["together", "in turn"],
 )
 def test_a_linear_scorer(kind, reduction, early_exit):
@@ -152,7 +152,7 @@ def test_a_linear_scorer(kind, reduction, early_exit):
     assert_same_from_a_common_start(method, data)
 
 
-NETWORKS: dict[str, tuple[type[LocalTraining], dict[str, Any]]] = {
+NETWORKS: dict[str, tuple[type[LocalMethod], dict[str, Any]]] = {
     "sgd, three layers": (Network, {"hidden": (7, 5, 2), "batch": 40}),
     "adam in turn, pairs": (InTurn, {"optimiser": "adam", "loss": "bpr", "reduction": "sum", "hidden": (3,)}),
 }
@@ -173,9 +173,10 @@ def test_a_network_on_own_tables():
     assert torch.allclose(compiled[0].table, plain[0].table, atol=1e-12)
 
 
-class Saturated(LocalTraining):
-    def saturation(self) -> Saturate:
-        return "released"
+class Saturated(LocalMethod):
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        return LocalTrainer(self, saturation="released")
 
 
 def test_saturated_scores():
@@ -183,7 +184,7 @@ def test_saturated_scores():
     method = Saturated(backbone="linear", dim=6, init_std=30.0, batch=20, lr=0.5)
     data = few()
     (compiled, loss), (plain, expected) = (fit_network(method, data, c, own=True) for c in (True, False))
-    (unbounded, _) = fit_network(LocalTraining(**asdict(method)), data, compiled=True, own=True)
+    (unbounded, _) = fit_network(LocalMethod(**asdict(method)), data, compiled=True, own=True)
     assert loss == pytest.approx(expected, rel=1e-6)
     assert torch.allclose(compiled.table, plain.table, atol=1e-5)
     assert torch.allclose(compiled.dense["weight0"], plain.dense["weight0"], atol=1e-5)
@@ -225,10 +226,10 @@ def test_nothing_to_train_on():
 
 def test_what_diverged_shows():
     data = few()
-    user = MF.init_users(data.world, data.users)
+    user = MF.trainer.init_users(data.world, data.users)
     user[3, 0] = torch.nan
     chunk = everyone(data)
-    fitted = MF.fit(chunk, 0, user, MF.init_items(data.world))
+    fitted = MF.trainer.fit(chunk, 0, user, MF.trainer.init_items(data.world))
     assert fitted.user.isnan().any(1).tolist() == [k == 3 for k in range(12)]
     assert np.isnan(chunk.observed["loss"][0])
 

@@ -57,7 +57,7 @@ def run_command(
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
-        "seed": seed, "silos": silos, "participation": participation, "dropout": dropout, "eval_every": eval_every,
+        "seed": seed, "silos": silos, "participation": participation, "lost_uploads": dropout, "eval_every": eval_every,
         "patience": patience,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test, "attributes": attributes,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
 LAST = "an epsilon is printed, so the last round counts: neither validation nor loss chooses a round or ends the run"
-FEDERATED = ("silos", "participation", "dropout")  # settings that mean nothing where all data is in one place
+FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is in one place
 
 
 def notes_of(run: Run) -> list[str]:
@@ -37,8 +37,8 @@ def notes_of(run: Run) -> list[str]:
         found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(ignored)}")
     if _reads_order(method) and prepared.source.time == "none":
         found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
-    if run.config.dropout and not method.info.centralised:
-        found.append(f"simulated: {run.config.dropout:.0%} of all uploads are lost on their way")
+    if run.config.lost_uploads and not method.info.centralised:
+        found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost on their way")
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
 
@@ -87,7 +87,7 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
             "--privacy and --epsilon out"
         )
     if (
-        config.dropout
+        config.lost_uploads
         and (config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in stages))
         and blind
     ):

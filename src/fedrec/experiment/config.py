@@ -37,7 +37,7 @@ class RunConfig:
     seed: int = 0
     silos: str | None = None
     participation: float = 1.0
-    dropout: float = 0.0
+    lost_uploads: float = 0.0
     """Share of uploads that are lost on their way."""
     eval_every: int = 1
     patience: int | None = None
@@ -54,7 +54,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")
-        _require(0 <= self.dropout < 1, f"dropout {self.dropout} is not in [0, 1)")
+        _require(0 <= self.lost_uploads < 1, f"dropout {self.lost_uploads} is not in [0, 1)")
         _require(self.eval_every >= 1, f"eval-every {self.eval_every} must be at least 1")
         _require(self.rounds is None or self.rounds >= 1, f"rounds {self.rounds} must be at least 1")
         _require(self.patience is None or self.patience >= 1, f"patience {self.patience} must be at least 1")

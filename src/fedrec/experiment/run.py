@@ -109,7 +109,7 @@ class Run:
         )
         self.simulator = Simulator(
             self.method, group.shard(self.prepared.clients(self.world)), self.stages, self.memory, self._attributes(),
-            sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.dropout,
+            sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
             group=group,
         )  # fmt: skip
         self.claims = claims_epsilon(self)

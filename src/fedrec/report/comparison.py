@@ -26,14 +26,14 @@ IDENTITY = (
     "params",
     "silos",
     "participation",
-    "dropout",
+    "lost_uploads",
     "privacy",
     "epsilon",
     "delta",
     "rounds",
 )
 
-DEFAULTS = {"participation": 1.0, "dropout": 0.0}  # not worth a word
+DEFAULTS = {"participation": 1.0, "lost_uploads": 0.0}  # not worth a word
 
 
 @dataclass(frozen=True)
