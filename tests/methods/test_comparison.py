@@ -93,7 +93,10 @@ def test_early_exit_stops_clients_one_by_one(optimiser):
         assert torch.allclose(both[0].server["item"], both[1].server["item"], atol=1e-10)
         chunk = both[0].data.chunk(np.arange(12))
         some.local(
-            both[0]._take(both[0].cohorts[0], np.arange(12)), some.broadcast(both[0].server, chunk.clients, 1), chunk, 1
+            both[0].client_side._take(both[0].cohorts[0], np.arange(12)),
+            some.broadcast(both[0].server, chunk.clients, 1),
+            chunk,
+            1,
         )
         seen.append(chunk.observed["loss"][1] / chunk.sample_counts().sum())
     assert seen[0] == 8

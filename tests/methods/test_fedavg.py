@@ -128,7 +128,7 @@ def test_summed_steps_against_averaged_tables():
     rows = Rows(base, torch.tensor([0, 1]), torch.tensor([0, 0]), stepped, 2)
     accumulator = Accumulator()
     accumulator.add({"item": Mean(rows)}, np.array([0, 1]), "all")
-    server = FedMF(dim=1).aggregate({"item": base}, accumulator.ups(torch.float64), 0)
+    server = FedMF(dim=1).aggregate({"item": base}, accumulator.update().ups(torch.float64), 0)
     assert server["item"].item() == pytest.approx(-0.2)
 
 

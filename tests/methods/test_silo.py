@@ -101,7 +101,7 @@ def test_weights_are_interactions():
     tables = torch.tensor([[[1.0, 0], [0, 2]], [[3, 2], [4, 0]]], dtype=torch.float64)
     accumulator = Accumulator()
     accumulator.add({"item": Mean(tables, torch.tensor([3, 1]))}, np.arange(2), "all")
-    server = SiloFedAvg(dim=2).aggregate({"item": tables[0]}, accumulator.ups(torch.float64), 0)
+    server = SiloFedAvg(dim=2).aggregate({"item": tables[0]}, accumulator.update().ups(torch.float64), 0)
     assert server["item"].tolist() == [[1.5, 0.5], [1, 1.5]]
 
 
@@ -154,7 +154,7 @@ def test_identical_silos_average_to_themselves():
     table = torch.rand(3, 5, 2, dtype=torch.float64)[:1].repeat(3, 1, 1)
     accumulator = Accumulator()
     accumulator.add({"item": Mean(table, torch.tensor([1, 5, 2]))}, np.arange(3), "all")
-    assert torch.allclose(accumulator.ups(torch.float64)["item"], table[0], atol=1e-15)
+    assert torch.allclose(accumulator.update().ups(torch.float64)["item"], table[0], atol=1e-15)
 
 
 def test_local_silos_start_apart_and_federated_ones_together():
