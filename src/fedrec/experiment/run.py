@@ -291,11 +291,14 @@ class Run:
             metrics=metrics or self.protocol.metrics,
             item_counts=counts,
         )
+        what = ""
         try:
             for users, scores in self.simulator.scores(round, ranked, known):
                 evaluator.update(users, scores)
         except DivergedError as error:
-            raise DivergedError(error.what, remedy_of(self.method)) from None
+            what = error.what
+        if self.group.any(bool(what)):
+            raise DivergedError(what or "scores are no longer finite in another process", remedy_of(self.method))
         if self.group.size > 1:
             evaluator.combine(self.group.summed)
         return evaluator.result()

@@ -52,6 +52,7 @@ class Observed:
 
     total: dict[str, float] = field(default_factory=dict)
     count: dict[str, float] = field(default_factory=dict)
+    diverged: str = ""  # what went wrong
 
     def add(self, figures: Mapping[str, tuple[float, float]]) -> None:
         for name, (total, count) in figures.items():

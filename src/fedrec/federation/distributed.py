@@ -109,8 +109,9 @@ class Processes:
 
     def observed(self, observed: Observed) -> Observed:
         found = Observed()
-        for total, count in self._everyones((observed.total, observed.count)):
+        for total, count, diverged in self._everyones((observed.total, observed.count, observed.diverged)):
             found.add({name: (total[name], count[name]) for name in total})
+            found.diverged = found.diverged or diverged
         return found
 
     def totals(self, numbers: Sequence[float]) -> list[float]:

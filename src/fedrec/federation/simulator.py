@@ -23,6 +23,7 @@ from fedrec.federation.group import ALONE, Group
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.stages import Stage
+from fedrec.federation.update import Update
 from fedrec.federation.wire import Ledger, Wire
 from fedrec.random import Purpose, fold_array, stream
 
@@ -80,9 +81,12 @@ class Simulator:
         plan = self.server_side.plan(number)
         arriving = self.arriving(plan.uploads(), number)
         train = self.data.hosted(plan.train)
-        update, observed = self.client_side.train(
-            train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads())
-        )
+        try:
+            update, observed = self.client_side.train(
+                train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads())
+            )
+        except DivergedError as error:  # the other processes must hear of it
+            update, observed = Update(), Observed(diverged=error.what)
         observed = self._require_finite(observed, number)
         answer = self.server_side.aggregate(self.group.merged(update), plan, number)
         if before_answer is not None:
@@ -103,6 +107,8 @@ class Simulator:
     def _require_finite(self, observed: Observed, number: int) -> Observed:
         """The figures of all processes; a loss that has diverged ends the run."""
         observed = self.group.observed(observed)
+        if observed.diverged:
+            raise DivergedError(observed.diverged, remedy_of(self.method))
         if not math.isfinite(observed.total.get("loss", 0.0)):
             raise DivergedError(f"the loss is no longer finite in round {number + 1}", remedy_of(self.method))
         return observed
