@@ -168,7 +168,8 @@ def _fail(message: str) -> None:
     message = visible(" ".join(message.split()))
     if len(message) > LONGEST_MESSAGE:  # for instance a whole file given as a flag
         message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
-    print(f"error: {message}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
+        print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 
 

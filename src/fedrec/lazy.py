@@ -19,6 +19,6 @@ def lazily(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted(sys.modules[package].__all__)
 
     return get, names

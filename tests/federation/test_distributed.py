@@ -54,6 +54,8 @@ def test_a_run_in_two_processes_goes_on_in_one(name: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("run folder: two") == 1  # the first process prints for all
     assert (tmp_path / "two" / "report.html").is_file()
+    middle = ("run", "--resume", "--rounds", "3", "--out", "two", "--quiet")
+    assert (done := together("fedrec", *middle, folder=tmp_path)).returncode == 0, done.stderr[-3000:]
     execute(long, tmp_path / "two", resume=True)
     execute(long, tmp_path / "one")
     found, wanted = (json.loads((tmp_path / place / "summary.json").read_text()) for place in ("two", "one"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import Protocol
 from fedrec.experiment.cohorts import tested_note
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, spoken
 from fedrec.federation.contract import Method, NoisesItself
 from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
@@ -34,7 +34,7 @@ def notes_of(run: Run) -> list[str]:
         found += prepared.alike
     ignored = [name for name in FEDERATED if getattr(run.config, name) != getattr(RunConfig, name)]
     if method.info.centralised and ignored:
-        found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(ignored)}")
+        found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(spoken(ignored))}")
     if _reads_order(method) and prepared.source.time == "none":
         found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
     if run.config.lost_uploads and not method.info.centralised:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,11 @@ def as_meant(spec: str, written: Any) -> str:
     return spec if protocol(spec) == meant else meant.label
 
 
+def spoken(names: Iterable[str]) -> list[str]:
+    """Settings by the names that they have on the command line."""
+    return ["dropout" if name == "lost_uploads" else name for name in names]
+
+
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) -> None:
     """A resumed run may have more rounds; any other change, even of the memory budget, would make it another run."""
     free = {"patience"} if "epsilon" in old else {"patience", "rounds"}  # a budget is for all rounds
@@ -137,7 +142,7 @@ def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) ->
         )
     if changed:
         raise FedrecError(
-            f"{where} was started with other settings ({', '.join(changed)}); resume with the same, or use "
+            f"{where} was started with other settings ({', '.join(spoken(changed))}); resume with the same, or use "
             "another --out"
         )
 

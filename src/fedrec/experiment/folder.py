@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -94,9 +94,9 @@ class RunFolder:
         if self.config.exists():
             raise FedrecError(f"{self.path} already holds a run; continue it with --resume or choose another --out")
 
-    @staticmethod
-    def open(path: Path) -> RunFolder:
-        folder = RunFolder(path)
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        folder = cls(path)
         folder.require_own_files()
         if not folder.config.exists():
             raise FedrecError(f"{path} is not a run folder: it has no config.toml")

@@ -347,18 +347,16 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
     """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names."""
     if out is None:
         return Run(config, data, method, group).execute(None, listener)
+    _require_place(out, config, resume, group)
     kind = RunFolder if group.first else ReadOnlyFolder
     goes_on = group.any(group.first and resume and RunFolder(out).config.exists())
     folder = kind.open(out) if goes_on else kind(out)
     if goes_on:
-        require_same(folder.settings(), config.to_dict(), folder.path)
         with folder.held():
             run = Run(config, data, method, group)
             run.resume(folder)
             folder.reopen(config.to_dict())
             return run.execute(folder, listener)
-    if group.first:
-        folder.require_free()
     run = Run(config, data, method, group)
     if group.first:
         folder = RunFolder.create(out, config.to_dict())
@@ -368,6 +366,20 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
         except FedrecError:
             folder.discard_unused()
             raise
+
+
+def _require_place(out: Path, config: RunConfig, resume: bool, group: Group) -> None:
+    """The first process looks at the folder; all of them hear what is wrong with it."""
+    problem, folder = "", RunFolder(out)
+    try:
+        if group.first and resume and folder.config.exists():
+            require_same(RunFolder.open(out).settings(), config.to_dict(), out)
+        elif group.first:
+            folder.require_free()
+    except FedrecError as error:
+        problem = str(error)
+    if problem := group.agreed(problem):
+        raise FedrecError(problem)
 
 
 def run(

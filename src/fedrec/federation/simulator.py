@@ -88,13 +88,15 @@ class Simulator:
         except DivergedError as error:  # the other processes must hear of it
             update, observed = Update(), Observed(diverged=error.what)
         observed = self._require_finite(observed, number)
-        answer = self.server_side.aggregate(self.group.merged(update), plan, number)
+        merged = self.group.merged(update)
+        answer = self.server_side.aggregate(merged, plan, number)
         if before_answer is not None:
             paused = time.perf_counter()
             before_answer(number)
             started += time.perf_counter() - paused
         self._answer(answer, number)
-        seconds, lost = time.perf_counter() - started, len(plan.uploads()) - len(arriving)
+        lost = len(plan.uploads()) - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
+        seconds = time.perf_counter() - started
         return self._log(number, len(plan.train), seconds, observed.means(), lost)
 
     def arriving(self, uploads: np.ndarray, number: int) -> np.ndarray:
