@@ -170,7 +170,7 @@ def test_one_step_of_softmax_is_cross_entropy_over_all_items():
     fitted = descent.run()
     loss, samples = descent.chunk.observed["loss"]
     assert samples == len(every)
-    assert loss == pytest.approx(every.sum().item(), rel=1e-12)
+    assert float(loss) == pytest.approx(every.sum().item(), rel=1e-12)
     step = (method.trainer.init_items(data.world) - fitted.table[0]) / method.lr
     assert_close({"item": step}, {"item": client.table.grad[1:]}, 1e-9, "gradients of the table")
     assert bool(step.any(1).all()), "every item is a candidate, drawn or not"
