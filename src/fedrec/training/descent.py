@@ -101,7 +101,7 @@ class Descent:
         """That a step computes with, roughly."""
         return sum(group.value.numel() for group in self.groups.values())
 
-    def _step(self, batch: Batch) -> Tensor:
+    def _step(self, batch: Any) -> Tensor:
         """One batch of every client that has one left; returns the loss summed by client."""
         self.step_count[: batch.clients] += 1
         total, *_ = [self._phase(batch, kinds) for kinds in self.trainer.phases]
