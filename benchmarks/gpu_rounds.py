@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -61,8 +64,15 @@ CASES = {
     "fedca": Case(FedCA, 1, 1.0, timed=2),
     "fedrap": Case(lambda: FedRAP(dim=32), 1, 0.3, timed=3),
     "cgfedrec": Case(CGFedRec, 100, 30.0, timed=5, size="hundred", small=lambda: CGFedRec(clusters=5)),
-    "sasrec": Case(CentralSASRec, 100, 60.0, timed=2, central=True),
-    "sasrec ce": Case(lambda: CentralSASRec(loss="ce"), 100, 60.0, timed=2, central=True),
+    "sasrec": Case(CentralSASRec, 100, 60.0, timed=4, central=True, small=lambda: CentralSASRec(batch=8)),
+    "sasrec ce": Case(
+        lambda: CentralSASRec(loss="ce"),
+        100,
+        60.0,
+        timed=4,
+        central=True,
+        small=lambda: CentralSASRec(loss="ce", batch=8),
+    ),
     "fedgram": Case(FedGram, 1, 4.0, timed=1),
     "fedgram order": Case(lambda: FedGram(order=True), 1, 4.0, timed=1),
 }
@@ -152,6 +162,8 @@ def timed(name: str, data: ClientData, targets: Targets, slowest: int) -> None:
           f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB)", flush=True)  # fmt: skip
     ordinary = WARM + rounds
     traced_round("a round", partial(simulator.round, ordinary), slowest)
+    if isinstance(simulator.method, FedRKG):
+        traced_round("with guidance", partial(simulator.round, simulator.method.interval - 1), slowest)
     traced_round("an evaluation", partial(evaluated, simulator, targets, ordinary), slowest // 2)
 
 
@@ -175,9 +187,20 @@ def traced_round(what: str, work: Callable[[], object], slowest: int) -> None:
           f"{busy:.2f} ms, {100 * busy / wall:.0f} % of {wall:.2f} ms", flush=True)  # fmt: skip
     for event in sorted(kernels, key=lambda event: -event.self_device_time_total)[:slowest]:
         print(f"      {event.self_device_time_total / 1e3:8.3f} ms {event.count:6d} x {event.key[:100]}")
-    hosts = [event for event in events if event.device_type == DeviceType.CPU and event.key.startswith("aten")]
-    for event in sorted(hosts, key=lambda event: -event.count)[: slowest // 2]:
-        print(f"               {event.count:6d} x {event.key}", flush=True)
+    for place, times in Counter(waiting(work)).most_common(slowest):
+        print(f"               {times:6d} waits at {place}", flush=True)
+
+
+def waiting(work: Callable[[], object]) -> list[str]:
+    """Where in the code the host waits for the device, once for every time."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return [f"{Path(found.filename).name}:{found.lineno}" for found in caught if "synchroniz" in str(found.message)]
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from fedrec.methods.cluster.repulsion import Form, Repulsion
 
+ON_GPU = 8  # times the memory, so that a thousand small tables are compared at once
 BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
 
 
@@ -45,12 +46,13 @@ class SupCon:
     labels: Tensor
     temperature: float = 0.1
     form: Form = "paper"
-    memory: int = 1 << 30  # bytes of similarities held at once
+    memory: int = 1 << 30  # bytes of similarities held at once by a processor
     compiled: bool = True  # let passes over similarities be compiled where they can be
 
     @cached_property
     def repulsion(self) -> Repulsion:
-        return Repulsion(self.temperature, self.form, self.memory, self.compiled)
+        memory = self.memory * (1 if self.labels.device.type == "cpu" else ON_GPU)
+        return Repulsion(self.temperature, self.form, memory, self.compiled)
 
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
