@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_kernels import COPIES, LARGE, LAUNCHES, MEMORY, SMALL, WAITS, attempt, clients_of
+from benchmarks.gpu_kernels import COPIES, CUDA, LARGE, LAUNCHES, MEMORY, SMALL, WAITS, attempt, clients_of
 from fedrec.evaluation.evaluator import Evaluator
 from fedrec.evaluation.targets import Targets
 from fedrec.federation.clients import ClientData
@@ -34,6 +34,7 @@ from fedrec.federation.simulator import Simulator
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.cluster.cgfedrec import CGFedRec
+from fedrec.methods.cluster.contrast import SupCon
 from fedrec.methods.mixture.fedca import FedCA
 from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.methods.personal.fedrkg import FedRKG
@@ -122,6 +123,19 @@ def same(name: str, small: ClientData) -> bool:
     return good
 
 
+def same_contrast() -> bool:
+    """Whether the contrastive loss in single precision is that of torch in double precision, and repeats."""
+    labels, tables = torch.arange(1_682, device=CUDA) % 50, torch.randn(40, 1_682, 32, device=CUDA)
+    loss, slope = SupCon(labels, form="released")(tables)
+    again = SupCon(labels, form="released")(tables)
+    exact, expected = SupCon(labels, form="released", compiled=False)(tables.double())
+    apart = float((loss - exact).abs().max() / exact.abs().max())
+    slopes_apart = float((slope - expected).abs().max() / expected.abs().max())
+    good = max(apart, slopes_apart) < 1e-4 and torch.equal(loss, again[0]) and torch.equal(slope, again[1])
+    print(f"{'ok  ' if good else 'FAIL'} contrast       loss differs by {apart:.1e}, slope by {slopes_apart:.1e}")
+    return good
+
+
 def run_small(method: Method, data: ClientData) -> dict[str, Tensor]:
     """What the server and clients hold after two rounds, and what users' items score then."""
     simulator = Simulator(method, data)
@@ -200,7 +214,8 @@ def waiting(work: Callable[[], object]) -> list[str]:
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return [f"{Path(found.filename).name}:{found.lineno}" for found in caught if "synchroniz" in str(found.message)]
+    told = [found for found in caught if str(found.message).startswith("called a synchroniz")]
+    return [f"{Path(found.filename).name}:{found.lineno}" for found in told]
 
 
 def main() -> int:
@@ -213,6 +228,7 @@ def main() -> int:
     good = True
     if not options.skip_equality:
         small = clients_of(**SMALL, dtype=torch.float64)
+        good &= attempt("contrast", same_contrast)
         for name in options.only:
             good &= attempt(name, partial(same, name, small))
     worlds = {"large": LARGE, "hundred": HUNDRED}

@@ -19,6 +19,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, World
 from fedrec.kernels.registry import KERNELS
 from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.cluster.contrast import SupCon
 from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
@@ -91,6 +92,7 @@ def main() -> None:
         chunk = data.chunk(np.arange(1), foldable=True)
         down = Down(shared=method.init_server(data.world))
         method.local(method.init_clients(data.world, chunk), down, chunk, 0)
+    SupCon(torch.zeros(9, dtype=torch.int64))(torch.ones(2, 9, 32))
     assert len(compiled) >= 2 * len(METHODS)  # draws and training
     assert all(kernel.asm["cubin"] for kernel in compiled)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from federation.test_training import (
     MF,
@@ -36,6 +37,7 @@ from fedrec.kernels.arguments import Data, Keys
 from fedrec.kernels.device import Copies, halves, sent
 from fedrec.kernels.registry import KERNELS
 from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.cluster.repulsion import Repulsion
 from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.random import Purpose, stream
 from fedrec.testing import tiny_world
@@ -43,7 +45,7 @@ from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
 
 if find_spec("triton") is not None:
-    from fedrec.kernels import draws_triton, gram_triton, ncf_triton, rows_triton
+    from fedrec.kernels import contrast_triton, draws_triton, gram_triton, ncf_triton, rows_triton
 
 pytestmark = pytest.mark.skipif(
     find_spec("triton") is None, reason="needs the package triton, whose interpreter runs them"
@@ -260,6 +262,26 @@ def gram_sums(method: FedGram, data: ClientData, compiled: bool) -> dict[str, Te
     chunk = data.chunk(data.clients, foldable=True)
     sent = method.local(State(), Down(), chunk, 0)[1]
     return {name: weighted_sum(reduction.value, None) for name, reduction in sent.items()}
+
+
+@pytest.mark.parametrize(("form", "temperature"), [("paper", 0.1), ("released", 0.02)])
+def test_rows_that_repel_each_other(monkeypatch, form, temperature):
+    """Of several clients, in several tiles of which the last is not full, with a row that has no weight."""
+    for name in ("ROWS", "COLUMNS"):
+        monkeypatch.setattr(contrast_triton, name, 16)
+    z = F.normalize(torch.randn(3, 37, 5, generator=torch.Generator().manual_seed(2)), dim=-1)
+    weight = torch.ones(37).index_fill_(0, torch.tensor([30]), 0.0)
+    compiled, plain = (Repulsion(temperature, form, 1 << 20, on) for on in (True, False))
+    assert compiled.space(z) is None
+    found = compiled(z, weight, compiled.space(z))
+    expected = plain(z.double(), weight.double(), plain.space(z.double()))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours.double() * weight_like(ours, weight), theirs * weight_like(ours, weight), atol=2e-5)
+
+
+def weight_like(value: Tensor, weight: Tensor) -> Tensor:
+    """Of rows, or of every number in them: what has no weight says nothing about itself."""
+    return weight if value.dim() == 2 else torch.ones_like(weight)[:, None]
 
 
 def additive(data: ClientData, compiled: bool, clients: np.ndarray, **more: Any) -> tuple[State, Tensor, float]:

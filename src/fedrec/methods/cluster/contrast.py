@@ -56,7 +56,10 @@ class SupCon:
 
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
-        loss, gradient, terms = tables.new_empty(len(tables)), torch.empty_like(tables), self._terms(tables)
+        loss, gradient = tables.new_empty(len(tables)), torch.empty_like(tables)
+        if tables.dtype not in self._terms:
+            self._terms[tables.dtype] = self._terms_of(tables)
+        terms = self._terms[tables.dtype]
         room, on_cpu = self.repulsion.clients(tables), tables.device.type == "cpu"
         # similarities of one client fill a cache; an accelerator wants many clients at once
         group = 1 if on_cpu else min(room, len(tables))
@@ -70,7 +73,11 @@ class SupCon:
         _in_threads(work, range(0, len(tables), group), room if on_cpu else 1)
         return loss, gradient
 
-    def _terms(self, tables: Tensor) -> Terms:
+    @cached_property
+    def _terms(self) -> dict[torch.dtype, Terms]:
+        return {}
+
+    def _terms_of(self, tables: Tensor) -> Terms:
         member = F.one_hot(self.labels.long()).to(tables.dtype)
         others = (member.sum(0) - 1)[self.labels.long()]
         share = torch.where(others > 0, 1 / (others + self.repulsion.floor), torch.zeros_like(others))
