@@ -136,7 +136,7 @@ def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tenso
             x = (x * multiply[r] + add[r]) & mask
             x = x ^ (x >> half)
         result[rest] = x
-        outside = x >= limit
-        rest, x, mask, half, limit = rest[outside], x[outside], mask[outside], half[outside], limit[outside]
+        outside = (x >= limit).nonzero().squeeze(1)  # looked up once: a mask would be gone through for each
+        rest, x, mask, half, limit = (part[outside] for part in (rest, x, mask, half, limit))
         multiply, add = [m[outside] for m in multiply], [a[outside] for a in add]
     return result

@@ -97,7 +97,7 @@ def fit_network(method: LocalMethod, data: ClientData, compiled: bool, own: bool
     tables = spread.pop("item")
     fitted = fit(method, chunk, tables if own else tables[0], dense=spread, weight=torch.arange(1, 13), own=left)
     total, count = chunk.observed["loss"]
-    return fitted, total / count
+    return fitted, float(total / count)
 
 
 def assert_same_from_a_common_start(method: LocalMethod, data: ClientData) -> None:

@@ -16,8 +16,11 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from fedrec.federation.clients import ClientData
-from fedrec.federation.contract import World
+from fedrec.federation.contract import Down, World
 from fedrec.kernels.registry import KERNELS
+from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.cluster.contrast import SupCon
+from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -51,6 +54,9 @@ METHODS = [
 ]
 
 
+WHOLE = [FedRAP(), FedRAP(regular="l2", reduction="sum"), FedGram()]
+
+
 class NoDevice:
     """A driver as far as compiling asks for one."""
 
@@ -82,6 +88,11 @@ def main() -> None:
                                 client_ptr=np.arange(2), unique=unique)  # fmt: skip
         for method in METHODS if unique == "positive" else METHODS[:1]:
             train(method, data)
+    for method in WHOLE:
+        chunk = data.chunk(np.arange(1), foldable=True)
+        down = Down(shared=method.init_server(data.world))
+        method.local(method.init_clients(data.world, chunk), down, chunk, 0)
+    SupCon(torch.zeros(9, dtype=torch.int64))(torch.ones(2, 9, 32))
     assert len(compiled) >= 2 * len(METHODS)  # draws and training
     assert all(kernel.asm["cubin"] for kernel in compiled)
 

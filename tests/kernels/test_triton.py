@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from federation.test_training import (
     MF,
@@ -27,19 +29,23 @@ from federation.test_training import (
     fit,
     fit_network,
 )
+from fedrec.federation.accumulator import weighted_sum
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import PartialSum
+from fedrec.federation.contract import Down, PartialSum, Rows, State
 from fedrec.kernels import find
 from fedrec.kernels.arguments import Data, Keys
 from fedrec.kernels.device import Copies, halves, sent
 from fedrec.kernels.registry import KERNELS
+from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.cluster.repulsion import Repulsion
+from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.random import Purpose, stream
 from fedrec.testing import tiny_world
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
 
 if find_spec("triton") is not None:
-    from fedrec.kernels import draws_triton, ncf_triton, rows_triton
+    from fedrec.kernels import contrast_triton, draws_triton, gram_triton, ncf_triton, rows_triton
 
 pytestmark = pytest.mark.skipif(
     find_spec("triton") is None, reason="needs the package triton, whose interpreter runs them"
@@ -231,11 +237,83 @@ def test_what_diverged_shows():
     chunk = everyone(data)
     fitted = MF.trainer.fit(chunk, 0, user, MF.trainer.init_items(data.world))
     assert fitted.user.isnan().any(1).tolist() == [k == 3 for k in range(12)]
-    assert np.isnan(chunk.observed["loss"][0])
+    assert np.isnan(float(chunk.observed["loss"][0]))
 
 
 def test_a_backbone_without_a_kernel_there_is_left_to_torch():
-    assert find("fedrap", CUDA) is None
+    assert find("gate", CUDA) is None
+
+
+GRAMS = {"all alike": FedGram(), "by user": FedGram(model="linear"), "order": FedGram(order=True, floor=0.2, window=3)}
+
+
+@pytest.mark.parametrize("case", GRAMS)
+def test_sums_of_histories(case, monkeypatch):
+    """Of clients of one user and of several, in tiles shorter than a history."""
+    monkeypatch.setattr(gram_triton, "LANES", 8)
+    for data in (few(), few(silos=(5, 7))):
+        summed, expected = (gram_sums(GRAMS[case], data, compiled) for compiled in (True, False))
+        for name, total in expected.items():
+            assert torch.allclose(summed[name], total, rtol=1e-13), name
+
+
+def gram_sums(method: FedGram, data: ClientData, compiled: bool) -> dict[str, Tensor]:
+    data = replace(data, world=replace(data.world, compiled=compiled))
+    chunk = data.chunk(data.clients, foldable=True)
+    sent = method.local(State(), Down(), chunk, 0)[1]
+    return {name: weighted_sum(reduction.value, None) for name, reduction in sent.items()}
+
+
+@pytest.mark.parametrize(("form", "temperature"), [("paper", 0.1), ("released", 0.02)])
+def test_rows_that_repel_each_other(monkeypatch, form, temperature):
+    """Of several clients, in several tiles of which the last is not full, with a row that has no weight."""
+    for name in ("ROWS", "COLUMNS"):
+        monkeypatch.setattr(contrast_triton, name, 16)
+    z = F.normalize(torch.randn(3, 37, 5, generator=torch.Generator().manual_seed(2)), dim=-1)
+    weight = torch.ones(37).index_fill_(0, torch.tensor([30]), 0.0)
+    compiled, plain = (Repulsion(temperature, form, 1 << 20, on) for on in (True, False))
+    assert compiled.space(z) is None
+    found = compiled(z, weight, compiled.space(z))
+    expected = plain(z.double(), weight.double(), plain.space(z.double()))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours.double() * weight_like(ours, weight), theirs * weight_like(ours, weight), atol=2e-5)
+
+
+def weight_like(value: Tensor, weight: Tensor) -> Tensor:
+    """Of rows, or of every number in them: what has no weight says nothing about itself."""
+    return weight if value.dim() == 2 else torch.ones_like(weight)[:, None]
+
+
+def additive(data: ClientData, compiled: bool, clients: np.ndarray, **more: Any) -> tuple[State, Tensor, float]:
+    """What clients of FedRAP then have, the mean of their shared tables, and their loss."""
+    method = FedRAP(**{"dim": 5, "init_std": 0.5, "lr": 0.05, "lr_item": 0.7, "batch": 40, "epochs": 2} | more)
+    data = replace(data, world=replace(data.world, compiled=compiled))
+    chunk = data.chunk(clients, foldable=True)
+    down = Down(shared={"item": method.trainer.init_items(data.world)})
+    state, sent = method.local(method.init_clients(data.world, chunk), down, chunk, 4)
+    assert isinstance(sent["item"].value, PartialSum if compiled else Rows)
+    return state, weighted_sum(sent["item"].value, None), float(chunk.observed["loss"][0])
+
+
+ADDITIVE: dict[str, dict[str, Any]] = {
+    "several batches": {},
+    "one batch, squares, sum, early exit": {
+        "batch": 2048, "regular": "l2", "reduction": "sum", "epochs": 5, "early_exit": 0.1, "lr_item": 0.01,
+    },
+    "nothing shrinks": {"weight_decay": 0.0, "regular": "none"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ADDITIVE)
+def test_two_tables_at_once(case):
+    """Also of a client without items, whose tables stay."""
+    (state, total, loss), (plain, expected, wanted) = (
+        additive(few(), compiled, np.array([0, 1, 5, 11]), **ADDITIVE[case]) for compiled in (True, False)
+    )
+    assert loss == pytest.approx(wanted, rel=1e-12)
+    assert torch.allclose(total, expected, atol=1e-11)
+    for name, value in plain.per_client.items():
+        assert torch.allclose(state.per_client[name], value, atol=1e-12), name
 
 
 def test_data_are_copied_once_and_dropped_with_the_array():

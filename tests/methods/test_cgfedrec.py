@@ -144,7 +144,7 @@ def test_joint_step_by_hand(update):
     assert torch.allclose(moved[3], torch.tensor([0, 0.073583]).double(), atol=1e-6)
     expected = torch.tensor([[-0.094385, 0.042495], [0.245744, -0.231035]]).double()
     assert torch.allclose(moved[[0, 4]], expected, atol=1e-6) == (update == "simultaneous")
-    total, contrast = chunk.observed["loss"], chunk.observed["contrastive"]
+    total, contrast = (tuple(map(float, chunk.observed[name])) for name in ("loss", "contrastive"))
     assert total[0] / total[1] == pytest.approx(1.526483, abs=1e-6)
     assert total[0] / total[1] + 0.1 * contrast[0] / contrast[1] == pytest.approx(1.621817, abs=1e-6)
 

@@ -183,7 +183,7 @@ def test_gate_step_by_hand(compiled):
     chunk = two_items(compiled=compiled).chunk(np.array([0]))
     new = method.receive(state, Down(shared={"item": COMMON}), chunk, 99)
     total, count = chunk.observed["loss"]
-    assert total == pytest.approx(1.969240, abs=1e-6)
+    assert float(total) == pytest.approx(1.969240, abs=1e-6)
     assert count == 2
     slope = [-0.007007, 0.027492, 0.034499, 0.054983, -0.089482, -0.034499, -0.061990, 0.116974, 0.068997]
     assert torch.allclose(-new.per_client["gate"][0], torch.tensor(slope).double(), atol=1e-6)

@@ -116,7 +116,7 @@ def test_one_batch_by_hand():
     assert torch.allclose(state.per_client["weight0"], torch.tensor([0.518877, -0.518877]).double(), atol=1e-6)
     assert abs(state.per_client["bias0"].item()) < 1e-12
     total, count = chunk.observed["loss"]
-    assert total / count == pytest.approx(0.474077, abs=1e-6)
+    assert float(total / count) == pytest.approx(0.474077, abs=1e-6)
 
 
 class Simultaneous(PFedRec):

@@ -170,10 +170,28 @@ def test_one_step_of_softmax_is_cross_entropy_over_all_items():
     fitted = descent.run()
     loss, samples = descent.chunk.observed["loss"]
     assert samples == len(every)
-    assert loss == pytest.approx(every.sum().item(), rel=1e-12)
+    assert float(loss) == pytest.approx(every.sum().item(), rel=1e-12)
     step = (method.trainer.init_items(data.world) - fitted.table[0]) / method.lr
     assert_close({"item": step}, {"item": client.table.grad[1:]}, 1e-9, "gradients of the table")
     assert bool(step.any(1).all()), "every item is a candidate, drawn or not"
+
+
+@pytest.mark.parametrize("loss", ["bce", "ce"])
+def test_batches_that_are_given_one_shape_take_the_same_steps(monkeypatch, loss):
+    """As a GPU replays them: filled up to the longest of the epoch, with room for its largest batch."""
+    data = tiny_world(silos=(12,), empty=True)
+    ends = []
+    for padded in (True, False):
+        method = CentralSASRec(dim=4, length=9, batch=4, loss=loss)
+        descent = method.trainer.descent(method.trainer, *_start(method, data))
+        shapes, epoch = set(), descent.samples.epoch
+        batches = [batch.padded() if padded else batch for batch in epoch(0)]
+        shapes = {(tuple(batch.lengths), batch.room) for batch in batches if len(batch.lengths) == 4}
+        assert len(shapes) == (1 if padded else 2)
+        monkeypatch.setattr(descent.samples, "epoch", lambda number, batches=batches: iter(batches))
+        fitted = descent.run()
+        ends.append({"item": fitted.table, "loss": descent.chunk.observed["loss"][0], **fitted.dense})
+    assert_close(ends[0], ends[1], 1e-10, "given one shape")
 
 
 def test_softmax_never_asks_the_device_between_batches():

@@ -35,7 +35,8 @@ def positions(scores: Tensor, targets: Targets, ties: str = "expected") -> Posit
 
 def top_k(scores: Tensor, mask_indptr: NDArray[Any], mask_items: NDArray[Any], k: int) -> Ints:
     """The k best unmasked items per row, best first, lower ids first among equals; -1 where there are fewer than k."""
-    return pool_top_k(_masked_copy(scores, mask_indptr, mask_items), None, k)
+    rows = np.repeat(np.arange(len(scores)), np.diff(mask_indptr))
+    return pool_top_k(_masked_copy(scores, _to(rows * scores.shape[1] + mask_items, scores.device)), None, k)
 
 
 def candidate_scores(scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
@@ -46,7 +47,7 @@ def candidate_scores(scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor |
     """
     if scores.shape != (len(targets), targets.n_items):
         raise FedrecError(f"scores have shape {tuple(scores.shape)}, need ({len(targets)}, {targets.n_items})")
-    values = _masked_copy(scores, targets.mask_indptr, targets.mask_items)
+    values = _masked_copy(scores, _masked(targets, scores.device))
     if targets.catalogue is not None:
         closed = torch.ones(targets.n_items, dtype=torch.bool)
         closed[torch.from_numpy(targets.catalogue)] = False
@@ -93,7 +94,17 @@ def pool_top_k(values: Tensor, ids: Tensor | None, k: int) -> Ints:
     return np.asarray(torch.nn.functional.pad(items, (0, k - width), value=-1).cpu().numpy(), np.int64)
 
 
-def _masked_copy(scores: Tensor, mask_indptr: NDArray[Any], mask_items: NDArray[Any]) -> Tensor:
+def _masked(targets: Targets, device: torch.device) -> Tensor:
+    """Flat indices of the masked items, copied to an accelerator once."""
+    if device.type == "cpu":
+        return _to(targets.mask_spots, device)
+    if device not in targets.on_device:
+        targets.on_device[device] = _to(targets.mask_spots, device)
+    found: Tensor = targets.on_device[device]
+    return found
+
+
+def _masked_copy(scores: Tensor, masked: Tensor) -> Tensor:
     if scores.dtype in (torch.float16, torch.bfloat16):
         raise FedrecError(f"scores are {scores.dtype}, which makes ties; rank logits in float32 or float64")
     finite = torch.isfinite(scores).all(1)
@@ -102,8 +113,7 @@ def _masked_copy(scores: Tensor, mask_indptr: NDArray[Any], mask_items: NDArray[
         raise DivergedError(f"non-finite scores for {bad} of {len(scores)} users")
     dtype = scores.dtype if scores.is_floating_point() else torch.float64
     values = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores.detach())
-    rows = np.repeat(np.arange(len(scores)), np.diff(mask_indptr))
-    values.view(-1)[_to(rows * scores.shape[1] + mask_items, values.device)] = _MASKED
+    values.view(-1)[masked] = _MASKED
     return values
 
 
@@ -122,7 +132,8 @@ def _pool_items(targets: Targets) -> Ints:
 def _compare(values: Tensor, columns: Ints) -> Positions:
     """One held-out item per row: two passes of comparisons, no sort."""
     own = values.gather(1, _to(columns, values.device)[:, None])
-    return _counts((values > own).sum(1)), _counts((values == own).sum(1))
+    higher, equal = _counts(torch.stack([(values > own).sum(1), (values == own).sum(1)]))  # copied back together
+    return higher, equal
 
 
 def _search(values: Tensor, columns: Ints, targets: Targets) -> Positions:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any, TypeAlias
 
@@ -34,6 +35,8 @@ class Targets:
     """Sampled items ranked against the held-out ones, one row per user; None: the whole catalogue is ranked."""
     catalogue: Ints | None = None
     """Items that are candidates for anybody, as in a cold-start split; None: all of them."""
+    on_device: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What ranking has copied to an accelerator: the targets of a run are ranked again and again."""
 
     @classmethod
     def build(
@@ -97,6 +100,8 @@ class Targets:
 
     def take(self, rows: NDArray[Any]) -> Targets:
         """The targets of some rows, in the order given."""
+        if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
+            return self
         indptr, items = _take_csr(self.indptr, self.items, rows)
         mask_indptr, mask_items = _take_csr(self.mask_indptr, self.mask_items, rows)
         candidates = None if self.candidates is None else self.candidates[rows]
@@ -113,6 +118,12 @@ class Targets:
         items, mask = (np.searchsorted(self.catalogue, part) for part in (self.items, self.mask_items[inside]))
         candidates = None if self.candidates is None else np.searchsorted(self.catalogue, self.candidates)
         return Targets(len(self.catalogue), self.users, self.indptr, items, mask_indptr, mask, candidates)
+
+    @cached_property
+    def mask_spots(self) -> Ints:
+        """Flat indices of `mask_items` in a matrix with one row per user and one column per item."""
+        rows = np.repeat(np.arange(len(self)), np.diff(self.mask_indptr))
+        return np.asarray(rows * self.n_items + self.mask_items, np.int64)
 
     def spots(self) -> Ints:
         """Flat indices of `items` in a matrix with one row per user, filled from the left."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError, some
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.advice import covering, decomposable
-from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges, pointers
+from fedrec.federation.clients import Chunk, ClientData, Figure, Histories, concatenated_ranges, pointers
 from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, Tensors, cohorts_of
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
@@ -59,6 +59,16 @@ class Observed:
             self.total[name] = self.total.get(name, 0.0) + total
             self.count[name] = self.count.get(name, 0.0) + count
 
+    @staticmethod
+    def of(chunks: Sequence[Mapping[str, tuple[Figure, Figure]]]) -> Observed:
+        """Of these chunks; a device is waited for once."""
+        kept = [figure for figures in chunks for both in figures.values() for figure in both]
+        numbers = iter(_read(kept))
+        found = Observed()
+        for figures in chunks:
+            found.add({name: (next(numbers), next(numbers)) for name in figures})
+        return found
+
     def means(self) -> dict[str, float]:
         return {name: total / max(self.count[name], 1) for name, total in self.total.items()}
 
@@ -86,13 +96,13 @@ class ClientSide:
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
         """
         self.wire.ledger.trained(round, len(clients))
-        accumulator, observed = Accumulator(), Observed()
+        accumulator, observed = Accumulator(), []
         sends = np.ones(len(clients), bool) if sending is clients else np.isin(clients, sending)
         for group, send in ((clients[sends], True), (clients[~sends], False)):
             for members, chunk, where in self._chunks(group):
                 self._train(members, chunk, where, round, down(chunk.clients), accumulator if send else None)
-                observed.add(chunk.observed)
-        return self.wire.collect(accumulator, round, planned), observed
+                observed.append(chunk.observed)
+        return self.wire.collect(accumulator, round, planned), Observed.of(observed)
 
     def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int, down: Down,
                accumulator: Accumulator | None) -> None:  # fmt: skip
@@ -219,6 +229,13 @@ class ClientSide:
         if len(where) and where[-1] - where[0] + 1 == len(where):
             return slice(int(where[0]), int(where[-1]) + 1)
         return torch.from_numpy(where).to(self.world.device)
+
+
+def _read(figures: Sequence[Figure]) -> list[float]:
+    """As numbers, those of a device in one copy."""
+    tensors = [figure for figure in figures if isinstance(figure, Tensor)]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else ())
+    return [next(numbers) if isinstance(figure, Tensor) else figure for figure in figures]
 
 
 def _pieces(cost: np.ndarray, budget: int) -> Iterator[slice]:

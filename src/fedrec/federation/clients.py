@@ -25,6 +25,9 @@ from fedrec.federation.secret import Secret, SeededSecret
 Unique = Literal["positive", "user"]
 """Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
 
+Figure = float | Tensor
+"""A number, or a tensor of one in double precision."""
+
 
 @dataclass(frozen=True)
 class Forbidden:
@@ -206,14 +209,17 @@ class Chunk:
     clients: np.ndarray
     cohort: str = "all"
     foldable: bool = False
-    observed: dict[str, tuple[float, float]] = field(default_factory=dict)
+    observed: dict[str, tuple[Figure, Figure]] = field(default_factory=dict)
     known: Histories | None = None
     """Everybody's histories to answer from, where they are longer than what was trained on."""
 
-    def observe(self, name: str, total: float, count: float) -> None:
-        """A figure for the progress display of a simulation. It is not sent and no server code can read it."""
+    def observe(self, name: str, total: Figure, count: Figure) -> None:
+        """A figure for the progress display of a simulation. It is not sent and no server code can read it.
+
+        A tensor stays where it is until the round has ended: to read it is to wait for the device.
+        """
         old = self.observed.get(name, (0.0, 0.0))
-        self.observed[name] = (old[0] + total, old[1] + count)
+        self.observed[name] = (old[0] + _exact(total), old[1] + _exact(count))
 
     @property
     def world(self) -> World:
@@ -286,6 +292,10 @@ class Chunk:
 
     def tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.world.device)
+
+
+def _exact(figure: Figure) -> Figure:
+    return figure.double() if isinstance(figure, Tensor) else figure
 
 
 def _int64(array: np.ndarray) -> np.ndarray:

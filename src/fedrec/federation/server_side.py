@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError
@@ -35,10 +36,9 @@ class ServerSide:
         if len(plan.uploads()) and not len(update.clients):
             return None
         ups = update.ups(self.world.dtype)
-        for name, value in ups.reduced.items():
-            if not bool(value.sum().isfinite()):
-                what = f"the upload '{name}' is no longer finite in round {round + 1}"
-                raise DivergedError(what, remedy_of(self.method))
+        for name in _broken(ups.reduced):
+            what = f"the upload '{name}' is no longer finite in round {round + 1}"
+            raise DivergedError(what, remedy_of(self.method))
         with decomposable(self.method, round):
             self.tensors = self.method.aggregate(self.tensors, ups, round)
         return self.method.answer(self.tensors, plan, ups.clients, round)
@@ -63,3 +63,10 @@ class ServerSide:
             found = list(zip(waiting, first, strict=True))
             yield from ((cohort, int(client[0]), number) for cohort, client in found if len(client))
             waiting = [cohort for cohort, client in found if not len(client)]
+
+
+def _broken(uploads: Tensors) -> list[str]:
+    """Those that are not finite; a device is asked once about all of them."""
+    sums = [value.sum().double() for value in uploads.values()]
+    finite = torch.stack(sums).isfinite().tolist() if sums else []
+    return [name for name, good in zip(uploads, finite, strict=True) if not good]

@@ -42,6 +42,9 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("mf", "cuda"): Source("fedrec.kernels.mf_triton", "train_clients", needs="triton"),
     ("ncf", "cuda"): Source("fedrec.kernels.ncf_triton", "train_networks", needs="triton"),
     ("linear", "cuda"): Source("fedrec.kernels.linear_triton", "train_linear", needs="triton"),
+    ("contrast_repulsion", "cuda"): Source("fedrec.kernels.contrast_triton", "repulsion", needs="triton"),
+    ("gram", "cuda"): Source("fedrec.kernels.gram_triton", "add_pairs", needs="triton"),
+    ("fedrap", "cuda"): Source("fedrec.kernels.fedrap_triton", "train_additive", needs="triton"),
 }
 
 

@@ -30,7 +30,7 @@ SUM_LANES, SUM_WARPS = 128, 4  # of one that adds up an item's changes
 
 
 @triton.jit
-def _row_sums(row, value, real):
+def row_sums(row, value, real):
     """For every lane the sum over the lanes of its row, and whether it is the first of them."""
     lane = tl.arange(0, row.shape[0])
     same = (row[:, None] == row[None, :]) & real[None, :]
@@ -42,7 +42,7 @@ def _row_sums(row, value, real):
 @triton.jit
 def _add_slopes(row, slope, real, coef, touched):
     """Add the slopes of a tile to the coefficients of its rows; `touched` becomes each row once and -1 elsewhere."""
-    total, first = _row_sums(row, slope, real)
+    total, first = row_sums(row, slope, real)
     tl.store(coef + row, tl.load(coef + row, mask=first, other=0.0) + total, mask=first)
     tl.store(touched, tl.where(first, row, -1), mask=real)
 
@@ -314,7 +314,8 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
 
 
 @triton.jit
-def _add_changes(total, rows, table, row_of, begins, client, weight, d, LANES: tl.constexpr, FACTORS: tl.constexpr):
+def _add_changes(total, rows, table, row_of, begins, client, weight, left, d, SHRUNK: tl.constexpr,
+                 LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
     """The weighted sum over clients of the changes of one item's row, clients ascending."""
     item = tl.program_id(0).to(tl.int64)
     factor = tl.arange(0, FACTORS)
@@ -324,9 +325,13 @@ def _add_changes(total, rows, table, row_of, begins, client, weight, d, LANES: t
     for t in range(low, high, LANES):
         lane = t + tl.arange(0, LANES)
         row = tl.load(row_of + lane, mask=lane < high, other=0)
-        by = tl.load(weight + tl.load(client + row, mask=lane < high, other=0), mask=lane < high, other=0.0)
+        owner = tl.load(client + row, mask=lane < high, other=0)
+        by = tl.load(weight + owner, mask=lane < high, other=0.0)
         at, there = entries(row, lane < high, d, FACTORS)
-        held = tl.load(rows + at, mask=there, other=0.0) - start[None, :]
+        before = start[None, :]
+        if SHRUNK:
+            before = tl.load(left + owner, mask=lane < high, other=0.0).to(start.dtype)[:, None] * before
+        held = tl.load(rows + at, mask=there, other=0.0) - before
         change += tl.sum(tl.where(there, by[:, None] * held.to(tl.float64), 0.0), 0)
     tl.store(total + item * d + factor, change, mask=factor < d)
 
@@ -375,13 +380,17 @@ def train(drawn: Drawn, slots: int, keys: Keys, by: Training, vectors: Tensor, b
     return rows
 
 
-def add_changes(drawn: Drawn, rows: Tensor, table: Tensor, weight: Tensor, total: Tensor) -> None:
-    """`total` [items, d] becomes the sum over clients of weight * (row now - row at the start)."""
+def add_changes(drawn: Drawn, rows: Tensor, table: Tensor, weight: Tensor, total: Tensor,
+                left: Tensor | None = None) -> None:  # fmt: skip
+    """`total` [items, d] becomes the sum over clients of weight * (row now - row at the start).
+
+    `left`: what each client has left of a row at the start that no sample touched.
+    """
     factors = triton.next_power_of_2(table.shape[2])
     row_of, begins = drawn.by_item()
     _add_changes[(drawn.items,)](
-        total, rows, table, row_of, begins, drawn.client, weight, table.shape[2],
-        LANES=lanes(factors, SUM_LANES), FACTORS=factors, num_warps=SUM_WARPS, num_stages=1,
+        total, rows, table, row_of, begins, drawn.client, weight, weight if left is None else left, table.shape[2],
+        SHRUNK=left is not None, LANES=lanes(factors, SUM_LANES), FACTORS=factors, num_warps=SUM_WARPS, num_stages=1,
     )  # fmt: skip
 
 

@@ -69,8 +69,7 @@ class Work:
         return self.tables.new_empty(1, rows if self.shared else 0, width, dtype=torch.float64)
 
     def observe(self) -> None:
-        loss, seen = torch.stack([self.loss.sum(), self.seen.sum().double()]).tolist()  # one wait for both
-        self.chunk.observe("loss", loss, int(seen))
+        self.chunk.observe("loss", self.loss.sum(), self.seen.sum())
 
 
 @dataclass(frozen=True)

@@ -94,14 +94,14 @@ class Descent:
                     self.going = now & ~settled(before, total / seen.clamp(min=1), self.settings.early_exit)
                     if not self.going.any():
                         break
-        self.chunk.observe("loss", float(total.sum()), int(seen.sum()))
+        self.chunk.observe("loss", total.sum(), seen.sum())
         return self._result()
 
     def _numbers(self) -> int:
         """That a step computes with, roughly."""
         return sum(group.value.numel() for group in self.groups.values())
 
-    def _step(self, batch: Batch) -> Tensor:
+    def _step(self, batch: Any) -> Tensor:
         """One batch of every client that has one left; returns the loss summed by client."""
         self.step_count[: batch.clients] += 1
         total, *_ = [self._phase(batch, kinds) for kinds in self.trainer.phases]
@@ -195,5 +195,5 @@ def threads_for(numbers: int) -> Iterator[None]:
 
 def _ends(owner: Tensor, clients: int) -> list[int]:
     """end[c] = how many entries belong to the first c clients; `owner` is ascending."""
-    ends = torch.searchsorted(owner, torch.arange(clients + 1, device=owner.device))
-    return [int(e) for e in ends]
+    ends: list[int] = torch.searchsorted(owner, torch.arange(clients + 1, device=owner.device)).tolist()
+    return ends

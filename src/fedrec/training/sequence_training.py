@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,15 +12,55 @@ from torch.nn import functional as F
 
 from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
-from fedrec.training.descent import Descent
+from fedrec.training.descent import Descent, Fitted, Group
+from fedrec.training.replayed import Replayed
 from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, filled, weights_of
+
+REPLAYED = 8  # batches from which on it pays to record a step
 
 
 class SequenceDescent(Descent):
-    """As `Descent`, with whole sequences for samples; a batch goes through the network band by band."""
+    """As `Descent`, with whole sequences for samples; a batch goes through the network band by band.
+
+    The network of a single client is stepped as one long vector, and on a GPU its steps are replayed: otherwise the GPU
+    would spend most of its time on starting the steps of each weight.
+    """
 
     kind: ClassVar[type[SequenceSamples]] = SequenceSamples
     samples: SequenceSamples
+    replayed: Replayed | None = None
+
+    def run(self) -> Fitted:
+        self.apart, self.warm = self.groups, False
+        if len(self.samples.order) == 1 and not self.start:
+            network = [self.groups[f"dense.{name}"] for name in self.model.dense_shapes()]
+            self.groups = {"user": self.groups["user"], "item": self.groups["item"], "dense": _joined(network)}
+        return super().run()
+
+    def _result(self) -> Fitted:
+        self.groups = self.apart
+        return super()._result()
+
+    def _step(self, batch: SequenceBatch) -> Tensor:
+        if not self._replays(batch):
+            self.warm = True
+            return super()._step(batch)
+        if self.replayed is None or not self.replayed.fits(batch):
+            self.replayed = Replayed(super()._step, batch)
+        return self.replayed(batch)
+
+    def _replays(self, batch: SequenceBatch) -> bool:
+        """Whether other batches are like this one, and nothing in a step depends on what the host has to look at."""
+        full = len(batch.lengths) == self.settings.batch
+        return (
+            self.warm
+            and full
+            and batch.size.device.type == "cuda"
+            and self.groups is not self.apart
+            and not self.settings.early_exit
+            and len(self.chunk.places) >= REPLAYED * self.settings.batch
+            and next(bands(batch.padded().lengths, self.model, batch.size.device)).stop == self.settings.batch
+        )
 
     def _draw(self, round: int) -> SequenceSamples:
         trainer, settings = self.trainer, self.settings
@@ -63,4 +105,26 @@ class SequenceDescent(Descent):
 
     def _weights(self, leaves: Tensors, owner: Tensor) -> Tensors:
         """The network of every sequence."""
+        if "dense" in leaves:
+            shapes = self.model.dense_shapes()
+            parts = leaves["dense"][0].split([math.prod(shape) for shape in shapes.values()])
+            return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
         return weights_of({name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}, owner)
+
+
+def _joined(groups: list[Group]) -> Group:
+    """One group with all numbers of a single client's groups, which become views of it."""
+    moments = [group.moments or (torch.zeros_like(group.value), torch.zeros_like(group.value)) for group in groups]
+    value, values = _together([group.value for group in groups])
+    first, firsts = _together([both[0] for both in moments])
+    second, seconds = _together([both[1] for both in moments])
+    for k, group in enumerate(groups):
+        group.value, group.moments = values[k], (firsts[k], seconds[k])
+    return replace(groups[0], value=value, moments=(first, second))
+
+
+def _together(values: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Tensors of a single client end to end, and each of them as a view of that."""
+    whole = torch.cat([value.flatten(1) for value in values], 1)
+    parts = whole.split([value.numel() for value in values], 1)
+    return whole, [part.view_as(value) for part, value in zip(parts, values, strict=True)]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import torch
@@ -112,7 +113,8 @@ class SequenceBatch:
     """One step of the clients that still have sequences, the first `clients` in the order that was chosen.
 
     `sequence` numbers them, longest first, `lengths` says how long, `key` is of each one's dropout, `size` is each
-    client's number of samples.
+    client's number of samples. `longest` is the longest sequence of the epoch and `room` the steps of its largest
+    batch, so that batches can be given one shape.
     """
 
     clients: int
@@ -120,6 +122,13 @@ class SequenceBatch:
     lengths: list[int]
     key: Tensor
     size: Tensor
+    longest: int
+    room: int
+    same_shape: bool = False  # lengths, then, are no longer the sequences' own
+
+    def padded(self) -> SequenceBatch:
+        """The same, filled up as every other batch of as many sequences."""
+        return replace(self, lengths=[self.longest] * len(self.lengths), same_shape=True)
 
 
 class SequenceSamples:
@@ -181,13 +190,13 @@ class SequenceSamples:
         longest = torch.argsort(self.size, descending=True, stable=True)
         order = longest[torch.argsort(step[longest], stable=True)]
         lengths, fewer = self.size[order].tolist(), (-self.sequences).tolist()
-        first_of_step = 0
-        for now, chosen in enumerate(order.split(torch.bincount(step).tolist())):
+        counts = torch.bincount(step).tolist()
+        parts = [lengths[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))]
+        most, room = max(lengths, default=0), max(map(sum, parts), default=0)
+        for now, (chosen, mine) in enumerate(zip(order.split(counts), parts, strict=True)):
             active = bisect_left(fewer, -now * self.batch_size)
             size = torch.zeros_like(self.count[:active]).index_add(0, owner[chosen], self.size[chosen] * self.per_step)
-            last = first_of_step + len(chosen)
-            yield SequenceBatch(active, chosen, lengths[first_of_step:last], drop[chosen], size)
-            first_of_step = last
+            yield SequenceBatch(active, chosen, mine, drop[chosen], size, most, room)
 
 
 class WholeCatalogue(SequenceSamples):

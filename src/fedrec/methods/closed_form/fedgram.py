@@ -46,6 +46,7 @@ from fedrec.federation.contract import (
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.closed_form import gram
 from fedrec.random import Purpose, normal, stream
+from fedrec.training.compiled import kernel_for
 
 SKETCH = 9  # the stream of initial values that the sketch is drawn from
 
@@ -186,6 +187,11 @@ def _table(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.nda
     """Sum over users of weight * block, at the items of their histories; with `columns`, times the sketch."""
     world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
     base = torch.zeros(1, 1, dtype=world.dtype, device=world.device).expand(world.items, width)
+    kernel = kernel_for("gram", world) if chunk.foldable and columns is None else None
+    if kernel is not None:
+        summed = torch.zeros(world.items, width, dtype=torch.float64, device=world.device)
+        kernel(*(chunk.tensor(part) for part in (chunk.history, ends, by_user, block)), summed)
+        return PartialSum(base, summed, len(chunk.clients))
     exact = np.dtype(np.float64) if chunk.foldable else torch.zeros(0, dtype=world.dtype).numpy().dtype
     total = np.zeros((world.items if chunk.foldable else len(chunk.history), width), exact)
     for k, weight in enumerate(by_user):

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from fedrec.methods.cluster.repulsion import Form, Repulsion
 
+ON_GPU = 8  # times the memory, so that a thousand small tables are compared at once
 BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
 
 
@@ -45,16 +46,20 @@ class SupCon:
     labels: Tensor
     temperature: float = 0.1
     form: Form = "paper"
-    memory: int = 1 << 30  # bytes of similarities held at once
+    memory: int = 1 << 30  # bytes of similarities held at once by a processor
     compiled: bool = True  # let passes over similarities be compiled where they can be
 
     @cached_property
     def repulsion(self) -> Repulsion:
-        return Repulsion(self.temperature, self.form, self.memory, self.compiled)
+        memory = self.memory * (1 if self.labels.device.type == "cpu" else ON_GPU)
+        return Repulsion(self.temperature, self.form, memory, self.compiled)
 
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
-        loss, gradient, terms = tables.new_empty(len(tables)), torch.empty_like(tables), self._terms(tables)
+        loss, gradient = tables.new_empty(len(tables)), torch.empty_like(tables)
+        if tables.dtype not in self._terms:
+            self._terms[tables.dtype] = self._terms_of(tables)
+        terms = self._terms[tables.dtype]
         room, on_cpu = self.repulsion.clients(tables), tables.device.type == "cpu"
         # similarities of one client fill a cache; an accelerator wants many clients at once
         group = 1 if on_cpu else min(room, len(tables))
@@ -68,7 +73,11 @@ class SupCon:
         _in_threads(work, range(0, len(tables), group), room if on_cpu else 1)
         return loss, gradient
 
-    def _terms(self, tables: Tensor) -> Terms:
+    @cached_property
+    def _terms(self) -> dict[torch.dtype, Terms]:
+        return {}
+
+    def _terms_of(self, tables: Tensor) -> Terms:
         member = F.one_hot(self.labels.long()).to(tables.dtype)
         others = (member.sum(0) - 1)[self.labels.long()]
         share = torch.where(others > 0, 1 / (others + self.repulsion.floor), torch.zeros_like(others))

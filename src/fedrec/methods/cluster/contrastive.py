@@ -48,7 +48,7 @@ class Contrastive(Descent):
         if self._due():
             whole[rows] = group.value[: len(gradient)]
             loss, slope = self.contrast(whole.unflatten(0, (-1, self.table.shape[1])))
-            self.chunk.observe("contrastive", float(loss.sum()), len(loss))
+            self.chunk.observe("contrastive", loss.sum(), len(loss))
             slope = slope.flatten(0, 1).mul_(self.strength)
             gradient = gradient + slope[rows]
             self.along(self.whole, slope)

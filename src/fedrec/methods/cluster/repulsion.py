@@ -23,6 +23,7 @@ Form = Literal["paper", "released"]
 
 FLOOR = 1e-6  # released: added to the sum in the logarithm and to |P(i)|
 SPAN = {torch.float32: 80.0, torch.float64: 700.0}  # exponents 0 .. -SPAN are far from underflow
+WIDEST = 256  # numbers of a row that a kernel of an accelerator takes
 ROWS = 256  # of a block: large enough for matrix products, small enough to stay in a cache
 
 
@@ -39,16 +40,30 @@ class Repulsion:
 
     def clients(self, tables: Tensor) -> int:
         """How many clients' similarities [clients, items, d] fit into memory, at least one."""
+        if self._whole(tables) is not None:
+            return len(tables)
         return max(1, self.memory // (_triangle_size(tables) * tables.element_size()))
 
     def space(self, tables: Tensor) -> Tensor | None:
         """Memory for the similarities of these clients, to be used again and again; None: they come row by row."""
         size = _triangle_size(tables)
-        one_exponent = self.form == "released" or 2 / self.temperature <= SPAN[tables.dtype]
-        fits = one_exponent and size * tables.element_size() <= self.memory
-        return tables.new_empty(len(tables) * size) if fits else None
+        fits = self._one_exponent(tables) and size * tables.element_size() <= self.memory
+        return tables.new_empty(len(tables) * size) if fits and self._whole(tables) is None else None
+
+    def _one_exponent(self, tables: Tensor) -> bool:
+        """Whether that of a row's similarity to itself serves for all others."""
+        return self.form == "released" or 2 / self.temperature <= SPAN[tables.dtype]
+
+    def _whole(self, tables: Tensor) -> CompiledKernel | None:
+        """A kernel of many clients at once, which holds no similarities."""
+        fits = self.compiled and tables.dtype == torch.float32 and tables.shape[-1] <= WIDEST
+        return find_kernel("contrast_repulsion", tables.device, fits) if self._one_exponent(tables) else None
 
     def __call__(self, z: Tensor, weight: Tensor, space: Tensor | None) -> tuple[Tensor, Tensor]:
+        kernel = self._whole(z)
+        if kernel is not None:
+            log_sum, pull = kernel(z, weight, 1 / self.temperature, self.floor, -SPAN[z.dtype])
+            return log_sum + 1 / self.temperature, pull
         return self._rows(z, weight) if space is None else self._triangle(z, weight, space)
 
     # -- one exponent for all rows: P_ia = E_ia / D_i for a symmetric E, so P_ia + P_ai = E_ia (1 / D_i + 1 / D_a) --

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 1 << 21  # float64 numbers held at once by an operation that goes in blocks (16 MiB)
+BLOCK_ON_GPU = 1 << 26  # where many small blocks would be more launches than work
 STRIPS = 4  # of rows, of a matrix of which half is needed
 
 
@@ -66,9 +67,13 @@ def mix(weights: Tensor, stack: Tensor) -> Tensor:
     return (weights.to(stack.dtype) @ stack.flatten(1)).reshape(len(weights), *stack.shape[1:])
 
 
-def blocks_of(count: int, each: int) -> Iterator[slice]:
+def block_on(device: torch.device) -> int:
+    return BLOCK if device.type == "cpu" else BLOCK_ON_GPU
+
+
+def blocks_of(count: int, each: int, block: int | None = None) -> Iterator[slice]:
     """Runs of things that take `each` numbers, so that a run stays within the block size."""
-    step = max(1, BLOCK // max(1, each))
+    step = max(1, (block or BLOCK) // max(1, each))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedrec.methods.mixture.aggregation import BLOCK, blocks_of, simplex_project, square_distances
+from fedrec.methods.mixture.aggregation import block_on, blocks_of, simplex_project, square_distances
 
 Similarity = Literal["paper", "pca1", "pca1-raw"]
 Complementarity = Literal["left-local", "left-global", "right-greedy", "right-principal", "raw"]
@@ -45,7 +45,7 @@ def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None
 def first_scores(tables: Tensor) -> Tensor:
     """The rows of every table along its first principal axis: [clients, rows]."""
     parts = []
-    for some in blocks_of(len(tables), tables[0].numel()):
+    for some in blocks_of(len(tables), tables[0].numel(), block_on(tables.device)):
         rows = tables[some].double()
         rows = rows - rows.mean(1, keepdim=True)
         axis = torch.linalg.eigh(rows.mT @ rows).eigenvectors[..., -1]
@@ -73,15 +73,16 @@ def represent_all(tables: Tensor, items: Tensor, counts: Tensor, k: int, mode: C
     left-*: [clients, k, most items], entry j belonging to the j-th of a client's items. Singular vectors come from a
     small eigenproblem per client, far faster than from the many rows; clients of about equal counts go together.
     """
-    d, most = tables.shape[-1], int(counts.max()) if len(counts) else 0
+    d, order = tables.shape[-1], counts.argsort()
+    ascending = counts[order].tolist()  # once for all runs: to ask the device is to wait for it
+    most = max(ascending, default=0)
     vectors, width = (1, d) if mode == "raw" else (k, most if mode in LEFT else d)
     result = torch.zeros(len(tables), vectors, width, dtype=torch.float64, device=tables.device)
     first = counts.cumsum(0) - counts
-    order = counts.argsort()
-    for some in _runs(counts[order].tolist(), d):
+    for some in _runs(ascending, d, block_on(tables.device)):
         clients = order[some]
         count = counts[clients, None]
-        offset = torch.arange(int(count.max()), device=tables.device)[None]
+        offset = torch.arange(ascending[some.stop - 1], device=tables.device)[None]
         real = (offset < count)[..., None]
         if not offset.numel():
             continue
@@ -132,7 +133,7 @@ def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos
         cosines = _greedy if mode == "right-greedy" else torch.linalg.svdvals
         clients, k = unit.shape[:2]
         angle = torch.empty(clients, clients, dtype=x.dtype, device=x.device)
-        for some in blocks_of(clients, clients * k * k):
+        for some in blocks_of(clients, clients * k * k, block_on(x.device)):
             product = torch.einsum("uad,vbd->uvab", unit[some], unit)
             found = product.flatten(2) if mode == "raw" else cosines(product)
             angle[some] = _angle(found).mean(-1)
@@ -157,11 +158,11 @@ def composite_weights(share: Tensor, alike: Tensor, complement: Tensor, alpha: f
     return weights / weights.sum(-1, keepdim=True)
 
 
-def _runs(counts: list[int], each: int) -> Iterator[slice]:
+def _runs(counts: list[int], each: int, block: int) -> Iterator[slice]:
     """Runs of ascending counts whose size, all filled up to the largest, stays within the block size."""
     start = 0
     for stop in range(1, len(counts) + 1):
-        if stop == len(counts) or (stop + 1 - start) * counts[stop] * each > BLOCK:
+        if stop == len(counts) or (stop + 1 - start) * counts[stop] * each > block:
             yield slice(start, stop)
             start = stop
 

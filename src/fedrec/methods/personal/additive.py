@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,7 +98,7 @@ def fit_compiled(train: CompiledKernel, method: FedRAP, chunk: Chunk, round: int
                  dense: Tensors, own: Tensor) -> Fitted:  # fmt: skip
     """The same as `Additive`, compiled: only the sum of the shared tables comes out."""
     work, rates = work_of(method.trainer, chunk, round, user, table), method.trainer.rates
-    left = np.ones(len(chunk.clients))
+    left = torch.ones_like(work.loss)
     head, bias = (dense[name + "0"].flatten(1).clone() for name in ("weight", "bias"))
     parts = work.parts()
     priced = method.sparse if method.regular != "none" else 0.0
@@ -121,6 +120,6 @@ def fit_compiled(train: CompiledKernel, method: FedRAP, chunk: Chunk, round: int
     train(work.data(), chunk.world.items, chunk.data.negatives, work.keys, settings, work.tables[0], own, head, bias,
           work.blocks, parts, left, work.loss, work.seen)  # fmt: skip
     work.observe()
-    change = summed(parts) + table.double() * float((left - 1).sum())
+    change = summed(parts) + table.double() * (left - 1).sum()
     trained = {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
     return Fitted(user, PartialSum(table, change, len(chunk.clients)), trained)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GATE = ("gate", "gate_bias")  # W [clients, 3 d] and b [clients, 1] in the state
 STREAM = 3  # of initial gates
+ON_GPU = 1 << 27  # numbers of tables that are guided at a time
 
 
 def init_gates(world: World, chunk: Chunk, dim: int, start: Literal["zero", "linear"]) -> Tensors:
@@ -49,10 +50,11 @@ def gate_logits(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor) ->
 
 
 def guide_(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor, beta: float) -> None:
-    """Commit (6) in place, client by client: a temporary of the size of all tables is never needed."""
-    for table, w, b in zip(tables, weight, bias, strict=True):
-        gate = torch.sigmoid(gate_logits(table[None], common, w[None], b[None])[0])
-        table.mul_(beta).add_(common * gate[:, None], alpha=2 * (1 - beta))
+    """Commit (6) in place, some clients at a time: a temporary of the size of all tables is never needed."""
+    some = 1 if tables.device.type == "cpu" else max(1, ON_GPU // tables[0].numel())
+    for table, w, b in zip(*(part.split(some) for part in (tables, weight, bias)), strict=True):
+        gate = torch.sigmoid(gate_logits(table, common, w, b))
+        table.mul_(beta).add_(common * gate.unsqueeze(-1), alpha=2 * (1 - beta))
 
 
 class GateDescent(Descent):
