@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError, some
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.advice import covering, decomposable
-from fedrec.federation.clients import Chunk, ClientData, Histories, concatenated_ranges, pointers
+from fedrec.federation.clients import Chunk, ClientData, Histories, ascending, concatenated_ranges, pointers
 from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, Tensors, cohorts_of
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
@@ -34,9 +34,11 @@ class CohortState:
     user_ptr: np.ndarray
 
     def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of `clients` live here, and where."""
+        """Which of `clients`, ascending, live here, and where."""
         if len(self.cohort.clients) == 0:
             return clients[:0], clients[:0]
+        if np.array_equal(clients, self.cohort.clients):  # as it is when all take part
+            return clients, np.arange(len(clients))
         at = np.searchsorted(self.cohort.clients, clients)
         at = np.minimum(at, len(self.cohort.clients) - 1)
         here = self.cohort.clients[at] == clients
@@ -86,8 +88,7 @@ class ClientSide:
         """
         self.wire.ledger.trained(round, len(clients))
         accumulator, observed = Accumulator(), Observed()
-        sends = np.ones(len(clients), bool) if sending is clients else np.isin(clients, sending)
-        for group, send in ((clients[sends], True), (clients[~sends], False)):
+        for group, send in _by_sending(clients, sending):
             for members, chunk, where in self._chunks(group):
                 self._train(members, chunk, where, round, down(chunk.clients), accumulator if send else None)
                 observed.add(chunk.observed)
@@ -191,7 +192,7 @@ class ClientSide:
             if needed.cache is not None and self.world.device.type == "cpu":
                 budget = min(budget, needed.cache)
         for members in self.cohorts:
-            here, where = members.positions(np.sort(clients))  # `_index` counts on ascending places
+            here, where = members.positions(ascending(clients))  # `_index` counts on ascending places
             for part in _pieces(cost[self.data.positions(here)], budget):
                 chunk = self.data.chunk(here[part], members.cohort.name, self.wire.foldable)
                 yield members, chunk, where[part]
@@ -218,6 +219,16 @@ class ClientSide:
         if len(where) and where[-1] - where[0] + 1 == len(where):
             return slice(int(where[0]), int(where[-1]) + 1)
         return torch.from_numpy(where).to(self.world.device)
+
+
+def _by_sending(clients: np.ndarray, sending: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
+    """Those who send, then those who do not."""
+    if sending is clients or not len(sending):
+        yield clients, len(sending) > 0
+        return
+    sends = np.isin(clients, sending)
+    yield clients[sends], True
+    yield clients[~sends], False
 
 
 def _pieces(cost: np.ndarray, budget: int) -> Iterator[slice]:
