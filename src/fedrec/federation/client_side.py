@@ -15,7 +15,15 @@ from torch import Tensor
 from fedrec.errors import FedrecError, some
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.advice import covering, decomposable
-from fedrec.federation.clients import Chunk, ClientData, Figure, Histories, concatenated_ranges, pointers
+from fedrec.federation.clients import (
+    Chunk,
+    ClientData,
+    Figure,
+    Histories,
+    ascending,
+    concatenated_ranges,
+    pointers,
+)
 from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, Tensors, cohorts_of
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
@@ -34,9 +42,11 @@ class CohortState:
     user_ptr: np.ndarray
 
     def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which of `clients` live here, and where."""
+        """Which of `clients`, ascending, live here, and where."""
         if len(self.cohort.clients) == 0:
             return clients[:0], clients[:0]
+        if np.array_equal(clients, self.cohort.clients):  # as it is when all take part
+            return clients, np.arange(len(clients))
         at = np.searchsorted(self.cohort.clients, clients)
         at = np.minimum(at, len(self.cohort.clients) - 1)
         here = self.cohort.clients[at] == clients
@@ -97,8 +107,7 @@ class ClientSide:
         """
         self.wire.ledger.trained(round, len(clients))
         accumulator, observed = Accumulator(), []
-        sends = np.ones(len(clients), bool) if sending is clients else np.isin(clients, sending)
-        for group, send in ((clients[sends], True), (clients[~sends], False)):
+        for group, send in _by_sending(clients, sending):
             for members, chunk, where in self._chunks(group):
                 self._train(members, chunk, where, round, down(chunk.clients), accumulator if send else None)
                 observed.append(chunk.observed)
@@ -202,7 +211,7 @@ class ClientSide:
             if needed.cache is not None and self.world.device.type == "cpu":
                 budget = min(budget, needed.cache)
         for members in self.cohorts:
-            here, where = members.positions(np.sort(clients))  # `_index` counts on ascending places
+            here, where = members.positions(ascending(clients))  # `_index` counts on ascending places
             for part in _pieces(cost[self.data.positions(here)], budget):
                 chunk = self.data.chunk(here[part], members.cohort.name, self.wire.foldable)
                 yield members, chunk, where[part]
@@ -236,6 +245,16 @@ def _read(figures: Sequence[Figure]) -> list[float]:
     tensors = [figure for figure in figures if isinstance(figure, Tensor)]
     numbers = iter(torch.stack(tensors).tolist() if tensors else ())
     return [next(numbers) if isinstance(figure, Tensor) else figure for figure in figures]
+
+
+def _by_sending(clients: np.ndarray, sending: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
+    """Those who send, then those who do not."""
+    if sending is clients or not len(sending):
+        yield clients, len(sending) > 0
+        return
+    sends = np.isin(clients, sending)
+    yield clients[sends], True
+    yield clients[~sends], False
 
 
 def _pieces(cost: np.ndarray, budget: int) -> Iterator[slice]:

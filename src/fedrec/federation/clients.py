@@ -49,11 +49,12 @@ class Pool:
 
     @staticmethod
     def outside(user: np.ndarray, item: np.ndarray, n_users: int) -> Pool:
-        pairs = np.unique(np.stack([user, item]), axis=1)
-        indptr = np.zeros(n_users + 1, dtype=np.int64)
-        np.cumsum(np.bincount(pairs[0], minlength=n_users), out=indptr[1:])
-        rank = np.arange(pairs.shape[1]) - np.repeat(indptr[:-1], np.diff(indptr))
-        return Pool(indptr, pairs[1] - rank)
+        span = int(item.max(initial=0)) + 1
+        pairs = np.sort(user * span + item)  # one number each: sorted faster than two
+        pairs = pairs[np.diff(pairs, prepend=-1) > 0]
+        indptr = pointers(np.bincount(pairs // span, minlength=n_users))
+        rank = np.arange(len(pairs)) - np.repeat(indptr[:-1], np.diff(indptr))
+        return Pool(indptr, pairs % span - rank)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class ClientData:
 
     def shard(self, clients: np.ndarray) -> ClientData:
         """Some of these clients as a group of their own."""
-        clients = np.sort(_int64(clients))
+        clients = ascending(_int64(clients))
         at = self.positions(clients)
         places = concatenated_ranges(self.client_ptr[at], self.client_ptr[at + 1])
         where = concatenated_ranges(self.user_ptr[places], self.user_ptr[places + 1])
@@ -308,6 +309,11 @@ def _places(users: np.ndarray, user: np.ndarray) -> np.ndarray:
     place = np.full(int(users.max(initial=-1)) + 1, -1, dtype=np.int64)
     place[users] = np.arange(len(users))
     return place[user]
+
+
+def ascending(numbers: np.ndarray) -> np.ndarray:
+    """Sorted; as they are where they are so already."""
+    return numbers if (numbers[1:] >= numbers[:-1]).all() else np.sort(numbers)
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:

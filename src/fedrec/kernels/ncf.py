@@ -179,7 +179,7 @@ def _bpr(logit, pairs, scale, delta):
 
 
 @njit(**EXACT)
-def _count(samples):
+def count_samples(samples):
     """How many samples or pairs a client has, of: their rows; positives; negatives for each; whether in pairs."""
     _, n_pos, slots, pairs = samples
     return n_pos * slots if pairs else n_pos * (1 + slots)
@@ -262,11 +262,21 @@ def _step(runs, net, batch, samples, settings, step, head, table, scratch):
 
 
 @njit(**FAST)
-def _train(p, rows, flat, net, samples, order_key, settings, scratch):
-    """All epochs of one client, on its rows; returns the summed loss and how many epochs it is from."""
+def _add_pull(gradient, value, guide, strength):
+    by = value.dtype.type(strength)
+    for j in range(len(value)):
+        gradient[j] += by * (value[j] - guide[j])
+
+
+@njit(**FAST)
+def train_network(p, rows, flat, net, samples, order_key, settings, guide, strength, scratch):
+    """All epochs of one client, on its rows; returns the summed loss and how many epochs it is from.
+
+    With a `strength`, every step also draws all rows towards those of `guide`.
+    """
     batch, epochs, phases = settings.batch, settings.epochs, settings.phases
     order, _, _, gradients, first, second = scratch
-    count, runs = _count(samples), (p, rows.reshape(-1), flat)
+    count, runs = count_samples(samples), (p, rows.reshape(-1), flat)
     for g in range(3):
         gradients[g][: len(runs[g])] = 0.0
         if settings.adam:
@@ -279,6 +289,8 @@ def _train(p, rows, flat, net, samples, order_key, settings, scratch):
             now = order[lo : min(lo + batch, count)]
             step += 1
             for phase in range(phases):  # p and the network move in the first, the rows in the last
+                if strength > 0.0 and phase == phases - 1:
+                    _add_pull(gradients[1], runs[1], guide.reshape(-1), strength)
                 found = _step(runs, net, now, samples, settings, step, phase == 0, phase == phases - 1, scratch)
                 loss += found if phase == 0 else 0.0
         before, average = average, loss / (count * (epoch + 1))
@@ -293,29 +305,36 @@ def _like(sizes, dtype):
     return np.empty(sizes[0], dtype), np.empty(sizes[1], dtype), np.empty(sizes[2], dtype)
 
 
+@njit(**EXACT)
+def network_space(net, order, rows, weights, adam):
+    """What `train_network` works in, for clients of up to so many rows and weights."""
+    dtype, height = rows.dtype, net.heights[-1]
+    tile = (np.empty(TILE, dtype=np.uint32), np.empty((height, TILE), dtype), np.empty((height, TILE), dtype))
+    sizes = (rows.shape[1], rows.size, weights)
+    moments = sizes if adam else (0, 0, 0)
+    return (order, np.empty(net.widths[1], dtype), tile, _like(sizes, dtype), _like(moments, dtype),
+            _like(moments, dtype))  # fmt: skip
+
+
 @njit(**FAST)
 def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own, weight,
                  loss, seen):  # fmt: skip
     """Clients lo:hi one after another; see `train_networks`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
-    d, dtype, widths, height = user.shape[1], table.dtype, net.widths, net.heights[-1]
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
     part[:] = 0.0
-    held = np.empty((len(ids) - 1, d), dtype=dtype)
-    tile = (np.empty(TILE, dtype=np.uint32), np.empty((height, TILE), dtype), np.empty((height, TILE), dtype))
-    sizes = (d, held.size, flat.shape[1])
-    moments = sizes if settings.adam else (0, 0, 0)
-    scratch = (order, np.empty(widths[1], dtype), tile, _like(sizes, dtype), _like(moments, dtype),
-               _like(moments, dtype))  # fmt: skip
+    held = np.empty((len(ids) - 1, user.shape[1]), dtype=table.dtype)
+    scratch = network_space(net, order, held, flat.shape[1], settings.adam)
     for k in range(lo, hi):
         mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
         samples = (mine, user_ptr[places[k] + 1] - user_ptr[places[k]], slots, pairs)
         rows, which = held[:used], ids[:used]
         take_rows(rows, table[0 if shared else k], which)
         if used > 0:
-            loss[k], epochs = _train(user[k], rows, flat[k], net, samples, fold(keys.order, np.uint64(clients[k])),
-                                     settings, scratch)  # fmt: skip
-            seen[k] = epochs * _count(samples)
+            loss[k], epochs = train_network(user[k], rows, flat[k], net, samples,
+                                            fold(keys.order, np.uint64(clients[k])), settings, rows, 0.0,
+                                            scratch)  # fmt: skip
+            seen[k] = epochs * count_samples(samples)
         leave_rows(rows, which, table, k, shared, own, part, weight)
 
 

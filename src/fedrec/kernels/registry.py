@@ -36,6 +36,7 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("contrast_exponentials", "cpu"): Source("fedrec.kernels.contrast", "exponentials"),
     ("contrast_weigh", "cpu"): Source("fedrec.kernels.contrast", "weigh"),
     ("contrast_slopes", "cpu"): Source("fedrec.kernels.contrast", "slopes"),
+    ("guided", "cpu"): Source("fedrec.kernels.guided", "train_guided"),
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),

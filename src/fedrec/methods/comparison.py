@@ -48,9 +48,11 @@ def compared(kind: type[Kind]) -> type[Kind]:
 def plan_part(world: World, round: int, fraction: float) -> Plan:
     """All that take part train; a part of them, drawn afresh every round, is aggregated."""
     train = participants(world, round, world.participation)
+    count = part_of(len(train), fraction)
+    if count >= len(train):
+        return Plan(train)
     draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED), train)
-    chosen = train[np.sort(np.argsort(draws, kind="stable")[: part_of(len(train), fraction)])]
-    return Plan(train, upload=chosen)
+    return Plan(train, upload=train[np.sort(np.argpartition(draws, count)[:count])])
 
 
 def part_of(training: int, fraction: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 __all__ = ["AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel", "fit_compiled",
-           "kernel_for", "kernel_of", "summed", "work_of"]  # fmt: skip
+           "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked", "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -151,17 +152,24 @@ def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     return total, dense
 
 
-def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
-    model = work.trainer.model
-    assert isinstance(model, NCF)
+def packed(model: NCF, dense: Tensors) -> tuple[Tensor, Layers]:
+    """The weights of every client in one run, and where its layers lie there."""
     shapes, widths = model.dense_shapes(), model.sizes()
     flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
-    sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    starts = [0, *accumulate(sizes)][::2]  # a weight and its bias are one layer
-    heights = [0, *accumulate([settings.dim, *widths[1:]])]
-    net = Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))
-    arguments = NetworkSettings(
+    starts = [0, *accumulate(math.prod(shape) for shape in shapes.values())][::2]  # a weight and its bias are one layer
+    heights = [0, *accumulate([model.dim, *widths[1:]])]
+    return flat, Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))
+
+
+def unpacked(model: NCF, flat: Tensor) -> Tensors:
+    shapes = model.dense_shapes()
+    split = zip(shapes.items(), flat.split([math.prod(shape) for shape in shapes.values()], 1), strict=True)
+    return {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
+
+
+def network_settings(trainer: LocalTrainer) -> NetworkSettings:
+    settings, rates = trainer.settings, trainer.rates
+    return NetworkSettings(
         rate_user=float(rates["user"]),
         rate_item=float(rates["item"]),
         rate_dense=float(rates["dense"]),
@@ -171,14 +179,19 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
         adam=settings.optimiser == "adam",
         mean=settings.reduction == "mean",
         early_exit=float(settings.early_exit),
-        phases=len(work.trainer.phases),
+        phases=len(trainer.phases),
     )
+
+
+def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    model, data = work.trainer.model, work.chunk.data
+    assert isinstance(model, NCF)
+    flat, net = packed(model, dense)
     parts = work.parts()
-    train(work.data(), items, work.chunk.data.negatives, settings.loss == "bpr", work.keys, arguments, net, work.user,
-          work.tables, flat, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
-    split = zip(shapes.items(), flat.split(sizes, 1), strict=True)
-    trained = {name: part.reshape(-1, *shape).contiguous() for (name, shape), part in split}
-    return summed(parts), trained
+    train(work.data(), work.chunk.world.items, data.negatives, work.trainer.settings.loss == "bpr", work.keys,
+          network_settings(work.trainer), net, work.user, work.tables, flat, work.shared, work.own, work.weight,
+          work.blocks, parts, work.loss, work.seen)  # fmt: skip
+    return summed(parts), unpacked(model, flat)
 
 
 def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:

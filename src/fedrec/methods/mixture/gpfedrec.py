@@ -38,6 +38,7 @@ from fedrec.federation.contract import (
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.mixture.aggregation import cosines, mix
 from fedrec.models import BACKBONES, NCF, Backbone
+from fedrec.training.compiled import CompiledKernel, kernel_for, network_settings, packed, unpacked, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import Batch
@@ -118,8 +119,13 @@ class GPFedRec(LocalMethod):
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
-        trainer, user = self.for_world(chunk.world).trainer, state.per_user["user"]
-        fitted = Guided(trainer, chunk, round, user, down.shared["item"], dense, down.own["guide"]).run()
+        trainer, user, start = self.for_world(chunk.world).trainer, state.per_user["user"], down.shared["item"]
+        train = kernel_for("guided", chunk.world) if chunk.data.single and isinstance(self.model, NCF) else None
+        if train is None:
+            fitted = Guided(trainer, chunk, round, user, start, dense, down.own["guide"]).run()
+        else:
+            own = state.per_client["item"]
+            fitted = fit_compiled(train, trainer, chunk, round, user, start, dense, down.own["guide"], own)
         assert isinstance(fitted.table, Tensor)
         return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {"item": Gather(fitted.table)}
 
@@ -161,6 +167,11 @@ def _places(clients: np.ndarray, server: Tensors) -> Tensor:
     return torch.from_numpy(clients).to(server["guide"].device)
 
 
+def pull_strength(settings: GPFedRec, table: Tensor) -> float:
+    """What a row's gradient has of its distance from the guide: gamma is divided by all numbers of the table."""
+    return 2 * settings.regularisation / table.numel()
+
+
 class Guided(Descent):
     """Descent in which every row of a client's table, with samples or without, is drawn towards its guide."""
 
@@ -171,7 +182,7 @@ class Guided(Descent):
         super().__init__(trainer, chunk, round, user, table, dense)
         self.guide = guide
         self.towards = guide[self.clients, self.samples.item]
-        self.strength = 2 * self.settings.regularisation / table.numel()
+        self.strength = pull_strength(self.settings, table)
         self.taken = torch.zeros_like(self.step_count)  # steps, of clients that early_exit has not stopped
 
     def _step(self, batch: Batch) -> Tensor:
@@ -194,3 +205,16 @@ class Guided(Descent):
         table = torch.lerp(self.guide, self.table.expand_as(self.guide), left[:, None, None])
         table[rows.owner, rows.item] = rows.value
         return Fitted(fitted.user, table, fitted.dense)
+
+
+def fit_compiled(train: CompiledKernel, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
+                 dense: Tensors, guide: Tensor, own: Tensor) -> Fitted:  # fmt: skip
+    """The same as `Guided`, compiled, from the common `table` into `own` [clients, items, d]."""
+    settings, model, trained = trainer.settings, trainer.model, user.clone()
+    assert isinstance(settings, GPFedRec)
+    assert isinstance(model, NCF)
+    work, (flat, net) = work_of(trainer, chunk, round, trained, table), packed(model, dense)
+    train(work.data(), chunk.data.negatives, settings.loss == "bpr", work.keys, network_settings(trainer), net, trained,
+          table, flat, guide, pull_strength(settings, table), own, work.blocks, work.loss, work.seen)  # fmt: skip
+    work.observe()
+    return Fitted(trained, own, unpacked(model, flat))
