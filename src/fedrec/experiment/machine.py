@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedrec.errors import FedrecError
 from fedrec.version import __version__
+
+CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def device_named(name: str) -> torch.device:
@@ -37,3 +42,24 @@ def versions() -> dict[str, str]:
         "torch": str(torch.__version__),
         "numpy": np.__version__,
     }
+
+
+def memory_of(device: torch.device) -> int | None:
+    """Bytes that a process can have: of the device, or of this machine and of what contains the process.
+
+    None where the system does not say.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    found = [_written_limit(path) for path in CGROUPS]
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min((size for size in found if size), default=None)
+
+
+def _written_limit(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

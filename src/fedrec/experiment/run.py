@@ -29,6 +29,7 @@ from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memor
 from fedrec.experiment.folder import ReadOnlyFolder, RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.kept import keep
+from fedrec.experiment.limits import require_room, require_room_for_uploads
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.observers import observer_of
 from fedrec.experiment.params import handed_over, method_of
@@ -107,11 +108,14 @@ class Run:
             participation=config.participation,
             device=device,
         )
+        clients, attributes = group.shard(self.prepared.clients(self.world)), self._attributes()
+        require_room(self.method, clients, attributes)
         self.simulator = Simulator(
-            self.method, group.shard(self.prepared.clients(self.world)), self.stages, self.memory, self._attributes(),
+            self.method, clients, self.stages, self.memory, attributes,
             sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
             group=group,
         )  # fmt: skip
+        require_room_for_uploads(self.simulator)
         self.claims = claims_epsilon(self)
         self.rules = rules_of(self)
         self.scheduled = self.simulator.schedule() if self.claims and self.stages else None
