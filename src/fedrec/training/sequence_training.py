@@ -29,6 +29,7 @@ class SequenceDescent(Descent):
     kind: ClassVar[type[SequenceSamples]] = SequenceSamples
     samples: SequenceSamples
     replayed: Replayed | None = None
+    recordable: bool = True
 
     def run(self) -> Fitted:
         self.apart, self.warm = self.groups, False
@@ -46,7 +47,11 @@ class SequenceDescent(Descent):
             self.warm = True
             return super()._step(batch)
         if self.replayed is None or not self.replayed.fits(batch):
-            self.replayed = Replayed(super()._step, batch)
+            try:
+                self.replayed = Replayed(super()._step, batch)
+            except RuntimeError:  # a driver that cannot record these kernels: they are started one by one
+                self.recordable = False
+                return super()._step(batch)
         return self.replayed(batch)
 
     def _replays(self, batch: SequenceBatch) -> bool:
@@ -54,6 +59,7 @@ class SequenceDescent(Descent):
         full = len(batch.lengths) == self.settings.batch
         return (
             self.warm
+            and self.recordable
             and full
             and batch.size.device.type == "cuda"
             and self.groups is not self.apart
