@@ -61,11 +61,11 @@ class Case:
 
 CASES = {
     "fedmf": Case(lambda: FedMF(dim=32, lr=10.0, batch=256), 100, 3.0, every=1),
-    "fedrkg": Case(lambda: FedRKG(dim=32), 1000, 30.0, timed=200, every=50, small=lambda: FedRKG(dim=8, interval=2)),
+    "fedrkg": Case(lambda: FedRKG(dim=32), 1000, 30.0, every=50, small=lambda: FedRKG(dim=8, interval=2)),
     "fedca": Case(FedCA, 1, 1.0, timed=2),
     "fedrap": Case(lambda: FedRAP(dim=32), 1, 0.3, timed=3),
-    "cgfedrec": Case(CGFedRec, 100, 30.0, timed=5, size="hundred", small=lambda: CGFedRec(clusters=5)),
-    "sasrec": Case(CentralSASRec, 100, 60.0, timed=4, central=True, small=lambda: CentralSASRec(batch=8)),
+    "cgfedrec": Case(CGFedRec, 100, 30.0, size="hundred", small=lambda: CGFedRec(clusters=5)),
+    "sasrec": Case(CentralSASRec, 100, 60.0, central=True, small=lambda: CentralSASRec(batch=8)),
     "sasrec ce": Case(
         lambda: CentralSASRec(loss="ce"),
         100,
