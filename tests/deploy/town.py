@@ -13,7 +13,7 @@ from fedrec.deploy.server import Limits, Server
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.folder import RunFolder
 
-WORLD = "synthetic@users=36+items=60+seed=1"
+WORLD = "synthetic@users=36+items=80+seed=1"
 
 
 def settings(method: str, **more: Any) -> RunConfig:

@@ -20,6 +20,7 @@ from fedrec.deploy.state import SCORED, StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError, explained
 from fedrec.evaluation import chance
+from fedrec.evaluation.metrics import POSITION_METRICS
 from fedrec.experiment.prepare import Part, Prepared
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.contract import Tensors
@@ -218,7 +219,7 @@ class _Ranker:
         for users, logits in scores:
             evaluator.update(self.shard.local(users), logits)
         found = evaluator.partial()
-        luck = chance(targets, self.terms.protocol.ks) if options.get("chance") else {}
+        luck = chance(targets, self.terms.protocol.ks, POSITION_METRICS) if options.get("chance") else {}
         sums = {f"{CHANCE}{name}": value * found.users for name, value in luck.items()}
         return {"users": float(found.users), **found.sums, **sums}, {}
 

@@ -56,6 +56,7 @@ def rehearse(config: RunConfig, prepared: Prepared | None = None) -> Rehearsal:
         raise FedrecError("nodes split their data by themselves; give --data instead of --train and --test")
     require_deployable(Terms(config, np.zeros(0), 1, 1))
     prepared = prepared or prepare_config(config, protocol(config.protocol), centralised=False)
+    prepared.require_candidates()
     source = prepared.source
     catalogues = None
     if prepared.warm is not None and prepared.valid is not None:

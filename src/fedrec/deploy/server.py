@@ -188,6 +188,9 @@ class Server:
         self.progress.seconds_evaluate += time.perf_counter() - started
         valid, test = turn.figures(0), turn.figures(1)
         luck = {name.removeprefix(CHANCE): value for name, value in test.mean().items() if name.startswith(CHANCE)}
+        for k in self.terms.protocol.ks:  # the one figure that is no mean over users
+            both = luck.get(f"precision@{k}", 0.0), luck.get(f"recall@{k}", 0.0)
+            luck[f"f1_of_means@{k}"] = 2 * both[0] * both[1] / sum(both) if sum(both) else 0.0
         tested = {name: value for name, value in test.mean().items() if not name.startswith(CHANCE)}
         if not test.users:
             raise FedrecError("no node could test the chosen round; see what the nodes said above")
