@@ -23,6 +23,7 @@ REGISTERED: tuple[str, ...] = (
     "reference.local:Local",
     "average.fedmf:FedMF",
     "average.fedavg:FedAvg",
+    "average.fedopt:FedOpt",
     "average.fedfast:FedFast",
     "average.fedatt:FedAtt",
     "mixture.fedca:FedCA",
