@@ -125,9 +125,10 @@ class AmongAllDescent(SequenceDescent):
             # of one sequence each, clients stand in the order of their sequences, longest first
             mine, place = (band, None) if self.chunk.data.single else torch.unique(owner, return_inverse=True)
             own = {name: value.detach()[mine].requires_grad_() for name, value in held.items() if name != "user"}
-            losses, parts = self._band_gradients(own, place, batch, band)
+            losses, parts, at, by_read = self._band_gradients(own, place, batch, band)
             for name, part in parts.items():
                 sums[name][mine] += part
+            found["item"].index_add_(0, self.samples.input[at].flatten(), by_read.flatten(0, 1))
             total.index_add_(0, owner, losses.double())
         return total, list(found.values())
 
@@ -135,11 +136,9 @@ class AmongAllDescent(SequenceDescent):
         return value.unflatten(0, (-1, self.chunk.world.items)) if name == "item" else value
 
     def _band_gradients(self, own: Tensors, place: Tensor | None, batch: SequenceBatch,
-                        band: slice) -> tuple[Tensor, Tensors]:  # fmt: skip
-        """Each sequence's summed loss, and gradients by client; `place`: the client of every sequence, None: its own.
-
-        Rows that are read are leaves of their own: their gradient is few rows of a table.
-        """
+                        band: slice) -> tuple[Tensor, Tensors, Tensor, Tensor]:  # fmt: skip
+        """Each sequence's summed loss, gradients by client; and, apart, which rows are read, and their gradients: of a
+        whole table these are few. `place`: the client of every sequence; None: they are one each."""
         s, sequence = self.samples, batch.sequence[band]
         at, real = filled(s.start[sequence], s.size[sequence], batch.lengths[band.start])
         mine = own if place is None else {name: value[place] for name, value in own.items()}
@@ -153,11 +152,7 @@ class AmongAllDescent(SequenceDescent):
         if self.settings.reduction == "mean":
             weight = 1.0 / batch.size[s.owner_of_sequence[sequence]].to(losses.dtype)
         by_read, *gradients = torch.autograd.grad((losses * weight).sum(), [read, *own.values()])
-        parts = dict(zip(own, gradients, strict=True))
-        owner = torch.arange(len(sequence), device=at.device) if place is None else place
-        where = owner[:, None] * self.chunk.world.items + met
-        parts["item"].flatten(0, 1).index_add_(0, where.flatten(), by_read.flatten(0, 1))
-        return losses.detach(), parts
+        return losses.detach(), dict(zip(own, gradients, strict=True)), at, by_read
 
     def _result(self) -> Fitted:
         """Every client has all rows: a table each."""
