@@ -92,13 +92,14 @@ def server_optimiser(method: FedOpt, x: list[torch.nn.Parameter]) -> torch.optim
     return torch.optim.AdamW(x, lr=method.server_lr, betas=betas, eps=method.tau, weight_decay=method.server_decay)
 
 
-def reference(method: FedOpt, data: ClientData, rounds: int) -> dict[str, Tensor]:
+def reference(method: FedOpt, data: ClientData, rounds: int, everybody_first: bool = False) -> dict[str, Tensor]:
     federation: Any = (Sequences if method.sequential else Devices)(method, data)
     shared = [name for name in federation.server if name == "item" or not method.own_head]
     x = {name: torch.nn.Parameter(federation.server[name].clone()) for name in shared}
     optimiser = server_optimiser(method, list(x.values()))
     for round in range(rounds):
-        changes = [change_of(federation, number, round, shared) for number in taking_part(data, round)]
+        asked = data.clients.tolist() if everybody_first and round == 0 else taking_part(data, round)
+        changes = [change_of(federation, number, round, shared) for number in asked]
         for name, value in x.items():
             value.grad = -torch.stack([change[name] for change in changes]).mean(0)
         optimiser.step()
@@ -291,7 +292,8 @@ def test_no_change_is_longer_than_the_clip():
     data = tiny_world()
     method = FedOpt(**SASREC, loss="ce", clip=0.1)
     chunk, server = data.chunk(data.clients), method.init_server(data.world)
-    _, payload = method.local(method.init_clients(data.world, chunk), method.broadcast(server, data.clients, 0), chunk, 0)
+    state, down = method.init_clients(data.world, chunk), method.broadcast(server, data.clients, 0)
+    _, payload = method.local(state, down, chunk, 0)
     square = sum(reduction.value.flatten(1).square().sum(1) for reduction in payload.values())
     norms = square.sqrt()
     assert float(norms.max()) == pytest.approx(0.1)

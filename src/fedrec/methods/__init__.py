@@ -45,6 +45,7 @@ REGISTERED: tuple[str, ...] = (
     "cold.fedvbpr:FedVBPR",
     "cold.feddcn:FedDCN",
     "closed_form.fedgram:FedGram",
+    "closed_form.fedblend:FedBlend",
     "reference.mf:CentralMF",
     "cold.cs_mf:CsMF",
     "cold.cs_ncf:CsNCF",

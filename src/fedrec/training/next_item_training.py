@@ -148,9 +148,8 @@ class AmongAllDescent(SequenceDescent):
         network = {name.removeprefix("dense."): value for name, value in mine.items()}
         logits = self.model.encode(read, network, drop) @ mine["item"].mT
         losses = (_surprise(logits, s.column[at]) * real).sum(1)
-        weight = 1.0
-        if self.settings.reduction == "mean":
-            weight = 1.0 / batch.size[s.owner_of_sequence[sequence]].to(losses.dtype)
+        owner = s.owner_of_sequence[sequence]
+        weight = 1.0 / batch.size[owner].to(losses.dtype) if self.settings.reduction == "mean" else 1.0
         by_read, *gradients = torch.autograd.grad((losses * weight).sum(), [read, *own.values()])
         return losses.detach(), dict(zip(own, gradients, strict=True)), at, by_read
 

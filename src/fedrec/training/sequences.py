@@ -145,7 +145,8 @@ class SequenceSamples:
         end, size = windows(chunk.tensor(chunk.user_ptr), length, targets=True)
         sequences = torch.bincount(chunk.owner[size > 0], minlength=len(chunk.clients))
         steps = torch.zeros_like(sequences).index_add(0, chunk.owner, size)
-        self.order = torch.argsort(sequences * (1 + steps.max() if len(steps) else 1) + steps, descending=True, stable=True)
+        longest = torch.argsort(steps, descending=True, stable=True)
+        self.order = longest[torch.argsort(sequences[longest], descending=True, stable=True)]
         owner_of_user = torch.argsort(self.order)[chunk.owner]
         self.user_order = torch.argsort(owner_of_user, stable=True)
         self.owner_of_user = owner_of_user[self.user_order]

@@ -12,7 +12,8 @@ Reddi et al., ICLR 2021, Algorithm 2. In every round t, with x what clients and 
              sgd           m_t = beta1 m_t-1 + D,   x_t+1 = x_t + server_lr m_t
 
 With sends=change a client trains as in FedAvg and sends D_i. With sends=gradient it sends one gradient of the mean loss
-of its own data, D_i = -g_i (K = 1, lr = 1): all clients together then are full-batch training with all data in one place.
+of its own data, D_i = -g_i (K = 1, lr = 1): all clients together then are full-batch training, as with all data in one
+place.
 `clip` bounds the norm of the whole D_i, so that no client pulls farther than others; for privacy the wire has a stage
 of that name. A sum is all that the server needs. User vectors, and the head of backbone linear, never leave: clients
 train them at `lr`.
