@@ -10,6 +10,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.lists import cold_add_command, recommend_command
@@ -87,6 +88,7 @@ def _words(text: str | None, separator: str) -> list[str]:
     return [word.strip() for word in text.split(separator) if word.strip()] if text else []
 
 
+app.command("bench")(bench_command)
 app.command("methods")(methods_command)
 app.command("protocols")(protocols_command)
 

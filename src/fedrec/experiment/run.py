@@ -108,7 +108,7 @@ class Run:
             participation=config.participation,
             device=device,
         )
-        clients, attributes = group.shard(self.prepared.clients(self.world)), self._attributes()
+        clients, attributes = group.shard(self.prepared.clients(self.world)), self.attributes()
         require_room(self.method, clients, attributes)
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
@@ -133,7 +133,8 @@ class Run:
         """What every report of this run should say."""
         return notes_of(self)
 
-    def _attributes(self) -> Tensor | None:
+    def attributes(self) -> Tensor | None:
+        """Of the items, for a method that sees them."""
         if self.method.disclosure.attributes == "none":
             return None
         return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
