@@ -94,9 +94,10 @@ class Study:
             raise FedrecError(
                 f"{self.path} was started with another --space; go on with the same, or use another --out"
             )
-        return self._read()
+        return self.there()
 
-    def _read(self) -> list[Trial]:
+    def there(self) -> list[Trial]:
+        """Trials that have ended."""
         if not self.log.exists():
             return []
         lines = self.log.read_text(encoding="utf-8").splitlines()
