@@ -36,6 +36,8 @@ BELOW: dict[str, set[str]] = {
     "reproduce": {"data", "evaluation", "federation", "methods", "experiment", "report"},
     "audit": {"data", "evaluation", "kernels", "federation", "training", "methods", "experiment", "report"},
     "bench": {"data", "kernels", "federation", "training", "methods", "experiment"},
+    "tune": {"data", "evaluation", "federation", "methods", "experiment"},
+    "leaderboard": {"data", "evaluation", "federation", "methods", "experiment", "report", "reproduce", "tune"},
     "testing": {"models", "federation", "training", "methods", "experiment"},
 }
 WITHIN: dict[str, set[str]] = {"report.charts": set(), "report": {"report.charts"},

@@ -16,6 +16,7 @@ from fedrec.commands.data import data_app
 from fedrec.commands.lists import cold_add_command, recommend_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
+from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
 from fedrec.visible import visible, visible_line
@@ -49,6 +50,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 app.command("run")(run_command)
+app.command("tune")(tune_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
 app.command("compare")(compare_command)

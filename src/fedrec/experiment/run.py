@@ -166,6 +166,13 @@ class Run:
         listener.finished(self, chosen)
         return result
 
+    def choose(self, listener: Listener | None = None) -> Progress:
+        """Train and choose the round on validation, no more: no test item is ranked, nothing is written."""
+        listener = listener or Listener()
+        listener.started(self)
+        self._train(None, listener, Interrupt())
+        return self.progress
+
     def _train(self, folder: RunFolder | None, listener: Listener, interrupt: Interrupt) -> None:
         due = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
 

@@ -31,6 +31,8 @@ class MethodInfo:
     backbones: Mapping[str, Settings] = field(default_factory=dict)
     """Models that it trains, each with the defaults that it needs; the first is the default. Empty: no choice."""
     presets: Mapping[str, Settings] = field(default_factory=dict)
+    space: Mapping[str, str] = field(default_factory=dict)
+    """What `fedrec tune` searches, e.g. `{"lr": "0.01..1", "dim": "16,32,64"}`. Empty: what ranges suggest."""
     centralised: bool = False
     """A baseline that sees everybody's data in one place."""
     new_users: int | None = None

@@ -54,6 +54,8 @@ class FedBlend(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedblend",
         summary="FedGram and a federated SASRec, scores mixed, by sums alone",
+        space={"server_lr": "0.0003..0.003", "dropout": "0.1..0.5", "l2": "100..10000", "half_life": "1..10",
+               "co": "0.1..2", "popularity_power": "0..0.6"},
         presets={"ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2, "dim": 128,
                            "length": 200, "clients_per_round": 256, "rounds": 2300}},
         new_users=0,
