@@ -20,7 +20,8 @@ BELOW: dict[str, set[str]] = {
     "training": {"federation", "models", "kernels"},
     "methods": {"federation", "training", "models"},
     "privacy": {"federation"},
-    "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy"},
+    "secure": {"federation"},
+    "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy", "secure"},
     "recommend": {"data", "evaluation", "federation", "experiment"},
     "report": {
         "data",
