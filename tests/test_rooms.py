@@ -39,6 +39,7 @@ BELOW: dict[str, set[str]] = {
     "bench": {"data", "kernels", "federation", "training", "methods", "experiment"},
     "tune": {"data", "evaluation", "federation", "methods", "experiment"},
     "leaderboard": {"data", "evaluation", "federation", "methods", "experiment", "report", "reproduce", "tune"},
+    "deploy": {"data", "evaluation", "federation", "experiment"},
     "testing": {"models", "federation", "training", "methods", "experiment"},
 }
 WITHIN: dict[str, set[str]] = {"report.charts": set(), "report": {"report.charts"},
@@ -164,6 +165,15 @@ def test_no_room_is_forgotten() -> None:
     assert rooms - set(BELOW) == {"commands"}, "what the command line does may use everything"
     inner = {f"report.{path.parent.name}" for path in (SOURCE / "report").glob("*/__init__.py")}
     assert inner == set(WITHIN) - {"report"}
+
+
+def test_one_module_alone_imports_flower() -> None:
+    """Everything else can be installed, imported and tested without it."""
+    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")
+             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+             if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr")
+             or (isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == "flwr")}  # fmt: skip
+    assert found == {"deploy/app.py"}
 
 
 def test_nothing_is_used_in_a_circle() -> None:

@@ -13,6 +13,7 @@ import typer
 from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
+from fedrec.commands.deploy import deploy_app
 from fedrec.commands.lists import cold_add_command, recommend_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
@@ -34,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 audit_app = typer.Typer(help="Audits: leak.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 

@@ -122,7 +122,7 @@ def test_keep_and_restore() -> None:
     """What was scored last becomes the best when the server says so, and comes back when it asks."""
     town = grid_begun()
     node = town.nodes[0]
-    node.evaluate = lambda part, scores: ({"users": float(sum(len(users) for users, _ in scores))}, {})
+    node.evaluate = lambda options, scores: ({"users": float(sum(len(users) for users, _ in scores))}, {})
     reply = node.take(town.coordinator.task(0, part="valid"))
     assert reply.figures == ({"users": 6.0}, {})
     scored = {name: value.clone() for name, value in (node.scored or {}).items()}

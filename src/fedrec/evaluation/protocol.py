@@ -78,6 +78,11 @@ class Protocol:
             raise FedrecError(f"protocol '{self.label}' needs time stamps, which this data lacks; use honest instead")
         return rule
 
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """Metrics, without k, that an evaluation in between needs."""
+        return tuple(sorted({name.split("@")[0] for name in self.select_metric.split("+")} | {"recall", "ndcg"}))
+
     def selection_value(self, means: Mapping[str, float]) -> float:
         """What selection maximises, from the averages of one evaluation."""
         names = self.select_metric.split("+")

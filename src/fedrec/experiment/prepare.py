@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -13,13 +14,15 @@ from fedrec import data as rooms
 from fedrec.data import Filtered, Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
-from fedrec.evaluation import Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
+from fedrec.evaluation import Evaluator, Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
 from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique
 from fedrec.federation.contract import World
+from fedrec.federation.secret import Secret
 
 if TYPE_CHECKING:
     from fedrec.experiment.config import RunConfig
 
+Part = Literal["valid", "test"]
 TIED = 0.1
 """Share of tied new items above which a note is given."""
 SETS = ("recall", "hr", "precision", "f1")
@@ -33,6 +36,14 @@ class Grouping:
     silos: str | None = None
     centralised: bool = False
     published: Partition | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the clients and users of a data set stand in a larger world: their numbers, in their own order."""
+
+    clients: np.ndarray
+    users: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -109,30 +120,52 @@ class Prepared:
                 f"use --protocol {self.protocol.name},ks={k},select_metric=ndcg@{k}"
             )
 
-    def clients(self, world: World) -> ClientData:
-        """What the clients may see. Held-out items are handed over only under a leaked protocol, typed as such."""
-        train, pairs = self.split.train, _pairs
+    def clients(self, world: World, places: Places | None = None, secret: Secret | None = None) -> ClientData:
+        """What the clients may see. Held-out items are handed over only under a leaked protocol, typed as such.
+
+        `places`: which clients and users of a larger world they are; None: all of them. `secret`: their own.
+        """
+        places = places or Places(np.arange(self.partition.n_clients), np.arange(self.source.n_users))
         forbidden = None
         if self.protocol.neg_pool == "leaked":
-            held = pairs(self.split.valid), pairs(self.split.test)
-            dropped = None if self.dropped is None else pairs(self.dropped)
-            forbidden = Forbidden(*forbidden_negatives(*held, self.protocol, dropped=dropped))
+            held = _pairs(self.split.valid), _pairs(self.split.test)
+            dropped = None if self.dropped is None else _pairs(self.dropped)
+            user, item = forbidden_negatives(*held, self.protocol, dropped=dropped)
+            forbidden = Forbidden(places.users[user], item)
         return ClientData.build(
             world,
-            train.user,
-            train.item,
-            users=self.partition.users,
+            places.users[self.split.train.user],
+            self.split.train.item,
+            users=places.users[self.partition.users],
             client_ptr=self.partition.offsets,
+            clients=places.clients,
             negatives=self.protocol.negatives,
             forbidden=forbidden,
             unique=cast(Unique, self.protocol.neg_unique),
+            secret=secret,
         )
 
-    def known_at_test(self, clients: ClientData) -> Histories | None:
+    def evaluator(self, part: Part, metrics: Sequence[str] | None = None) -> tuple[Evaluator, np.ndarray | None]:
+        """What ranks the held-out items of a part, and the items to score for it (None: all that were trained)."""
+        targets = self.test if part == "test" else self.valid
+        if targets is None:
+            raise FedrecError("there is no validation part to evaluate; give one with --valid")
+        counts, ranked = self.item_counts(), None
+        if self.warm is not None and targets.catalogue is not None:
+            ranked = targets.catalogue
+            counts, targets = counts[ranked], targets.narrowed()
+        chosen = self.protocol
+        evaluator = Evaluator(
+            targets, ks=chosen.ks, ties=chosen.ties, metrics=metrics or chosen.metrics, item_counts=counts
+        )
+        return evaluator, ranked
+
+    def known_at_test(self, clients: ClientData, places: Places | None = None) -> Histories | None:
         """What users have met before the test items, to answer from; None where that is what was trained on."""
         if self.protocol.history_at_test == "train" or not len(self.split.valid):
             return None
-        return clients.histories(*rooms.before_test(self.split))
+        user, item = rooms.before_test(self.split)
+        return clients.histories(user if places is None else places.users[user], item)
 
 
 def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> Prepared:
@@ -152,7 +185,7 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
     """Filter, split and partition as the protocol says; `items` is a file that describes them."""
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
-    return prepare_split(_split(kept, protocol), protocol, silos, centralised, source=kept, items=items)
+    return prepare_split(split_by(protocol, kept), protocol, silos, centralised, source=kept, items=items)
 
 
 def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
@@ -230,7 +263,8 @@ def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]
     return replace(split, train=split.train.select(kept), filtered=(*split.filtered, record)), rest
 
 
-def _split(data: Interactions, protocol: Protocol) -> Split:
+def split_by(protocol: Protocol, data: Interactions) -> Split:
+    """Cut into parts as the protocol says."""
     makers = {
         "leave-one-out": lambda: rooms.leave_one_out(
             data,

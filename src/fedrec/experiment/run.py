@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
-from fedrec.evaluation import Evaluation, Evaluator, Protocol, protocol
+from fedrec.evaluation import Evaluation, Protocol, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import (
     claims_epsilon,
@@ -33,7 +33,7 @@ from fedrec.experiment.limits import require_room, require_room_for_uploads
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.observers import observer_of
 from fedrec.experiment.params import handed_over, method_of
-from fedrec.experiment.prepare import Prepared, prepare, prepare_config
+from fedrec.experiment.prepare import Part, Prepared, prepare, prepare_config
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
@@ -42,7 +42,6 @@ from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 
-Part = Literal["valid", "test"]
 Data = Interactions | Prepared | None
 """What a run works on: a table, what another run has prepared of the same data, or (None) what its config names."""
 FIRST_CHECKPOINT = 5.0  # seconds
@@ -270,8 +269,7 @@ class Run:
         if part == "valid" and self.prepared.valid is None:
             return None
         started = time.perf_counter()
-        needed = {name.split("@")[0] for name in self.protocol.select_metric.split("+")} | {"recall", "ndcg"}
-        means = self.evaluate(part, round, tuple(sorted(needed))).mean()
+        means = self.evaluate(part, round, self.protocol.selecting).mean()
         return Score(self.protocol.selection_value(means), means, time.perf_counter() - started)
 
     def _look_before(self, round: int) -> None:
@@ -288,21 +286,9 @@ class Run:
 
     def evaluate(self, part: Part, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:
         """Rank every user's held-out items of a part with the simulator's present state."""
-        targets = self.prepared.test if part == "test" else self.prepared.valid
-        if targets is None:
-            raise FedrecError("there is no validation part to evaluate; give one with --valid")
+        evaluator, catalogue = self.prepared.evaluator(part, metrics)
+        ranked = None if catalogue is None else torch.from_numpy(catalogue).to(self.world.device)
         known = self.known_at_test if part == "test" else None
-        counts, ranked = self.prepared.item_counts(), None
-        if self.prepared.warm is not None and targets.catalogue is not None:
-            ranked = torch.from_numpy(targets.catalogue).to(self.world.device)
-            counts, targets = counts[targets.catalogue], targets.narrowed()
-        evaluator = Evaluator(
-            targets,
-            ks=self.protocol.ks,
-            ties=self.protocol.ties,
-            metrics=metrics or self.protocol.metrics,
-            item_counts=counts,
-        )
         what = ""
         try:
             for users, scores in self.simulator.scores(round, ranked, known):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.client_side import ClientSide, Delivered
+from fedrec.federation.clients import Histories
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.contract import Answer, Down, Plan, Tensors, cohorts_of
 from fedrec.federation.schema import Like, Schema, schema_of
@@ -23,8 +24,8 @@ from fedrec.federation.update import Update, merged
 
 Figures = tuple[dict[str, float], Tensors]
 """What a group tells of an evaluation: sums over its users."""
-Evaluate = Callable[[str, Iterator[tuple[np.ndarray, Tensor]]], Figures]
-"""Of a part (valid, test) by the scores of a group's users."""
+Evaluate = Callable[[Mapping[str, Any], Iterator[tuple[np.ndarray, Tensor]]], Figures]
+"""By the options of a step (the `part`: valid or test, ...) and the scores of a group's users."""
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,10 @@ class Reply:
 class Node:
     """A group of clients at the other end of a wire."""
 
-    def __init__(self, side: ClientSide, evaluate: Evaluate | None = None) -> None:
-        self.side, self.evaluate = side, evaluate
+    def __init__(self, side: ClientSide, evaluate: Evaluate | None = None,
+                 known: Mapping[str, Histories | None] | None = None) -> None:  # fmt: skip
+        """`known`: by part, the histories to answer from where they are longer than what was trained on."""
+        self.side, self.evaluate, self.known = side, evaluate, known or {}
         self.scored: Tensors | None = None  # the state that was scored last
         self.best: Tensors | None = None
 
@@ -173,8 +176,9 @@ class Node:
         assert self.evaluate is not None, "this group has nothing to evaluate with"
         self.scored = {name: value.clone() for name, value in self.side.tensors().items()}
         items = np.arange(self.side.world.items) if step.items is None else step.items
-        scores = self.side.scores(torch.from_numpy(items).to(self.side.world.device), step.delivered)
-        return self.evaluate(str(step.options["part"]), scores)
+        known = self.known.get(str(step.options["part"]))
+        scores = self.side.scores(torch.from_numpy(items).to(self.side.world.device), step.delivered, known)
+        return self.evaluate(step.options, scores)
 
     def _train(self, step: Step) -> Update:
         sending = step.clients if step.sending is None else step.sending
@@ -207,10 +211,9 @@ class Coordinator:
 
     def task(self, group: int, part: str | None = None, train: bool = True) -> Task:
         """For one group: the answer that is due, a score of it for a part, and the training of the round begun."""
-        mine = self.groups[group]
-        answer = self._step_answer(mine) if self._answer is not None else None
-        score = self._step_score(mine, part) if part is not None else None
-        return Task(answer=answer, score=score, train=self._step_train(mine) if train else None)
+        answer = self._step_answer(self.groups[group]) if self._answer is not None else None
+        score = None if part is None else self.score(group, self._round, {"part": part})
+        return Task(answer=answer, score=score, train=self._step_train(self.groups[group]) if train else None)
 
     def _step_answer(self, mine: np.ndarray) -> Step | None:
         assert self._answer is not None
@@ -218,10 +221,12 @@ class Coordinator:
         clients = mine if answer.clients is None else np.intersect1d(mine, answer.clients)
         return self.step(round, clients, answer.make) if len(clients) else None
 
-    def _step_score(self, mine: np.ndarray, part: str) -> Step:
-        items = torch.arange(self.server.world.items, device=self.server.world.device)
-        step = self.step(self._round, mine, lambda some: self.server.offer(some, self._round, items))
-        return replace(step, options={"part": part})
+    def score(self, group: int, round: int, options: Mapping[str, Any], items: np.ndarray | None = None) -> Step:
+        """For one group, to score with what the server holds after a round; `items`: default all of the world."""
+        wanted = np.arange(self.server.world.items) if items is None else items
+        offered = torch.from_numpy(wanted).to(self.server.world.device)
+        step = self.step(round, self.groups[group], lambda some: self.server.offer(some, round, offered))
+        return replace(step, options=options, items=items)
 
     def _step_train(self, mine: np.ndarray) -> Step | None:
         clients = np.intersect1d(mine, self._plan.train)
@@ -240,14 +245,12 @@ class Coordinator:
 
     def fold(self, group: int, message: bytes) -> Reply | None:
         """Take the reply of a group, or refuse it by name. None: refused."""
-        mine = self.groups[group]
         try:
-            reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
-            self.schema.check(reply.update, self.asked(group))
+            reply = self.checked(group, message)
         except BadMessage as error:
             self.rejected.append(Rejected(group, self._round, str(error)))
             return None
-        self._update = merged([self._update, reply.update])
+        self.add(reply)
         return reply
 
     def fold_sum(self, update: Update) -> None:
@@ -259,6 +262,25 @@ class Coordinator:
         """Clients of a group whose uploads the round is to have."""
         return np.intersect1d(self.groups[group], self._plan.uploads())
 
+    def checked(self, group: int, message: bytes) -> Reply:
+        """The reply of a group, if it is what that group may send now."""
+        mine = self.groups[group]
+        reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
+        self.schema.check(reply.update, self.asked(group))
+        return reply
+
+    def add(self, reply: Reply) -> None:
+        self._update = merged([self._update, reply.update])
+
+    @property
+    def arrived(self) -> np.ndarray:
+        """Whose uploads of the round are here."""
+        return self._update.clients
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
     def end(self) -> None:
         """Aggregate what arrived; who is answered hears it with the next task."""
         answer = self.server.aggregate(self._update, self._plan, self._round)
@@ -267,3 +289,9 @@ class Coordinator:
     def answered(self) -> None:
         """The answer has gone out to everybody."""
         self._answer = None
+
+    def go_on(self, round: int, plan: Plan, arrived: np.ndarray) -> None:
+        """After a restart, with the server's tensors of a round's end: its answer is still to be told."""
+        told = len(arrived) or not len(plan.uploads())
+        answer = self.server.method.answer(self.server.tensors, plan, arrived, round) if told else None
+        self._answer = None if answer is None else (answer, round)

@@ -10,6 +10,15 @@ from fedrec.errors import DivergedError
 from fedrec.federation.simulator import RoundLog, Simulator
 
 
+@dataclass(frozen=True)
+class Score:
+    """One evaluation: the value that selection maximises, and the figures to report."""
+
+    value: float
+    metrics: dict[str, float]
+    seconds: float
+
+
 @dataclass
 class Progress:
     """Where a run stands; with the simulator's tensors it is all that a resume needs."""
@@ -25,6 +34,20 @@ class Progress:
     observed: dict[str, float] = field(default_factory=dict)  # in the last round
     settled: bool = False  # the method itself ended the run
     diverged: str = ""  # why training ended, where a round before was good
+
+    def judge(self, rules: Rules, number: int, score: Score) -> bool:
+        """Take the score of a round: whether it is the best so far, and whether it is time to stop."""
+        self.seconds_evaluate += score.seconds
+        if not rules.selects:
+            return False
+        if rules.better(score.value, self.best_value):
+            self.best_round, self.best_value, self.best_metrics = number, score.value, score.metrics
+            self.stale = 0
+            return True
+        self.stale += 1
+        over = rules.patience is not None and self.stale >= rules.patience
+        self.stopped_early = over and rules.may_stop(number)
+        return False
 
 
 @dataclass(frozen=True)
@@ -44,15 +67,6 @@ class Rules:
 
     def better(self, value: float, best: float) -> bool:
         return value > best or (self.last_among_equals and value == best)
-
-
-@dataclass(frozen=True)
-class Score:
-    """One evaluation: the value that selection maximises, and the figures to report."""
-
-    value: float
-    metrics: dict[str, float]
-    seconds: float
 
 
 def run_rounds(
@@ -81,17 +95,8 @@ def run_rounds(
             progress.diverged, progress.stopped_early = str(error), True
             return
         progress.seconds_train += log.seconds
-        if score is not None:
-            progress.seconds_evaluate += score.seconds
-        if score is not None and rules.selects:
-            if rules.better(score.value, progress.best_value):
-                progress.best_round, progress.best_value, progress.best_metrics = number, score.value, score.metrics
-                progress.stale = 0
-                on_best()
-            else:
-                progress.stale += 1
-                over = rules.patience is not None and progress.stale >= rules.patience
-                progress.stopped_early = over and rules.may_stop(number)
+        if score is not None and progress.judge(rules, number, score):
+            on_best()
         progress.settled = rules.settled(number, progress.observed, log.observed)
         progress.stopped_early |= progress.settled
         progress.observed, progress.next_round = log.observed, number + 1

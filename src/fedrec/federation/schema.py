@@ -19,6 +19,8 @@ from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 
 EXAMPLE_ITEMS = 3
+LARGEST = 1e6  # entry of one client's upload
+HEAVIEST = 1e9  # weight of one client: more samples than anybody has
 HEADER = 1 << 16  # bytes of a message beside its tensors
 
 
@@ -60,10 +62,10 @@ class Schema:
         if len(strangers):
             raise BadMessage(f"an upload of client {int(strangers[0])}, who was not asked in this round")
         for key, total in update.totals.items():
-            self._check(key, total, gathered=False)
             weight = update.weights.get(key, float("nan"))
-            if not np.isfinite(weight) or weight < 0:
-                raise BadMessage(f"the weight of '{key}' is {weight}; it must be a number from 0 on")
+            if not 0 <= weight <= HEAVIEST * len(update.clients):
+                raise BadMessage(f"the weight of '{key}' is {weight}; it must be a number from 0 on, and no huge one")
+            self._check(key, total, gathered=False, largest=LARGEST * max(weight, len(update.clients)))
             if (key in update.means) != self.fields[key][0].mean:
                 sent, asked = ("mean", "sum") if key in update.means else ("sum", "mean")
                 raise BadMessage(f"'{key}' is a {sent}; it must be a {asked}")
@@ -71,9 +73,9 @@ class Schema:
             for clients, value in parts:
                 if len(clients) != len(value) or len(np.setdiff1d(clients, update.clients)):
                     raise BadMessage(f"'{name}' has not one entry for each of its clients")
-                self._check(name, value, gathered=True)
+                self._check(name, value, gathered=True, largest=LARGEST)
 
-    def _check(self, key: str, value: Tensor, gathered: bool) -> None:
+    def _check(self, key: str, value: Tensor, gathered: bool, largest: float) -> None:
         known = [kind for kind in self.fields.get(key, ()) if kind.gathered == gathered]
         if not known:
             raise BadMessage(f"nobody asked for '{key}'; an update has {', '.join(sorted(self.fields)) or 'nothing'}")
@@ -85,6 +87,8 @@ class Schema:
             raise BadMessage(f"'{key}' is {value.dtype}; it must be {dtype}")
         if not bool(value.sum().isfinite()):
             raise BadMessage(f"'{key}' holds numbers that are not finite")
+        if value.is_floating_point() and value.numel() and float(value.abs().max()) > largest:
+            raise BadMessage(f"'{key}' holds huge numbers (beyond {largest:g})")
 
 
 def schema_of(server: ServerSide, like: Like) -> Schema:

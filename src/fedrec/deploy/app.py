@@ -1,0 +1,77 @@
+"""The two apps that Flower starts: the only module that imports it. Everything else is in `server` and `node`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedrec.deploy.server import Lost
+
+POLL = 0.2  # seconds between two looks for replies
+client_app = ClientApp()
+server_app = ServerApp()
+
+
+@client_app.train()
+def turn(message: Message, context: Context) -> Message:
+    """One message of the server, in a process of its own."""
+    from fedrec.deploy.node import NodeHost
+
+    host = NodeHost(Path(str(context.node_config["state-dir"])))
+    return Message(_packed(host.handle(_bytes(message))), reply_to=message)
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    from fedrec.deploy.job import run_job
+
+    run_job(Path(str(context.run_config["job"])), FlowerLink(grid))
+
+
+class FlowerLink:
+    """Replies are fetched one by one and folded in at once: the server never holds two."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def nodes(self) -> Sequence[int]:
+        return sorted(self.grid.get_node_ids())
+
+    def exchange(self, nodes: Sequence[int], make: Callable[[int], bytes],
+                 deadline: float) -> Iterator[tuple[int, bytes | Lost]]:  # fmt: skip
+        until = time.monotonic() + deadline
+        waiting: dict[str, int] = {}
+        for node in nodes:
+            message = Message(_packed(make(node)), dst_node_id=node, message_type="train", ttl=deadline + 60)
+            for number in self.grid.push_messages([message]):
+                if number:
+                    waiting[number] = node
+        yield from ((node, Lost("the message could not be sent")) for node in nodes if node not in waiting.values())
+        while waiting and time.monotonic() < until:
+            for number in list(waiting):
+                for reply in self.grid.pull_messages([number]):
+                    yield waiting.pop(number), _content(reply)
+            time.sleep(POLL)
+        yield from ((node, Lost(f"no reply within {deadline:g} s")) for node in waiting.values())
+
+
+def _content(reply: Message) -> bytes | Lost:
+    if reply.has_error():
+        return Lost(f"{reply.error.reason or 'no reason given'} (Flower's error {reply.error.code})")
+    return _bytes(reply)
+
+
+def _packed(content: bytes) -> RecordDict:
+    return RecordDict({"message": ArrayRecord({"bytes": Array(np.frombuffer(content, dtype=np.uint8))})})
+
+
+def _bytes(message: Message) -> bytes:
+    record = message.content["message"]
+    assert isinstance(record, ArrayRecord)
+    return bytes(record["bytes"].numpy().tobytes())

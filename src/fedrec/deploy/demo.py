@@ -1,0 +1,85 @@
+"""A whole deployment on this machine, for the occasion: a SuperLink, some SuperNodes, certificates and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedrec.deploy.flower import Certificates, SuperLink, free_port, last_line, require_flower, start_node
+from fedrec.deploy.job import EVENTS, write_job
+from fedrec.deploy.keys import make_node_key, make_server_keys
+from fedrec.deploy.processes import Processes
+from fedrec.deploy.rehearsal import Rehearsal
+from fedrec.deploy.server import Limits
+from fedrec.errors import FedrecError
+
+Show = Callable[[dict[str, Any]], None]
+HOST = "127.0.0.1"
+
+
+def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show) -> None:
+    """Run it to the end, or until it fails; either way no process is left."""
+    require_flower()
+    beside = out.with_name(out.name + "-nodes")
+    if beside.exists():
+        raise FedrecError(f"{beside} holds the nodes of another demo; choose another --out, or remove it")
+    write_job(out, rehearsal.terms, limits, rehearsal.attributes)
+    states = rehearsal.deal(beside, nodes)
+    keys = beside / "keys"
+    make_server_keys(keys, [HOST, "localhost"])
+    with Processes() as processes:
+        link = SuperLink(beside / "superlink", Certificates(keys), HOST, free_port(), processes)
+        link.start()
+        show({"event": "started", "address": link.address, "pid": link.process.pid})
+        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // nodes))}
+        started: dict[str, subprocess.Popen[bytes]] = {}
+        for state in states:
+            key = keys / state.name
+            link.register(make_node_key(key))
+            started[state.name] = start_node(state, link.address, keys / "ca.crt", key, free_port(), processes, threads)
+            show({"event": "node", "name": state.name, "pid": started[state.name].pid})
+        link.run(out)
+        for event in follow(out / EVENTS, link, started, beside):
+            show(event)
+
+
+def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[bytes]],
+           folder: Path) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """What the server tells and what becomes of the processes, until the work is done; an error where it fails."""
+    begin, gone = 0, set[str]()
+    while True:
+        begin, lines = _new_lines(events, begin)
+        for line in lines:
+            event = json.loads(line)
+            if event["event"] == "failed":
+                raise FedrecError(event["reason"])
+            yield event
+            if event["event"] == "finished":
+                return
+        if link.process.poll() is not None:
+            raise FedrecError(f"the SuperLink ended (code {link.process.returncode}): "
+                              f"{last_line(link.home / 'superlink.log')}")  # fmt: skip
+        for name, process in nodes.items():
+            if process.poll() is not None and name not in gone:
+                gone.add(name)
+                log = folder / name / "node.log"
+                yield {"event": "died", "node": name, "code": process.returncode, "log": last_line(log)}
+        if nodes and len(gone) == len(nodes):
+            raise FedrecError(f"all nodes have ended; see {folder}/*/node.log")
+        time.sleep(0.2)
+
+
+def _new_lines(path: Path, begin: int) -> tuple[int, list[str]]:
+    """Whole lines that were written since."""
+    if not path.exists():
+        return begin, []
+    with path.open("rb") as file:
+        file.seek(begin)
+        text = file.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    return begin + len(whole), whole.decode("utf-8").splitlines()

@@ -1,0 +1,172 @@
+"""Flower's processes on this machine: the SuperLink of a server and the SuperNode of a node, as one starts them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.deploy.processes import Processes
+from fedrec.errors import FedrecError
+
+CONNECTION = "fedrec"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+"""Nothing is told to anybody else, and nothing is asked."""
+APP = """\
+[project]
+name = "fedrec-app"
+version = "1.0.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedrec"
+
+[tool.flwr.app.components]
+serverapp = "fedrec.deploy.app:server_app"
+clientapp = "fedrec.deploy.app:client_app"
+
+[tool.flwr.app.config]
+job = ""
+"""
+
+
+def environment(home: Path, more: dict[str, str] | None = None) -> dict[str, str]:
+    """Of Flower's processes: they find each other beside this Python, and have a home of their own."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(home.resolve()), **(more or {})}
+
+
+def require_flower() -> None:
+    if importlib.util.find_spec("flwr") is None:
+        raise FedrecError("deployment needs Flower; install it with: pip install 'fedrec[flower]'")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of a server: its certificate and key, and the authority that signed them."""
+
+    folder: Path
+
+    def file(self, name: str) -> str:
+        path = self.folder / name
+        if not path.is_file():
+            raise FedrecError(f"there is no {path}; make certificates with: fedrec deploy keys server {self.folder} "
+                              "--host NAME")  # fmt: skip
+        return str(path.resolve())
+
+
+class SuperLink:
+    """A server's end of Flower, with a home of its own so that nobody's settings are touched."""
+
+    def __init__(self, home: Path, certificates: Certificates, host: str, port: int, processes: Processes) -> None:
+        require_flower()
+        self.home, self.certificates, self.host, self.port = home, certificates, host, port
+        self.processes = processes
+        self.registered: set[str] = set()
+        home.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return environment(self.home)
+
+    @property
+    def address(self) -> str:
+        here = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"{here}:{self.port}"
+
+    def start(self) -> None:
+        file = self.certificates.file
+        config = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{self.address}"\n'
+        config += f"root-certificates = {json.dumps(file('ca.crt'))}\n"
+        (self.home / "config.toml").write_text(config, encoding="utf-8")
+        (self.home / "app").mkdir(exist_ok=True)
+        (self.home / "app" / "pyproject.toml").write_text(APP, encoding="utf-8")
+        self.process = self.processes.start(
+            [_program("flower-superlink"), "--host", self.host, "--port", str(self.port),
+             "--ssl-certfile", file("server.crt"), "--ssl-keyfile", file("server.key"),
+             "--ssl-ca-certfile", file("ca.crt"), "--enable-supernode-auth",
+             "--disable-runtime-dependency-installation"],
+            self.env, self.home / "superlink.log",
+        )  # fmt: skip
+        self._await_health()
+
+    def _await_health(self, seconds: float = 60.0) -> None:
+        context = ssl.create_default_context(cafile=self.certificates.file("ca.crt"))
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"https://{self.address}/health", timeout=5, context=context):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        raise FedrecError(f"the SuperLink did not start; its log is {self.home / 'superlink.log'}: "
+                          f"{last_line(self.home / 'superlink.log')}")  # fmt: skip
+
+    def register(self, key: Path) -> None:
+        """Let the node with this public key in."""
+        if key.read_text(encoding="ascii") in self.registered:
+            return
+        self._flwr("supernode", "register", str(key), CONNECTION)
+        self.registered.add(key.read_text(encoding="ascii"))
+
+    def run(self, job: Path) -> None:
+        """Start the server's work as a run of Flower."""
+        quoted = json.dumps(str(job.resolve()))
+        self._flwr("run", str(self.home / "app"), CONNECTION, "--run-config", f"job={quoted}")
+
+    def _flwr(self, *words: str) -> str:
+        done = subprocess.run([_program("flwr"), *words], env=self.env, capture_output=True, text=True, timeout=180)
+        if done.returncode:
+            raise FedrecError(
+                f"flwr {' '.join(words[:2])} failed: {' '.join((done.stderr or done.stdout).split())[-400:]}"
+            )
+        return done.stdout
+
+
+def start_node(state: Path, superlink: str, ca: Path, key: Path, port: int, processes: Processes,
+               env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:  # fmt: skip
+    """A SuperNode for a state folder; its log lies there."""
+    require_flower()
+    home = state / "flower"
+    home.mkdir(parents=True, exist_ok=True)
+    return processes.start(
+        [_program("flower-supernode"), "--superlink", superlink, "--root-certificates", str(ca),
+         "--auth-supernode-private-key", str(key), "--host", "127.0.0.1", "--port", str(port),
+         "--node-config", f"state-dir={json.dumps(str(state.resolve()))}"],
+        environment(home, env), state / "node.log",
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def last_line(log: Path) -> str:
+    """The end of a log, for a message."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return "(no log)"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")[:300]
+
+
+def _program(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise FedrecError(f"{name} is not installed; install it with: pip install 'fedrec[flower]'")
+    return found

@@ -1,0 +1,75 @@
+"""What a server works on, as files in its run folder, where the process that Flower starts finds it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.data.atomic import atomic_file
+from fedrec.deploy.server import Limits, Link, Server
+from fedrec.deploy.terms import Terms
+from fedrec.errors import FedrecError, explained
+from fedrec.experiment.folder import RunFolder
+
+EVENTS = "events.jsonl"
+
+
+def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None, resume: bool = False) -> None:
+    """A new folder, or (`resume`) the one of a run that goes on under the same terms."""
+    if resume and (out / "terms.json").exists():
+        folder = RunFolder.open(out)
+        if Terms.decode((out / "terms.json").read_bytes()).identity != terms.identity:
+            raise FedrecError(f"{out} was started with other settings, items or clients; resume with the same, or use "
+                              "another --out")  # fmt: skip
+    else:
+        folder = RunFolder.create(out, terms.config.to_dict())
+        with atomic_file(out / "terms.json") as temporary:
+            temporary.write_bytes(terms.encode())
+        if attributes is not None:
+            np.save(out / "attributes.npy", attributes.numpy(), allow_pickle=False)
+        _write_items(folder, terms)
+    with atomic_file(out / "job.json") as temporary:
+        temporary.write_text(json.dumps(dataclasses.asdict(limits)), encoding="utf-8")
+
+
+def _write_items(folder: RunFolder, terms: Terms) -> None:
+    from fedrec.data.spreadsheet import write_rows
+
+    with atomic_file(folder.items) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        write_rows(file, [["item"], *([item] for item in terms.items.tolist())])
+
+
+def run_job(out: Path, link: Link) -> None:
+    """Serve it to its end. What goes wrong is an event, for whoever started the job reads them."""
+    tell = Events(out / EVENTS)
+    try:
+        terms = Terms.decode((out / "terms.json").read_bytes())
+        limits = Limits(**json.loads((out / "job.json").read_text(encoding="utf-8")))
+        path = out / "attributes.npy"
+        attributes = torch.from_numpy(np.load(path, allow_pickle=False)) if path.exists() else None
+        folder = RunFolder.open(out)
+        with folder.held():
+            Server(terms, folder, link, limits, tell, attributes).run()
+    except Exception as error:
+        tell("failed", {"reason": explained(error) or f"{type(error).__name__}: {error}"})
+        raise
+
+
+class Events:
+    """Lines of JSON that a person's terminal, or a program, follows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, what: str, particulars: Mapping[str, Any]) -> None:
+        line = json.dumps({"time": round(time.time(), 3), "event": what, **particulars})
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")

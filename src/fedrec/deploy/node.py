@@ -1,0 +1,241 @@
+"""A node: it answers messages of the server from its own data and its own state, and knows nothing of how they came."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.data.atomic import atomic_file
+from fedrec.deploy.frames import frame, unframe
+from fedrec.deploy.shard import Own, Shard, Unknown, numbers_of, prepare_shard
+from fedrec.deploy.state import SCORED, StateFolder
+from fedrec.deploy.terms import Terms, require_deployable
+from fedrec.errors import FedrecError, explained
+from fedrec.evaluation import chance
+from fedrec.experiment.prepare import Part, Prepared
+from fedrec.federation.client_side import ClientSide
+from fedrec.federation.contract import Tensors
+from fedrec.federation.exchange import Figures, Node, Task
+from fedrec.federation.secret import OwnSecret
+
+OFFER = "offer"  # the name of what was offered for scoring among the tensors of a scored state
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a node decides for itself; kept as node.toml in its state folder."""
+
+    own: Own
+    items: Path | None = None
+    """A vocabulary that was agreed on: another one is refused."""
+    seeded: bool = False
+    """Take part in rehearsals, where everybody can repeat this node's draws."""
+    device: str = "cpu"
+    memory: int = 8 << 30
+
+    @staticmethod
+    def read(folder: Path) -> Settings:
+        try:
+            values = tomllib.loads((folder / "node.toml").read_text(encoding="utf-8"))
+            places, items = values.get("places"), values.get("items")
+            own = Own(Path(values["data"]), values["silo"], None if places is None else Path(places))
+            return Settings(own, None if items is None else Path(items), values["seeded"], values["device"],
+                            values["memory"])  # fmt: skip
+        except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+            raise FedrecError(f"{folder} is no state folder of a node ({error}); start one with fedrec deploy "
+                              "node") from None  # fmt: skip
+
+    def write(self, folder: Path) -> None:
+        import tomli_w
+
+        own = self.own
+        values = {"data": str(own.data.resolve()), "silo": own.silo, "seeded": self.seeded, "device": self.device,
+                  "memory": self.memory}  # fmt: skip
+        for name, path in (("places", own.places), ("items", self.items)):
+            values |= {} if path is None else {name: str(path.resolve())}
+        with atomic_file(folder / "node.toml", private=True) as temporary:
+            temporary.write_text(tomli_w.dumps(values), encoding="utf-8")
+
+
+class NodeHost:
+    """One process may serve one message and end, or live on: everything that matters is in the state folder."""
+
+    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
+        self.state = StateFolder(folder)
+        self.settings = settings or Settings.read(folder)
+
+    def handle(self, message: bytes) -> bytes:
+        """The reply; what goes wrong is told in one line, for the server must hear why a node sits out."""
+        try:
+            header, parts = unframe(message)
+            with self.state.locked():
+                answer = {"hello": self._hello, "turn": self._turn}[str(header["kind"])]
+                return answer(header, parts)
+        except (KeyError, TypeError, IndexError) as error:
+            return frame({"error": f"this is no message that a node knows ({error})"})
+        except Exception as error:
+            if (message_to_user := explained(error)) is None:
+                raise
+            return frame({"error": message_to_user})
+
+    # -- to meet the server --
+
+    def _hello(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
+        terms = Terms.decode(parts[0])
+        self._require_acceptable(terms)
+        prepared, unknown = prepare_shard(terms, self.settings.own, self.state.shard)
+        if not self.state.terms.exists():
+            with atomic_file(self.state.terms, private=True) as temporary:
+                temporary.write_bytes(parts[0])
+        return frame(self._about(terms, prepared, unknown))
+
+    def _require_acceptable(self, terms: Terms) -> None:
+        require_deployable(terms)
+        if terms.seeded and not self.settings.seeded:
+            raise FedrecError("the server wants draws that everybody can repeat (a rehearsal); this node keeps its own "
+                              "secret: start the server without a demo's seed")  # fmt: skip
+        if self.settings.items is not None:
+            agreed = Terms(terms.config, read_vocabulary(self.settings.items), 1, 1).vocabulary
+            if agreed != terms.vocabulary:
+                raise FedrecError(f"the server's vocabulary ({terms.vocabulary[:12]}) is not the one that was agreed "
+                                  f"on ({agreed[:12]}, {self.settings.items.name})")  # fmt: skip
+        if self.state.terms.exists() and self._terms().identity != terms.identity:
+            raise FedrecError("this node's state belongs to another federation (other settings or items); start it "
+                              "with another --state-dir")  # fmt: skip
+
+    def _about(self, terms: Terms, prepared: Prepared, unknown: Unknown) -> dict[str, Any]:
+        """What the server may know: how much there is, never who."""
+        own = self.settings.own
+        places = None if own.places is None else numbers_of(prepared, own, 0).clients
+        return {
+            "token": self.state.token(),
+            "terms": terms.identity,
+            "vocabulary": terms.vocabulary,
+            "clients": prepared.partition.n_clients,
+            "places": None if places is None else [int(places[0]), int(places[-1]) + 1],
+            "users": prepared.source.n_users,
+            "interactions": prepared.n_interactions,
+            "unknown": {"rows": unknown.rows, "items": unknown.items},
+            "cpu": time.process_time(),
+        }
+
+    # -- one turn --
+
+    def _turn(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
+        turn, best = int(header["turn"]), int(header["best"])
+        terms = self._terms()
+        if header["terms"] != terms.identity:
+            raise FedrecError("the server speaks of another federation (other settings or items)")
+        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts]
+        shard, side = self._side(terms, int(header["start"]))
+        kept, about, notes = self.state.before(turn)
+        if kept:
+            side.restore(kept)
+        if header["restore"]:
+            notes += self._restore(side, best)
+        node = Node(side, _Ranker(terms, shard), shard.known(side.data))
+        replies = [self._take(node, task, int(header["start"])) for task in tasks]
+        self.state.save(turn, side.tensors(), {"terms": terms.identity, "best": best})
+        self.state.forget_scored({best} if header["restore"] else {best, *self.state.numbers(SCORED)[-1:]})
+        missed = turn - 1 - int(about.get("turn", -1))
+        return frame(self._told(terms, turn, missed, notes, side), replies)
+
+    def _take(self, node: Node, task: Task, start: int) -> bytes:
+        reply = node.take(task)
+        if task.score is not None and node.scored is not None:
+            offer = torch.frombuffer(bytearray(Task(score=task.score).encode()), dtype=torch.uint8)
+            self.state.save_scored(task.score.round, {**node.scored, OFFER: offer}, {"start": start})
+        return reply.encode()
+
+    def _restore(self, side: ClientSide, best: int) -> list[str]:
+        """Go back to the chosen round; a node that was away then stays where it is, and says so."""
+        if best not in self.state.numbers(SCORED):
+            return [f"was not there when round {best + 1} was scored: its clients keep their latest state"]
+        tensors, _ = self.state.scored(best)
+        side.restore(tensors)
+        return []
+
+    def _told(self, terms: Terms, turn: int, missed: int, notes: list[str], side: ClientSide) -> dict[str, Any]:
+        kept, scoring = side.held()
+        return {
+            "turn": turn,
+            "terms": terms.identity,
+            "vocabulary": terms.vocabulary,
+            "missed": missed,
+            "notes": notes,
+            "ledger": side.wire.ledger.rounds,
+            "held": [kept, scoring],
+            "cpu": time.process_time(),
+        }
+
+    # -- what is on the disk --
+
+    def _terms(self) -> Terms:
+        if not self.state.terms.exists():
+            raise FedrecError("this node has not met a server yet")
+        return Terms.decode(self.state.terms.read_bytes())
+
+    def _side(self, terms: Terms, start: int) -> tuple[Shard, ClientSide]:
+        prepared, _ = prepare_shard(terms, self.settings.own, self.state.shard)
+        shard = Shard(prepared, numbers_of(prepared, self.settings.own, start))
+        secret = None if terms.seeded else OwnSecret(self.state.secret())
+        data = shard.clients(terms, self.settings.device, secret)
+        return shard, ClientSide(terms.method, data, terms.stages, self.settings.memory)
+
+    def latest(self) -> tuple[Terms, Shard, ClientSide, Tensors, Task]:
+        """The chosen model, or the latest where none is chosen yet, and what was offered for it: what lists need."""
+        terms = self._terms()
+        numbers = self.state.numbers(SCORED)
+        if not numbers:
+            raise FedrecError(f"{self.state.path} has no model yet: nothing was scored in this federation so far")
+        best = self.state.before(1 << 62)[1].get("best", -1)
+        tensors, about = self.state.scored(best if best in numbers else numbers[-1])
+        offer = Task.decode(tensors.pop(OFFER).numpy().tobytes(), torch.device(self.settings.device))
+        shard, side = self._side(terms, int(about["start"]))
+        return terms, shard, side, tensors, offer
+
+
+class _Ranker:
+    """Ranks a node's held-out items: sums over its users leave, never one user's figures."""
+
+    def __init__(self, terms: Terms, shard: Shard) -> None:
+        self.terms, self.shard = terms, shard
+
+    def __call__(self, options: Mapping[str, Any], scores: Iterator[tuple[np.ndarray, Tensor]]) -> Figures:
+        part: Part = "test" if options["part"] == "test" else "valid"
+        targets = self.shard.prepared.test if part == "test" else self.shard.prepared.valid
+        if targets is None:
+            return {"users": 0.0}, {}
+        evaluator, _ = self.shard.prepared.evaluator(part, options["metrics"])
+        for users, logits in scores:
+            evaluator.update(self.shard.local(users), logits)
+        found = evaluator.partial()
+        luck = chance(targets, self.terms.protocol.ks) if options.get("chance") else {}
+        sums = {f"{CHANCE}{name}": value * found.users for name, value in luck.items()}
+        return {"users": float(found.users), **found.sums, **sums}, {}
+
+
+CHANCE = "chance "
+
+
+def read_vocabulary(path: Path) -> np.ndarray:
+    """Item ids in their order, from a CSV with a column `item`."""
+    import csv
+
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names = [line["item"].strip() for line in csv.DictReader(file)]
+    except (OSError, KeyError, AttributeError, UnicodeDecodeError) as error:
+        raise FedrecError(f"cannot read the vocabulary {path} ({error}); it is a CSV with a column item") from None
+    if len(set(names)) < len(names) or not names or "" in names:
+        raise FedrecError(f"the vocabulary {path} must name every item once")
+    numbers = all(name.isdigit() and str(int(name)) == name for name in names)
+    return np.array([int(name) for name in names] if numbers else names)

@@ -1,0 +1,72 @@
+"""summary.json of a deployment: as that of a simulation, without what a server must not have."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from fedrec.experiment.config import FORMAT
+from fedrec.experiment.machine import peak_memory_mb, versions
+from fedrec.experiment.summary import ending
+
+if TYPE_CHECKING:
+    from fedrec.deploy.server import Server
+
+APART = ("deployed: figures are sums that the nodes computed; coverage and novelty, which need everybody's lists and "
+         "histories, are left out")  # fmt: skip
+SEEDED = "a rehearsal: the clients' draws come from the seed, so whoever knows it can repeat them"
+
+
+def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[str, float],
+               luck: dict[str, float], users: int) -> dict[str, Any]:  # fmt: skip
+    terms, progress, members = server.terms, server.progress, server.members
+    method, ended = terms.method, ending(progress)
+    ledger, clients = server.ledger, sum(member.clients for member in members)
+    ledger.up[0], ledger.down[0] = (sum(entry[way] for entry in ledger.rounds.values()) for way in ("up", "down"))
+    held = dict(zip(("kept_per_client", "to_score_per_client"), (size / max(1, clients) for size in server.held),
+                    strict=True))  # fmt: skip
+    notes = [APART, *([SEEDED] if terms.seeded else []), *method.remarks(terms.world()), *([ended] if ended else [])]
+    return {
+        "format": FORMAT,
+        "method": method.info.name,
+        "backbone": getattr(method, "backbone", None),
+        "preset": terms.config.preset,
+        "dataset": {
+            "name": terms.config.data,
+            "version": terms.version,
+            "users": sum(member.users for member in members),
+            "items": len(terms.items),
+            "interactions": sum(member.interactions for member in members),
+        },
+        "filtered": [],
+        "protocol": terms.protocol.label,
+        "leaks": list(terms.protocol.leaks),
+        "notes": notes,
+        "clients": terms.clients,
+        "seed": terms.config.seed,
+        "rounds_run": progress.next_round,
+        "best_round": chosen,
+        "stopped_early": progress.stopped_early,
+        "diverged": ended,
+        "test": test,
+        "valid": valid,
+        "chance": luck,
+        "bytes": ledger.per_client_round() | held,
+        "seconds": {
+            "train": progress.seconds_train,
+            "evaluate": progress.seconds_evaluate,
+            "total": progress.seconds_train + progress.seconds_evaluate,
+        },
+        "peak_memory_mb": peak_memory_mb(),
+        "versions": versions(),
+        "deployment": {
+            "nodes": len(members),
+            "clients": clients,
+            "tested_users": users,
+            "cpu_per_node_and_turn": mean([cpu for member in members for cpu in member.cpu] or [0.0]),
+            "cpu_of_server": time.process_time(),
+            **dataclasses.asdict(server.counters),
+        },
+    }

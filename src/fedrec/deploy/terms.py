@@ -1,0 +1,117 @@
+"""What everybody in a federation knows: the settings, the items in their numbering, how many clients there can be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrec.errors import FedrecError
+from fedrec.evaluation import Protocol, protocol
+from fedrec.experiment.checks import require_selectable, stages_of
+from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.params import method_of
+from fedrec.federation.codec import BadMessage
+from fedrec.federation.contract import Method, World
+from fedrec.federation.noise import SumGaussian
+from fedrec.federation.stages import Stage
+
+OF_ALL = ("coverage", "novelty")  # metrics that need to know what stands in others' lists and histories
+OWN = ("device", "memory", "attributes")  # settings that each machine chooses, or that the server alone needs
+
+
+@dataclass(frozen=True)
+class Terms:
+    """`items`: the shared vocabulary, ids in their numbering; the first `trained` can be trained on.
+
+    `catalogues`: what is ranked at validation and at test where the split is by items; otherwise everything.
+    `seeded`: a rehearsal, in which the clients' draws come from the seed and so can be repeated by everybody.
+    """
+
+    config: RunConfig
+    items: np.ndarray
+    clients: int
+    trained: int
+    tie_seed: int = 0
+    text_users: bool = False
+    catalogues: tuple[np.ndarray, np.ndarray] | None = None
+    seeded: bool = False
+    version: str = ""
+
+    @cached_property
+    def vocabulary(self) -> str:
+        """A checksum of the items and their numbers."""
+        return hashlib.sha256(json.dumps([str(item) for item in self.items.tolist()]).encode()).hexdigest()
+
+    @cached_property
+    def identity(self) -> str:
+        """A checksum of all of it: both ends must mean the same."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    @cached_property
+    def method(self) -> Method:
+        return method_of(self.config)
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        return protocol(self.config.protocol)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        return stages_of(self.config, self.method)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those that are sums over users. Which items a node's lists hold, and how often items occur, stays there."""
+        return tuple(name for name in self.protocol.metrics if name not in OF_ALL)
+
+    def world(self, device: str = "cpu") -> World:
+        config = self.config
+        return World(self.trained, self.clients, config.seed, config.participation, device=torch.device(device))
+
+    def encode(self) -> bytes:
+        values = {name: value for name, value in self.config.to_dict().items() if name not in OWN}
+        words = {"config": values, "items": self.items.tolist(), "clients": self.clients, "trained": self.trained,
+                 "tie_seed": self.tie_seed, "text_users": self.text_users, "seeded": self.seeded,
+                 "version": self.version,
+                 "catalogues": self.catalogues and [one.tolist() for one in self.catalogues]}  # fmt: skip
+        return json.dumps(words, sort_keys=True).encode()
+
+    @staticmethod
+    def decode(message: bytes) -> Terms:
+        try:
+            words: dict[str, Any] = json.loads(message)
+            config, items, catalogues = words.pop("config"), words.pop("items"), words.pop("catalogues")
+            lists = None if catalogues is None else tuple(np.array(one, np.int64) for one in catalogues)
+            return Terms(make_config(config), np.array(items), catalogues=lists, **words)  # type: ignore[arg-type]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadMessage(f"these are no terms of fedrec ({error})") from None
+
+
+def require_deployable(terms: Terms) -> None:
+    """Refuse what cannot be done where data stays apart, before anything is started."""
+    method, rule = terms.method, terms.protocol
+    if method.info.centralised:
+        raise FedrecError(f"{method.info.name} needs all data in one place and cannot be deployed; use fedrec run")
+    require_selectable(rule)
+    if terms.config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in terms.stages):
+        raise FedrecError("a deployment promises no epsilon: nodes come and go, and with them their shares of noise; "
+                          "give --privacy clip=...,gaussian=... without --epsilon")  # fmt: skip
+    if rule.split == "global-time":
+        raise FedrecError("one cut in time for everybody needs everybody's times in one place; use --protocol honest")
+    if rule.time == "item_order":
+        raise FedrecError(f"protocol {rule.label} orders items by their place in one common file, which nodes do not "
+                          "have; use --protocol honest")  # fmt: skip
+    if rule.candidates != "full":
+        raise FedrecError(f"candidates={rule.candidates} draws by the numbers of a common data set; nodes rank all "
+                          "items: use --protocol honest")  # fmt: skip
+
+
+def with_deployed_defaults(config: RunConfig, data: str) -> RunConfig:
+    """The config as all may know it: the data by its name, not by a file of this machine."""
+    return replace(config, data=data, attributes=None)
