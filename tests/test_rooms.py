@@ -21,7 +21,7 @@ BELOW: dict[str, set[str]] = {
     "methods": {"federation", "training", "models"},
     "privacy": {"federation"},
     "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy"},
-    "recommend": {"data", "evaluation", "federation", "experiment"},
+    "recommend": {"data", "evaluation", "models", "federation", "experiment"},
     "report": {
         "data",
         "evaluation",

@@ -12,7 +12,7 @@ import typer
 
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
-from fedrec.commands.lists import cold_add_command, recommend_command
+from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
 from fedrec.errors import FedrecError, FedrecWarning, explained
@@ -50,6 +50,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 app.command("run")(run_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
+app.command("similar")(similar_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 

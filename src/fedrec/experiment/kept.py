@@ -21,6 +21,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.data.located import files, fingerprint, place
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, protocol
+from fedrec.experiment.aside import Aside
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.prepare import Grouping, Prepared, with_targets
@@ -91,9 +92,13 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
         "n_interactions": prepared.n_interactions,
         "silos": prepared.grouping.silos,
         "centralised": prepared.grouping.centralised,
+        "notes": prepared.notes,
         "source": _pack_source(source, arrays),
         "split": _pack_split(prepared, arrays),
     }
+    if (aside := prepared.aside) is not None and _plain(aside.user_ids):
+        arrays |= {"aside.user_ids": _ids(aside.user_ids), "aside.liked": aside.liked.astype(np.uint8)}
+        arrays |= {f"aside.{name}": _small(getattr(aside, name)) for name in ("user", "item")}
     for name, partition in (("clients", prepared.partition), ("published", prepared.grouping.published)):
         if partition is not None:
             arrays |= {f"{name}.users": _small(partition.users), f"{name}.offsets": _small(partition.offsets)}
@@ -211,7 +216,15 @@ def _prepared(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol) -> Pre
     clients = _partition("clients", arrays)
     if clients is None:
         raise ValueError("the clients are missing")
-    return with_targets(source, split, clients, chosen, dropped, about["warm"], about["n_interactions"], grouping)
+    prepared = with_targets(source, split, clients, chosen, dropped, about["warm"], about["n_interactions"], grouping)
+    return replace(prepared, aside=_aside(arrays), notes=tuple(about.get("notes", prepared.notes)))
+
+
+def _aside(arrays: Arrays) -> Aside | None:
+    if "aside.user" not in arrays:
+        return None
+    user, item = (arrays[f"aside.{column}"].astype(np.int64) for column in ("user", "item"))
+    return Aside(_required_ids("aside.user_ids", arrays), user, item, arrays["aside.liked"].astype(bool))
 
 
 def _source(about: Mapping[str, Any], arrays: Arrays) -> Interactions:
