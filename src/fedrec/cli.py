@@ -12,6 +12,7 @@ import typer
 
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
+from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
@@ -48,6 +49,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 app.command("run")(run_command)
+app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
 app.command("similar")(similar_command)

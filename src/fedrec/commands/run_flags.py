@@ -72,7 +72,17 @@ def run_command(
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
+    require_tested(values.get("protocol", "honest"))
     run_seeds(make_config(values), chosen, out, resume, quiet, json_)
+
+
+def require_tested(protocol: str) -> None:
+    """A protocol that holds nothing out belongs to `fedrec fit`."""
+    from fedrec import evaluation
+
+    if evaluation.protocol(protocol).split == evaluation.UNDIVIDED:
+        raise FedrecError(f"split={evaluation.UNDIVIDED} holds nothing out, so nothing could be tested; train a model "
+                          "to serve with fedrec fit RUN")  # fmt: skip
 
 
 def with_min_rating(protocol: str, min_rating: float) -> str:

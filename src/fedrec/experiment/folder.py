@@ -160,6 +160,13 @@ class RunFolder:
                 file.unlink(missing_ok=True)
             self.path.rmdir()
 
+    def discard(self) -> None:
+        """Remove all files of a run that is not to be resumed."""
+        for file in self.files():
+            file.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def _write_config(self, config: Mapping[str, Any]) -> None:
         import tomli_w
 

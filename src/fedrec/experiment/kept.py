@@ -18,6 +18,7 @@ import scipy.sparse as sp
 
 from fedrec.data import Filtered, Interactions, ItemInfo, Partition, Split
 from fedrec.data.atomic import atomic_file
+from fedrec.data.fetch import search_folders
 from fedrec.data.located import files, fingerprint, place
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, protocol
@@ -53,6 +54,8 @@ class Kept:
 
     prepared: Prepared
     checksum: str
+    size: int | None = None
+    """Bytes of the first of these files, where they were written down."""
 
     def is_of(self, config: RunConfig) -> bool:
         """Whether the files of the data, where they are still here, hold what they held."""
@@ -88,6 +91,7 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
         "format": FORMAT,
         "settings": _settings(config),
         "checksum": fingerprint(data_files(config)) if named else "",
+        "size": data_files(config)[0].stat().st_size if named and data_files(config) else None,
         "warm": prepared.warm,
         "n_interactions": prepared.n_interactions,
         "silos": prepared.grouping.silos,
@@ -119,7 +123,7 @@ def read_kept(folder: RunFolder, config: RunConfig) -> Kept | None:
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
-        return Kept(_prepared(about, arrays, protocol(config.protocol)), about["checksum"])
+        return Kept(_prepared(about, arrays, protocol(config.protocol)), about["checksum"], about.get("size"))
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError, RecursionError,
             zipfile.BadZipFile, NotImplementedError, FedrecError):  # fmt: skip
         return None
@@ -129,6 +133,23 @@ def prepared_of(folder: RunFolder, config: RunConfig) -> Prepared | None:
     """What a run has kept, if its data is unchanged or gone; None: to be read again."""
     kept = read_kept(folder, config)
     return kept.prepared if kept is not None and kept.is_of(config) else None
+
+
+def found_again(kept: Kept, config: RunConfig, near: Path) -> Path | None:
+    """A file with the content of a run's own file that has been moved or renamed.
+
+    Looked for where it was, beside the run, here, and in the folders of data.
+    """
+    beside = [Path(config.attributes)] if config.attributes is not None else []
+    if not kept.checksum or not all(file.is_file() for file in beside):
+        return None
+    folders = dict.fromkeys(path.resolve() for path in (Path(config.data).parent, near, Path(), *search_folders()))
+    for folder in folders:
+        for file in sorted(folder.glob("*")):
+            alike = file.suffix == Path(config.data).suffix and file.is_file()
+            if alike and kept.size in (None, file.stat().st_size) and fingerprint([file, *beside]) == kept.checksum:
+                return file
+    return None
 
 
 def require_same_rows(kept: Prepared, now: Prepared, folder: Path) -> None:
