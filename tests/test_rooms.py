@@ -22,7 +22,7 @@ BELOW: dict[str, set[str]] = {
     "privacy": {"federation"},
     "secure": {"federation"},
     "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy", "secure"},
-    "recommend": {"data", "evaluation", "federation", "experiment"},
+    "recommend": {"data", "evaluation", "models", "federation", "experiment"},
     "report": {
         "data",
         "evaluation",

@@ -151,6 +151,13 @@ class Run:
     def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
         listener = listener or Listener()
+        chosen = self.train(folder, listener)
+        result = self._finish(folder, chosen)
+        listener.finished(self, chosen)
+        return result
+
+    def train(self, folder: RunFolder | None, listener: Listener) -> int:
+        """Train, and make the chosen round the present state; returns which it is."""
         listener.started(self)
         if folder is None:
             self._train(None, listener, Interrupt())
@@ -160,10 +167,7 @@ class Run:
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
             self._save_end(folder)
-        chosen = self._load_chosen(folder)
-        result = self._finish(folder, chosen)
-        listener.finished(self, chosen)
-        return result
+        return self._load_chosen(folder)
 
     def choose(self, listener: Listener | None = None) -> Progress:
         """Train and choose the round on validation, no more: no test item is ranked, nothing is written."""

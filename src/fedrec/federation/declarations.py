@@ -39,6 +39,8 @@ class MethodInfo:
     """Local rounds that a user who was not in training needs; None: new users cannot be served."""
     reads_order: Callable[[Any], bool] = _never
     """Whether it matters, with these parameters, in which order a user met the items."""
+    scores_together: bool = False
+    """Whether a user's scores depend on the other users of the client too, as on a graph of them all."""
     remedy: Callable[[Any], str] | None = None
     """What to change first when training diverges; None: the learning rates."""
 
