@@ -12,7 +12,7 @@ help:
 	@echo "make check  lint and types only"
 	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
 	@echo "make docs   the documentation as a site"
-	@echo "make bench  speed against one-client-at-a-time code, and growth to 100,000 clients"
+	@echo "make bench  seconds per round of every method, and against one client at a time (half an hour)"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
 $(STAMP): pyproject.toml constraints.txt
@@ -37,7 +37,7 @@ index: $(STAMP)
 	$(BIN)/python -c "from fedrec.methods import index; index.write()"
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/fedrec bench
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

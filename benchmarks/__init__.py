@@ -1,1 +1,1 @@
-"""Speed and memory, measured: `python -m benchmarks` prints tables and writes a JSON file."""
+"""What needs a device of its own to be measured; everything else is `fedrec bench`."""

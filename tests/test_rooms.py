@@ -20,8 +20,9 @@ BELOW: dict[str, set[str]] = {
     "training": {"federation", "models", "kernels"},
     "methods": {"federation", "training", "models"},
     "privacy": {"federation"},
-    "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy"},
-    "recommend": {"data", "evaluation", "federation", "experiment"},
+    "secure": {"federation"},
+    "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy", "secure"},
+    "recommend": {"data", "evaluation", "models", "federation", "experiment"},
     "report": {
         "data",
         "evaluation",
@@ -35,6 +36,9 @@ BELOW: dict[str, set[str]] = {
     },
     "reproduce": {"data", "evaluation", "federation", "methods", "experiment", "report"},
     "audit": {"data", "evaluation", "kernels", "federation", "training", "methods", "experiment", "report"},
+    "bench": {"data", "kernels", "federation", "training", "methods", "experiment"},
+    "tune": {"data", "evaluation", "federation", "methods", "experiment"},
+    "leaderboard": {"data", "evaluation", "federation", "methods", "experiment", "report", "reproduce", "tune"},
     "deploy": {"data", "evaluation", "federation", "experiment"},
     "testing": {"models", "federation", "training", "methods", "experiment"},
 }

@@ -12,7 +12,7 @@ import pytest
 from conftest import Cli
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
-COLUMNS = ["user", "item", "rank", "score"]
+COLUMNS = ["user", "item", "rank", "score", "title", "served"]
 Rows = list[tuple[str, str, int, float]]
 
 
@@ -64,11 +64,12 @@ def test_parquet_is_whole_where_it_is_written_in_several_parts(tmp_path: Path, m
     from fedrec.recommend import Recommendation
 
     monkeypatch.setattr(written, "AT_ONCE", 7)
-    recs = [Recommendation(f"u{n}", n, 1, n / 3) for n in range(20)]
+    recs = [Recommendation(f"u{n}", n, 1, n / 3, "Été" if n > 9 else None) for n in range(20)]
     assert written.write_recommendations(tmp_path / "r.parquet", iter(recs)) == 20
     table = pl.read_parquet(tmp_path / "r.parquet")
-    assert table.schema == {"user": pl.String, "item": pl.Int64, "rank": pl.Int64, "score": pl.Float64}
-    assert table.rows() == [(rec.user, rec.item, rec.rank, rec.score) for rec in recs]
+    assert table.schema == {"user": pl.String, "item": pl.Int64, "rank": pl.Int64, "score": pl.Float64,
+                            "title": pl.String, "served": pl.String}  # fmt: skip
+    assert table.rows() == [(rec.user, rec.item, rec.rank, rec.score, rec.title, rec.served) for rec in recs]
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -10,12 +10,15 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
-from fedrec.commands.lists import cold_add_command, recommend_command
+from fedrec.commands.fit import fit_command
+from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
+from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
 from fedrec.visible import visible, visible_line
@@ -50,8 +53,11 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 app.command("run")(run_command)
+app.command("tune")(tune_command)
+app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
+app.command("similar")(similar_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 
@@ -89,6 +95,7 @@ def _words(text: str | None, separator: str) -> list[str]:
     return [word.strip() for word in text.split(separator) if word.strip()] if text else []
 
 
+app.command("bench")(bench_command)
 app.command("methods")(methods_command)
 app.command("protocols")(protocols_command)
 

@@ -1,4 +1,4 @@
-"""Recommendations as files: user, item, rank and score in original ids, in the format that the ending says."""
+"""Recommendations as files: original ids, titles and how they were made, in the format that the ending says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedrec.endings import ending_of
 if TYPE_CHECKING:
     from fedrec.recommend import Recommendation
 
-COLUMNS = ("user", "item", "rank", "score")
+COLUMNS = ("user", "item", "rank", "score", "title", "served")
 AT_ONCE = 100_000  # lines of a Parquet file that are held as Python objects
 
 Lines = Iterator["Recommendation"]
@@ -52,7 +52,7 @@ class _Counted:
 def _separated(by: str) -> Callable[[Path, Lines], None]:
     def write(path: Path, lines: Lines) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            rows = ([rec.user, rec.item, rec.rank, f"{rec.score:.6g}"] for rec in lines)
+            rows = ([rec.user, rec.item, rec.rank, f"{rec.score:.6g}", rec.title, rec.served] for rec in lines)
             write_rows(file, chain([COLUMNS], rows), by=by)
 
     return write
@@ -82,12 +82,13 @@ def _parquet(path: Path, lines: Lines) -> None:
 
     parts = []
     while some := list(islice(lines, AT_ONCE)):
-        parts.append(pl.DataFrame([_record(rec) for rec in some], infer_schema_length=None))
+        columns = {name: [getattr(rec, name) for rec in some] for name in COLUMNS}
+        parts.append(pl.DataFrame(columns, schema_overrides={"title": pl.String}, strict=False))
     (pl.concat(parts) if parts else pl.DataFrame(schema=list(COLUMNS))).write_parquet(path)
 
 
 def _record(rec: Recommendation) -> dict[str, Any]:
-    return {"user": rec.user, "item": rec.item, "rank": rec.rank, "score": rec.score}
+    return {name: getattr(rec, name) for name in COLUMNS}
 
 
 WRITERS: dict[str, Callable[[Path, Lines], None]] = {

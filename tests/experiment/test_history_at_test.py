@@ -157,7 +157,7 @@ def test_only_test_figures_depend_on_it() -> None:
 
 def test_lists_are_those_that_the_test_judges(tmp_path: Path) -> None:
     result = fedrec.run("ease", SMALL, out=tmp_path / "run")
-    offered = Recommender(tmp_path / "run")
+    offered = Recommender(tmp_path / "run", as_tested=True)
     items = len(offered.item_ids)
     prepared = offered.run.prepared
     above = dict(zip(result.evaluation.users.tolist(), result.evaluation.positions[0].tolist(), strict=True))

@@ -18,6 +18,7 @@ from fedrec.data import Interactions, load, stored
 from fedrec.data.table import write_csv
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.finished import open_finished
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import prepared_of, read_kept
 from fedrec.experiment.prepare import Prepared, prepare_config
@@ -161,8 +162,9 @@ def test_words_and_numbers_stay_what_they_were(tmp_path: Path, table: Path) -> N
     assert kept.source.info is not None
     assert kept.source.info.titles is not None
     assert kept.source.info.titles[0] == "Film 0 ü"
+    assert {rec.served for rec in Recommender(tmp_path / "run").for_user("somebody")} == {"folded in"}
     with pytest.raises(FedrecError, match=r"'somebody' is in the data but was left out of this run"):
-        Recommender(tmp_path / "run").for_user("somebody")
+        Recommender(tmp_path / "run", as_tested=True).for_user("somebody")
 
 
 def test_a_run_folder_outlives_its_data(cli: Cli, tmp_path: Path, table: Path) -> None:
@@ -179,7 +181,7 @@ def test_a_run_folder_outlives_its_data(cli: Cli, tmp_path: Path, table: Path) -
 def test_a_table_that_was_handed_over_needs_no_file(tmp_path: Path, reads: list[str]) -> None:
     given = replace(load(SMALL), name="mine", version="v1")
     fedrec.run("fedmf", given, out=tmp_path / "run", rounds=2, dim=4)
-    assert len(lists(tmp_path / "run")) == 5 * 41
+    assert len(lists(tmp_path / "run")) == 5 * given.n_users
     assert reads == []
 
 
@@ -194,11 +196,12 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     fedrec.run("fedmf", "ml-1m", out=tmp_path / "run", rounds=2, dim=4)
     before = lists(tmp_path / "run")
     (folder / "movies.dat").write_text("".join(f"{i}::Movie {i} (1990)::Drama\n" for i in range(1, 61)))
-    assert [rec[:4] for rec in lists(tmp_path / "run")] == [rec[:4] for rec in before]
-    assert {rec[4][:5] for rec in lists(tmp_path / "run")} == {"Movie"}, "read again"
+    assert {rec[4][:4] for rec in lists(tmp_path / "run")} == {"Film"}, "a model serves what it was made of"
+    assert open_finished(tmp_path / "run").run.prepared.source.info.titles[0].startswith("Movie"), "figures read again"
     (folder / "ratings.dat").write_text("\n".join([*lines[1:], lines[0].replace("1::", "2::", 1)]) + "\n")
+    assert lists(tmp_path / "run") == before
     with pytest.raises(FedrecError, match=r"the data of .*run has changed since the run; put the old data back"):
-        Recommender(tmp_path / "run")
+        open_finished(tmp_path / "run")
 
 
 def test_other_settings_are_not_answered_from_what_is_kept(tmp_path: Path) -> None:

@@ -107,10 +107,10 @@ def test_a_sparsity_study_says_how_many_rows_it_keeps_from_clients(cli: Cli, tab
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("--user", "91"), "user '91' is in the data but was left out of this run (users with fewer than 10 items); "
-     "train with a lower min_interactions in --protocol, or give their items with --history FILE"),
-    (("--user", "77"), r"user '77' is in the data but was left out of this run (ratings of 0 or less); train with a "
-     "lower min_rating in --protocol, or give their items with --history FILE"),
+    (("--user", "91", "--as-tested"), "user '91' is in the data but was left out of this run (users with fewer than 10 "
+     "items); train with a lower min_interactions in --protocol, or give their items with --history FILE"),
+    (("--user", "77", "--as-tested"), r"user '77' is in the data but was left out of this run (ratings of 0 or less); "
+     "train with a lower --min-rating, or give their items with --history FILE"),
     (("--user", "nobody"), "user 'nobody' is not in this run's data (its ids look like 0, 1, 2)"),
 ])  # fmt: skip
 def test_whoever_was_left_out_is_told_why(cli: Cli, run: Path, words: tuple[str, ...], says: str) -> None:
@@ -119,8 +119,21 @@ def test_whoever_was_left_out_is_told_why(cli: Cli, run: Path, words: tuple[str,
     assert outcome.err == f"error: {says}\n"
 
 
+@pytest.mark.parametrize("user", ["91", "77"])
+def test_whoever_was_left_out_is_served_and_told_so(cli: Cli, run: Path, user: str) -> None:
+    outcome = cli("recommend", "run", "--user", user, "-k", "3")
+    assert outcome.code == 0
+    assert outcome.out.count("\n") == 4
+    assert re.search(r"1 user was (folded in|served by popularity).*: this run trains on users with at least 10 items",
+                     outcome.err)  # fmt: skip
+
+
 def test_an_item_that_was_left_out_is_told_from_one_that_never_was(cli: Cli, run: Path, tmp_path: Path) -> None:
     (tmp_path / "history.csv").write_text("item\n3\n555\n")
+    outcome = cli("recommend", "run", "--history", "history.csv")
+    assert outcome.code == 0
+    assert "note: 1 item not in the model and skipped: 555" in outcome.err
+    (tmp_path / "history.csv").write_text("item\n555\n")
     outcome = cli("recommend", "run", "--history", "history.csv")
     assert outcome.code == 2
     assert "item '555' is in the data but was left out of this run (users with fewer than 10 items)" in outcome.err

@@ -1,65 +1,77 @@
-"""`fedrec recommend` and `fedrec cold-add`: lists out of a finished run."""
+"""`fedrec recommend`, `fedrec cold-add` and `fedrec similar`: lists out of a finished run or a fitted model."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, some
 
 if TYPE_CHECKING:
-    from fedrec.recommend import Recommendation
+    from fedrec.recommend import Recommendation, Recommender
+
+FORMATS = "Write them to a .csv, .tsv, .json, .jsonl or .parquet file."
 
 
 def recommend_command(
-    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
     user: Annotated[str | None, typer.Option(help="One user, by original id.")] = None,
+    users: Annotated[Path | None, typer.Option(help="Several users: a file with one id on each line.")] = None,
     everybody: Annotated[bool, typer.Option("--all", help="All users.")] = False,
-    history: Annotated[Path | None, typer.Option(help="A new user: CSV of items, or of user,item.")] = None,
+    history: Annotated[Path | None, typer.Option(help="New users: a file of items, or of user,item.")] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Rank the items that training never met.")] = False,
+    as_tested: Annotated[
+        bool,
+        typer.Option("--as-tested", help="The lists that a run's test figures judge: test items may stand in them."),
+    ] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
-    out: Annotated[
-        Path | None, typer.Option(help="Write them to a .csv, .tsv, .json, .jsonl or .parquet file.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
 ) -> None:
-    """Recommendations from a finished run."""
+    """Recommendations from a finished run or a fitted model; never anything that the user has already."""
     from fedrec.experiment.folder import require_harmless
-    from fedrec.recommend import Recommender, read_history
+    from fedrec.recommend import Recommender, read_history, read_ids
     from fedrec.written import require_format
 
-    require_harmless(out, history)
+    require_harmless(out, history, users)
     if out is not None:
         require_format(out)
-    if (user is not None) + everybody + (history is not None) != 1:
-        raise FedrecError("say for whom: --user ID, --all or --history FILE (one of them)")
-    if everybody and out is None:
-        raise FedrecError("--all needs a file to write to: add --out recs.csv")
+    if (user is not None) + everybody + (history is not None) + (users is not None) != 1:
+        raise FedrecError("say for whom: --user ID, --users FILE, --all or --history FILE (one of them)")
+    if (everybody or users is not None) and out is None:
+        raise FedrecError(f"{'--all' if everybody else '--users'} needs a file to write to: add --out recs.csv")
     if cold and history is not None:
         raise FedrecError("--cold is for users of the run: give --user ID or --all with it")
     known = read_history(history) if history is not None else {}
-    recommender = Recommender(run, cold)
+    wanted = read_ids(users, "user") if users is not None else []
+    recommender = Recommender(run, cold, as_tested)
     if user is not None:
         found = iter(recommender.for_user(user, k))
     elif everybody:
         found = recommender.for_all(k)
+    elif users is not None:
+        found = recommender.for_ids(wanted, k)
     else:
-        found = (rec for name, items in known.items() for rec in recommender.for_history(items, k, name))
-    _show(found, out)
+        found = _folded(recommender, known, k)
+    counted = _Counted(found)
+    _show(counted, out)
+    _explain(recommender, counted.users, history is not None, run)
 
 
 def cold_add_command(
     run: Annotated[Path, typer.Argument(help="A finished run folder of a method that knows attributes.")],
     items: Annotated[Path, typer.Argument(help="CSV of new items, as for run --attributes.")],
     user: Annotated[str | None, typer.Option(help="One user, by original id; default: all, which needs --out.")] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="The best of all items, old and new, instead of the new ones alone.")
+    ] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
-    out: Annotated[
-        Path | None, typer.Option(help="Write them to a .csv, .tsv, .json, .jsonl or .parquet file.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
 ) -> None:
-    """Rank items that arrived after training, from their attributes alone."""
+    """Rank items that arrived after training among all others, from their attributes alone."""
     from fedrec import console
     from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_arrivals
@@ -74,8 +86,98 @@ def cold_add_command(
     recommender = Recommender(run)
     if unknown := recommender.add(arrivals):
         console.out.print(f"note: {unknown} of {len(arrivals)} items share no attribute with the items of the run")
-    k = min(k, len(arrivals))
-    _show(recommender.for_all(k) if user is None else iter(recommender.for_user(user, k)), out)
+    length = k if whole else len(recommender.offered)  # a new item may stand anywhere in the whole list
+    found = recommender.for_all(length) if user is None else iter(recommender.for_user(user, length))
+    _show(found if whole else _only({arrival.item for arrival in arrivals}, found, k), out)
+    if not whole:
+        console.err.print(f"note: ranks are those among all {len(recommender.offered):,} items, old and new, that a "
+                          "user does not have")  # fmt: skip
+
+
+def similar_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    item: Annotated[str, typer.Option(help="The item, by original id.")],
+    k: Annotated[int, typer.Option("-k", help="How many.")] = 10,
+) -> None:
+    """Items beside an item: nearest by the model's item vectors, or by who has them where it has none."""
+    from fedrec import console
+    from fedrec.recommend import Recommender
+
+    recommender = Recommender(run)
+    rows = [[one.rank, str(one.item), one.title or "-", one.score] for one in recommender.similar(item, k)]
+    console.table(["rank", "item", "title", "cosine"], rows)
+    console.err.print(f"note: by {recommender.space.kind}")
+
+
+def _only(new: set[str], found: Iterator[Recommendation], k: int) -> Iterator[Recommendation]:
+    """Of every user's list, the first k new items."""
+    met: Counter[object] = Counter()
+    for rec in found:
+        if rec.item in new and met[rec.user] < k:
+            met[rec.user] += 1
+            yield rec
+
+
+def _folded(recommender: Recommender, histories: dict[str, list[str]], k: int) -> Iterator[Recommendation]:
+    from fedrec import console
+
+    for name, items in histories.items():
+        folded = recommender.fold_in(items, k, name)
+        if folded.unknown:
+            who = "" if len(histories) == 1 else f" of {name}"
+            more = f" and {len(folded.unknown) - 3:,} more" if len(folded.unknown) > 3 else ""
+            console.err.print(f"note: {_items(len(folded.unknown))}{who} not in the model and skipped: "
+                              f"{some(folded.unknown)}{more}")  # fmt: skip
+        yield from folded.offers
+
+
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count:,} items"
+
+
+class _Counted:
+    """Passes lists on and counts the users by how they were served."""
+
+    def __init__(self, found: Iterator[Recommendation]) -> None:
+        self.found, self.users, self.last = found, Counter[str](), object()
+
+    def __iter__(self) -> Iterator[Recommendation]:
+        return self
+
+    def __next__(self) -> Recommendation:
+        rec = next(self.found)
+        if rec.user != self.last:
+            self.last = rec.user
+            self.users[rec.served] += 1
+        return rec
+
+
+def _explain(recommender: Recommender, users: Counter[str], new: bool, run: Path) -> None:
+    """How users were served who were not in training, and what was kept out of the lists."""
+    from fedrec import console
+
+    prepared = recommender.run.prepared
+    minimum = prepared.protocol.min_interactions_for(prepared.source.name)
+    how = {"folded in": "folded in from what they have", "popularity": "served by popularity"}
+    for served in how if not new else ():
+        if users[served]:
+            who = "1 user was" if users[served] == 1 else f"{users[served]:,} users were"
+            console.err.print(f"note: {who} {how[served]}: this run trains on users with at least {minimum} items")
+    if prepared.tested and not new:
+        console.err.print(f"note: {_masked(recommender, run)}")
+
+
+def _masked(recommender: Recommender, run: Path) -> str:
+    """What the lists of a run that was tested leave out, and why."""
+    if recommender.as_tested:
+        return (
+            "as tested: training and validation items are left out of the lists, because users have them; test items "
+            "may stand in them, because they are what is tested"
+        )
+    return (
+        "users' training, validation and test items are left out of the lists, because they have them; the model "
+        f"learned from training items alone: for one that learns from all of them, fedrec fit {run}"
+    )
 
 
 def _show(found: Iterator[Recommendation], out: Path | None) -> None:

@@ -19,8 +19,8 @@ from fedrec.visible import visible_line
 class Bar(Listener):
     """A progress bar on stderr: rounds, loss, validation metric, clients per second, time left."""
 
-    def __init__(self, label: str) -> None:
-        self.label = visible_line(label)
+    def __init__(self, label: str, notes: bool = True) -> None:
+        self.label, self.notes = visible_line(label), notes
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -37,7 +37,7 @@ class Bar(Listener):
         self.metric = run.protocol.select_metric
         total, done = run.rules.rounds, run.progress.next_round
         self.task = self.bar.add_task(self.label, total=total, completed=done, note="")
-        _show_notes(run)
+        _show_notes(run, self.notes)
         self.bar.start()
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
@@ -75,12 +75,12 @@ class Noted(Along):
 class Plain(Listener):
     """A line now and then where there is no terminal to draw on."""
 
-    def __init__(self, label: str) -> None:
-        self.label, self.rounds, self.spoken = label, 0, time.monotonic()
+    def __init__(self, label: str, notes: bool = True) -> None:
+        self.label, self.notes, self.rounds, self.spoken = label, notes, 0, time.monotonic()
 
     def started(self, run: Run) -> None:
         self.rounds = run.rules.rounds
-        _show_notes(run)
+        _show_notes(run, self.notes)
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         if time.monotonic() - self.spoken > 10:
@@ -89,17 +89,18 @@ class Plain(Listener):
             err.print(f"{self.label}: round {log.round + 1} of {self.rounds}{best}")
 
 
-def _show_notes(run: Run) -> None:
-    for note in (*run.notes, *map(left_out, run.prepared.filtered)):
+def _show_notes(run: Run, wanted: bool) -> None:
+    for note in (*run.notes, *map(left_out, run.prepared.filtered)) if wanted else ():
         err.print(f"note: {note}", style="dim")
 
 
-def listener(label: str, quiet: bool, as_json: bool) -> Listener:
+def listener(label: str, quiet: bool, as_json: bool, notes: bool = True) -> Listener:
+    """`notes`: what the run has to say of itself, which one of several alike says for all."""
     if as_json:
         return Lines()
     if quiet:
         return Listener()
-    return Bar(label) if err.is_terminal else Plain(label)
+    return Bar(label, notes) if err.is_terminal else Plain(label, notes)
 
 
 def listener_of(label: str) -> Listener:

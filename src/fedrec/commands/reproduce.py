@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedrec import console
 from fedrec.data.atomic import require_unlinked
-from fedrec.experiment.config import RunConfig
 from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Table, chosen, narrowed, papers, tables
 from fedrec.reproduce.page import write_page
@@ -77,17 +76,4 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
 
 def _show_commands(runs: Sequence[Cell]) -> None:
     for cell in runs:
-        console.out.print(shlex.join(["fedrec", "run", cell.config.method, *_flags(cell.config)]))
-
-
-def _flags(config: RunConfig) -> list[str]:
-    values = config.to_dict()
-    params = values.pop("params", {})
-    defaults = {f.name: f.default for f in dataclasses.fields(RunConfig)}
-    words = [
-        word
-        for name, value in values.items()
-        if name != "method" and value != defaults[name]
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
-    return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
+        console.out.print(shlex.join(["fedrec", "run", cell.config.method, *cell.config.flags()]))

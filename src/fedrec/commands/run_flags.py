@@ -14,6 +14,9 @@ def run_command(
     method: Annotated[str | None, typer.Argument(help="See `fedrec methods`.")] = None,
     data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
     protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
+    min_rating: Annotated[
+        float | None, typer.Option(help="Ratings of at least this are positive; default: all above 0.")
+    ] = None,
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
@@ -62,11 +65,33 @@ def run_command(
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test, "attributes": attributes,
     }  # fmt: skip
+    if min_rating is not None:
+        values["protocol"] = with_min_rating(protocol or values.get("protocol", "honest"), min_rating)
+        flags["protocol"] = None
     if None not in (data, train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
+    require_tested(values.get("protocol", "honest"))
     run_seeds(make_config(values), chosen, out, resume, quiet, json_)
+
+
+def require_tested(protocol: str) -> None:
+    """A protocol that holds nothing out belongs to `fedrec fit`."""
+    from fedrec import evaluation
+
+    if evaluation.protocol(protocol).split == evaluation.UNDIVIDED:
+        raise FedrecError(f"split={evaluation.UNDIVIDED} holds nothing out, so nothing could be tested; train a model "
+                          "to serve with fedrec fit RUN")  # fmt: skip
+
+
+def with_min_rating(protocol: str, min_rating: float) -> str:
+    """A protocol with the threshold of the flag, which a protocol must not set otherwise."""
+    from fedrec import evaluation
+
+    if evaluation.protocol(protocol).min_rating not in (None, min_rating):
+        raise FedrecError("--min-rating and the min_rating of --protocol differ; give one of them")
+    return evaluation.protocol(f"{protocol},min_rating={min_rating}").label
 
 
 def seed_list(seeds: str | None, seed: int | None) -> list[int] | None:

@@ -7,7 +7,20 @@ from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.items import with_items
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
-from fedrec.data.splits import Split, before_test, cold_items, disjoint, global_time, leave_one_out, ratio, read, write
+from fedrec.data.splits import (
+    Split,
+    before_test,
+    cold_items,
+    disjoint,
+    global_time,
+    leave_one_out,
+    ratio,
+    read,
+    reunited,
+    undivided,
+    whole,
+    write,
+)
 from fedrec.data.stored import StoredSplit, load_split, stored_splits
 from fedrec.data.synthetic import World, synthetic
 from fedrec.data.table import Guess, read_table, write_csv
@@ -41,9 +54,12 @@ __all__ = [
     "ratio",
     "read",
     "read_table",
+    "reunited",
     "silos",
     "stored_splits",
     "synthetic",
+    "undivided",
+    "whole",
     "with_items",
     "with_ties",
     "write",

@@ -95,6 +95,8 @@ class Interactions:
     """What a reader of results should know about where the rows come from (for instance guessed columns)."""
     filtered: tuple[Filtered, ...] = ()
     """What filters have left out so far, in their order."""
+    guessed: bool = False
+    """Whether this is a user's own file, whose columns were guessed."""
 
     def __post_init__(self) -> None:
         n = self.user.shape[0]
@@ -233,10 +235,14 @@ class Interactions:
                     f"'{self.name}' has no ratings, so min_rating={min_rating} cannot be applied; leave it out"
                 )
             return self
-        remedy = "a lower min_rating in --protocol"
-        if min_rating is None:
-            return self._without(self.rating <= 0, "ratings of 0 or less", remedy)
-        return self._without(self.rating < min_rating, f"ratings below {min_rating:g}", remedy)
+        rule = "ratings of 0 or less" if min_rating is None else f"ratings below {min_rating:g}"
+        return self._without(~self.positive(min_rating), rule, "a lower --min-rating")
+
+    def positive(self, min_rating: float | None) -> Array:
+        """Which rows count as liking the item: without a threshold all but those rated 0 or less."""
+        if self.rating is None:
+            return np.ones(len(self), dtype=bool)
+        return np.asarray(self.rating > 0 if min_rating is None else self.rating >= min_rating)
 
     def deduplicated(self) -> Interactions:
         """One row per (user, item): the latest by time; among equally late ones, or without times, the last line."""

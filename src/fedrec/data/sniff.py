@@ -202,6 +202,11 @@ def _given_column(path: Path, shape: Shape, role: str, column: str | int) -> int
     return shape.names.index(column)
 
 
+def is_name_of(role: str, name: str) -> bool:
+    """Whether a column of this name is commonly this one."""
+    return _normal(name) in ROLES[role]
+
+
 def _normal(name: str) -> str:
     """'User_ID', 'userId' and RecBole's 'user_id:token' are one name."""
     return re.sub(r"[^a-z0-9]", "", name.split(":")[0].lower())

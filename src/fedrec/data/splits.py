@@ -132,15 +132,39 @@ def before_test(split: Split) -> tuple[Array, Array]:
     Where the parts follow one another in time, validation comes last; where they were cut at random or given, times
     decide, as far as there are any.
     """
-    parts = (split.train, split.valid)
+    return _joined(split, (split.train, split.valid))
+
+
+def whole(split: Split) -> tuple[Array, Array]:
+    """Users and items of all three parts, each user's from the earliest to the latest, as in `before_test`."""
+    return _joined(split, (split.train, split.valid, split.test))
+
+
+def _joined(split: Split, parts: tuple[Interactions, ...]) -> tuple[Array, Array]:
     user, item = (np.concatenate([getattr(part, column) for part in parts]) for column in ("user", "item"))
     mixed = split.kind == "given" or split.kind.startswith("ratio")
     if not mixed or any(part.timestamp is None for part in parts):
         return user, item
-    both = replace(split.train, user=user, item=item, rating=None,
-                   timestamp=np.concatenate([part.timestamp for part in parts]))  # fmt: skip
-    order = _in_time(both)
+    joined = replace(split.train, user=user, item=item, rating=None,
+                     timestamp=np.concatenate([part.timestamp for part in parts]))  # fmt: skip
+    order = in_time(joined)
     return user[order], item[order]
+
+
+def undivided(data: Interactions) -> Split:
+    """Everything in the training part, for a model that serves and is not tested."""
+    none = data.select(np.arange(0))
+    return Split(data.select(in_time(data)), none, none, "undivided", data.notes)
+
+
+def reunited(split: Split) -> Split:
+    """A given split with all its parts in training, each pair once."""
+    parts = (split.train, split.valid, split.test)
+    timed = all(part.timestamp is not None for part in parts)
+    user, item = (np.concatenate([getattr(part, column) for part in parts]) for column in ("user", "item"))
+    rows = replace(split.train, user=user, item=item, rating=None, time=split.train.time if timed else "none",
+                   timestamp=np.concatenate([part.timestamp for part in parts]) if timed else None)  # fmt: skip
+    return replace(undivided(rows.deduplicated()), notes=split.notes)
 
 
 def write(split: Split, folder: Path | str) -> None:
@@ -168,7 +192,7 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split
         )
         for name, part in parts.items()
     }
-    shared = {name: part if part.timestamp is None else part.select(_in_time(part)) for name, part in shared.items()}
+    shared = {name: part if part.timestamp is None else part.select(in_time(part)) for name, part in shared.items()}
     held = shared.get("valid", shared["train"].select(np.arange(0)))
     notes = [note for part in parts.values() for note in part.notes]
     if valid is None:
@@ -186,7 +210,8 @@ def _moments(data: Interactions, time: Time) -> Array:
     return np.arange(len(data)) if time == "line_order" else np.zeros(len(data), dtype=np.int64)
 
 
-def _in_time(data: Interactions) -> Array:
+def in_time(data: Interactions) -> Array:
+    """Rows by user, within the user from the earliest to the latest, ties decided."""
     return _chronological(data, "real", "random")
 
 
@@ -243,7 +268,7 @@ def _shares(sizes: Array, test: float, valid: float) -> Array:
 
 def _cut(data: Interactions, part: Array, kind: str, notes: list[str], order: Array | None = None) -> Split:
     """Each part's rows are sorted by user, then from the earliest to the latest, with ties decided."""
-    order = _in_time(data) if order is None else order
+    order = in_time(data) if order is None else order
     train, valid, test = (data.select(order[part[order] == label]) for label in (_TRAIN, _VALID, _TEST))
     return Split(train, valid, test, kind, (*data.notes, *notes, *overlaps(train, valid, test)))
 

@@ -153,6 +153,7 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
         version=f"sha256-{digest}+ties0",
         first_line=first_rows(item, item_ids.size),
         notes=(str(guess),),
+        guessed=True,
     )
     repeated = len(data) - data.distinct_pairs().size
     note = f"{path}: {repeated:,} of {len(data):,} rows repeat a user-item pair"

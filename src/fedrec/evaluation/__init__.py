@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedrec.evaluation.candidates import candidate_targets, forbidden_negatives
+from fedrec.evaluation.fields import UNDIVIDED
 from fedrec.evaluation.metrics import METRICS, chance, per_user
 from fedrec.evaluation.protocol import PRESETS, Protocol, protocol
 from fedrec.evaluation.sparsity import kept_rows
@@ -33,6 +34,7 @@ __all__ = [
     "METRICS",
     "PRESETS",
     "TIES",
+    "UNDIVIDED",
     "Evaluation",
     "Evaluator",
     "Pairs",

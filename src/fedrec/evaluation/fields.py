@@ -9,6 +9,8 @@ from fedrec.evaluation.metrics import METRICS
 from fedrec.evaluation.ties import TIES
 from fedrec.schema import BOOL, Kind, choice, integer, matching, number, optional, several
 
+UNDIVIDED = "none"
+"""The split that holds nothing out: for models that serve and are not tested."""
 _MOST = 10**9  # of any count; larger ones overflow sooner or later
 
 
@@ -32,7 +34,7 @@ KINDS: dict[str, Kind] = {
     "min_interactions": _COUNT,
     "min_interactions_at": several(Kind("dataset:integer", _is_pair, _read_pair), least=0),
     "min_rating": optional(_RATING, ", or none"),
-    "split": choice("leave-one-out", "ratio", "cold-items", "global-time"),
+    "split": choice("leave-one-out", "ratio", "cold-items", "global-time", UNDIVIDED),
     "valid_share": _SHARE,
     "test_share": _SHARE,
     "train_fraction": _FRACTION,

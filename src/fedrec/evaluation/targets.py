@@ -68,6 +68,12 @@ class Targets:
         targets._check_candidates()
         return targets
 
+    @classmethod
+    def none(cls, n_items: int) -> Targets:
+        """Nobody has a held-out item."""
+        nothing, start = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        return cls(n_items, nothing, start, nothing, start, nothing)
+
     def __len__(self) -> int:
         return len(self.users)
 

@@ -35,7 +35,7 @@ def notes_of(run: Run) -> list[str]:
     ignored = [name for name in FEDERATED if getattr(run.config, name) != getattr(RunConfig, name)]
     if method.info.centralised and ignored:
         found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(spoken(ignored))}")
-    if _reads_order(method) and prepared.source.time == "none":
+    if reads_order(method) and prepared.source.time == "none":
         found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
     if run.config.lost_uploads and not method.info.centralised:
         found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost on their way")
@@ -43,7 +43,7 @@ def notes_of(run: Run) -> list[str]:
     return [*found, LAST] if run.claims else found
 
 
-def _reads_order(method: Method) -> bool:
+def reads_order(method: Method) -> bool:
     return method.info.reads_order(method) or isinstance(getattr(method, "model", None), Sequential)
 
 

@@ -70,6 +70,18 @@ class RunConfig:
         values["params"] = {name: _plain(value) for name, value in self.params.items()}
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
+    def flags(self) -> list[str]:
+        """What stands after `fedrec run METHOD` to run this again."""
+        values = self.to_dict()
+        params, defaults = values.pop("params", {}), {f.name: f.default for f in dataclasses.fields(self)}
+        words = [
+            word
+            for name, value in values.items()
+            if name != "method" and value != defaults[name]
+            for word in (f"--{spoken([name])[0].replace('_', '-')}", str(value))
+        ]
+        return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
+
 
 def _plain(value: Any) -> Any:
     """TOML has no None, and no numpy numbers."""

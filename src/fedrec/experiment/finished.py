@@ -19,7 +19,7 @@ class Chosen(NamedTuple):
 
 
 def open_finished(path: Path) -> Chosen:
-    """The run of a folder."""
+    """The run of a folder, for whoever looks at its figures: the data must be what it was."""
     folder = RunFolder.open(path)
     folder.require_finished()
     config = make_config(folder.settings())
@@ -30,3 +30,16 @@ def open_finished(path: Path) -> Chosen:
     if kept is not None and not unchanged:
         require_same_rows(kept.prepared, run.prepared, path)
     return Chosen(run, chosen)
+
+
+def open_model(path: Path) -> Chosen:
+    """The model of a run folder, to serve from: it outlives its data, which may have grown, moved or gone.
+
+    The data is read only where the folder holds nothing of it, as those of older versions.
+    """
+    folder = RunFolder.open(path)
+    folder.require_model()
+    config = make_config(folder.settings())
+    kept = read_kept(folder, config)
+    run = Run(config, None if kept is None else kept.prepared)
+    return Chosen(run, run.load_best(folder))

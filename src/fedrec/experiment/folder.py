@@ -49,6 +49,7 @@ def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np
 class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
 
+    A model that was fitted to serve has fit.json instead of summary.json and per_user.csv: nothing was tested.
     `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume, `prepared.npz` the
     data as it was split. Files about single users, such as their state, are readable by the owner only.
     """
@@ -58,6 +59,7 @@ class RunFolder:
         self.config = path / "config.toml"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
+        self.fit = path / "fit.json"
         self.per_user = path / "per_user.csv"
         self.best = path / "checkpoint.safetensors"
         self.last = path / "last.safetensors"
@@ -128,6 +130,18 @@ class RunFolder:
         return read_config(self.config, of_run=True)
 
     def require_finished(self) -> None:
+        """For whoever looks at its figures."""
+        if self.fit.exists():
+            raise FedrecError(f"{self.path} is a model fitted to all interactions: nothing was held out, so there are "
+                              "no figures; name the run that it was made from")  # fmt: skip
+        self._require_end()
+
+    def require_model(self) -> None:
+        """For whoever serves from it."""
+        if not self.fit.exists():
+            self._require_end()
+
+    def _require_end(self) -> None:
         if not self.summary.exists():
             raise FedrecError(
                 f"{self.path} is not finished: continue it with fedrec run ... --resume --out {self.path}"
@@ -144,6 +158,13 @@ class RunFolder:
         if set(self.path.iterdir()) <= begun:
             for file in begun:
                 file.unlink(missing_ok=True)
+            self.path.rmdir()
+
+    def discard(self) -> None:
+        """Remove all files of a run that is not to be resumed."""
+        for file in self.files():
+            file.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
             self.path.rmdir()
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
@@ -198,8 +219,10 @@ class RunFolder:
                     shutil.copyfile(file, temporary)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        with atomic_file(self.summary) as temporary:
-            temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        _write_json(self.summary, summary)
+
+    def write_fit(self, about: Mapping[str, Any]) -> None:
+        _write_json(self.fit, about)
 
 
 class ReadOnlyFolder(RunFolder):
@@ -226,6 +249,11 @@ class ReadOnlyFolder(RunFolder):
     def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None: ...
 
     def write_summary(self, summary: Mapping[str, Any]) -> None: ...
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def _round_of(line: str) -> int:

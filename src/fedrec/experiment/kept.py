@@ -18,9 +18,11 @@ import scipy.sparse as sp
 
 from fedrec.data import Filtered, Interactions, ItemInfo, Partition, Split
 from fedrec.data.atomic import atomic_file
+from fedrec.data.fetch import search_folders
 from fedrec.data.located import files, fingerprint, place
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, protocol
+from fedrec.experiment.aside import Aside
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.prepare import Grouping, Prepared, with_targets
@@ -52,6 +54,8 @@ class Kept:
 
     prepared: Prepared
     checksum: str
+    size: int | None = None
+    """Bytes of the first of these files, where they were written down."""
 
     def is_of(self, config: RunConfig) -> bool:
         """Whether the files of the data, where they are still here, hold what they held."""
@@ -87,13 +91,18 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
         "format": FORMAT,
         "settings": _settings(config),
         "checksum": fingerprint(data_files(config)) if named else "",
+        "size": data_files(config)[0].stat().st_size if named and data_files(config) else None,
         "warm": prepared.warm,
         "n_interactions": prepared.n_interactions,
         "silos": prepared.grouping.silos,
         "centralised": prepared.grouping.centralised,
+        "notes": prepared.notes,
         "source": _pack_source(source, arrays),
         "split": _pack_split(prepared, arrays),
     }
+    if (aside := prepared.aside) is not None and _plain(aside.user_ids):
+        arrays |= {"aside.user_ids": _ids(aside.user_ids), "aside.liked": aside.liked.astype(np.uint8)}
+        arrays |= {f"aside.{name}": _small(getattr(aside, name)) for name in ("user", "item")}
     for name, partition in (("clients", prepared.partition), ("published", prepared.grouping.published)):
         if partition is not None:
             arrays |= {f"{name}.users": _small(partition.users), f"{name}.offsets": _small(partition.offsets)}
@@ -114,7 +123,7 @@ def read_kept(folder: RunFolder, config: RunConfig) -> Kept | None:
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
-        return Kept(_prepared(about, arrays, protocol(config.protocol)), about["checksum"])
+        return Kept(_prepared(about, arrays, protocol(config.protocol)), about["checksum"], about.get("size"))
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError, RecursionError,
             zipfile.BadZipFile, NotImplementedError, FedrecError):  # fmt: skip
         return None
@@ -124,6 +133,23 @@ def prepared_of(folder: RunFolder, config: RunConfig) -> Prepared | None:
     """What a run has kept, if its data is unchanged or gone; None: to be read again."""
     kept = read_kept(folder, config)
     return kept.prepared if kept is not None and kept.is_of(config) else None
+
+
+def found_again(kept: Kept, config: RunConfig, near: Path) -> Path | None:
+    """A file with the content of a run's own file that has been moved or renamed.
+
+    Looked for where it was, beside the run, here, and in the folders of data.
+    """
+    beside = [Path(config.attributes)] if config.attributes is not None else []
+    if not kept.checksum or not all(file.is_file() for file in beside):
+        return None
+    folders = dict.fromkeys(path.resolve() for path in (Path(config.data).parent, near, Path(), *search_folders()))
+    for folder in folders:
+        for file in sorted(folder.glob("*")):
+            alike = file.suffix == Path(config.data).suffix and file.is_file()
+            if alike and kept.size in (None, file.stat().st_size) and fingerprint([file, *beside]) == kept.checksum:
+                return file
+    return None
 
 
 def require_same_rows(kept: Prepared, now: Prepared, folder: Path) -> None:
@@ -211,7 +237,15 @@ def _prepared(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol) -> Pre
     clients = _partition("clients", arrays)
     if clients is None:
         raise ValueError("the clients are missing")
-    return with_targets(source, split, clients, chosen, dropped, about["warm"], about["n_interactions"], grouping)
+    prepared = with_targets(source, split, clients, chosen, dropped, about["warm"], about["n_interactions"], grouping)
+    return replace(prepared, aside=_aside(arrays), notes=tuple(about.get("notes", prepared.notes)))
+
+
+def _aside(arrays: Arrays) -> Aside | None:
+    if "aside.user" not in arrays:
+        return None
+    user, item = (arrays[f"aside.{column}"].astype(np.int64) for column in ("user", "item"))
+    return Aside(_required_ids("aside.user_ids", arrays), user, item, arrays["aside.liked"].astype(bool))
 
 
 def _source(about: Mapping[str, Any], arrays: Arrays) -> Interactions:

@@ -54,7 +54,7 @@ def require_room_for_uploads(simulator: Simulator) -> None:
     """Refuse one whose server would gather more uploads than can be held, before any client trains."""
     method, world, room = simulator.method, simulator.world, memory_of(simulator.world.device)
     sending = max(1, int(world.participation * world.clients))
-    held = sum(_bytes(value) for value in simulator.server.values())
+    held = sum(value.nbytes for value in simulator.server.values())
     kept = simulator.client_side.held()[0]
     if room is None or SURELY * (sending * held + kept) < room:
         return
@@ -79,8 +79,8 @@ def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None)
         if "overflow" not in str(error):
             raise
         return Needs({"one tensor": torch.iinfo(torch.int64).max})  # more bytes than can be counted
-    held = sum(map(_bytes, server.values()))
-    kept = sum(_bytes(value) for state in states for value in (*state.per_client.values(), *state.per_user.values()))
+    held = sum(value.nbytes for value in server.values())
+    kept = sum(value.nbytes for state in states for value in (*state.per_client.values(), *state.per_user.values()))
     footprint = method.footprint(data.world)
     largest = int(data.positives.max(initial=0)) * (1 + data.negatives) * footprint.sample + footprint.client
     work = max(largest, footprint.score, made.most - held - kept)
@@ -149,10 +149,6 @@ def _too_large(method: Method, needs: Needs, room: int, remedy: str) -> FedrecEr
 def _sharing() -> int:
     """Processes on this machine that hold as much each."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _bytes(value: Tensor) -> int:
-    return value.numel() * value.element_size()
 
 
 def _size(count: float) -> str:

@@ -57,15 +57,15 @@ def method_of(config: RunConfig) -> Method:
     )
 
 
-def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+def parse_settings(settings: Iterable[str], flag: str = "--set") -> dict[str, str]:
     """`["lr=0.1", "dim=16"]` as a dictionary of text."""
     values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
-            raise FedrecError(f"--set {setting}: write key=value")
+            raise FedrecError(f"{flag} {setting}: write key=value")
         if key.strip() in values:
-            raise FedrecError(f"--set {key.strip()} is given twice; keep one")
+            raise FedrecError(f"{flag} {key.strip()} is given twice; keep one")
         values[key.strip()] = value.strip()
     return values
 

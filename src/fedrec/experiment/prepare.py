@@ -14,7 +14,8 @@ from fedrec import data as rooms
 from fedrec.data import Filtered, Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.errors import FedrecError
-from fedrec.evaluation import Evaluator, Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
+from fedrec.evaluation import UNDIVIDED, Evaluator, Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
+from fedrec.experiment.aside import Aside, set_aside
 from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique
 from fedrec.federation.contract import World
 from fedrec.federation.secret import Secret
@@ -67,6 +68,8 @@ class Prepared:
     n_interactions: int = 0
     """Rows of the data before it was split."""
     grouping: Grouping = Grouping()
+    aside: Aside | None = None
+    """What filters left out of the run and serving still needs."""
 
     def grouped(self, silos: str | None, centralised: bool) -> Prepared:
         """The same data with other clients."""
@@ -108,8 +111,15 @@ class Prepared:
         """Training interactions per item."""
         return np.bincount(self.split.train.item, minlength=self.n_items)
 
+    @property
+    def tested(self) -> bool:
+        """Whether anything is held out; a model that only serves trains on everything."""
+        return self.protocol.split != UNDIVIDED
+
     def require_candidates(self) -> None:
         """Metrics at k need a user with more than k candidates at test: otherwise every list is a hit."""
+        if not self.tested:
+            return
         most = int(self.test.n_candidates.max())
         if most < 2:
             raise FedrecError("no user has more than one candidate, so there is nothing to rank; give more items")
@@ -167,16 +177,26 @@ class Prepared:
         user, item = rooms.before_test(self.split)
         return clients.histories(user if places is None else places.users[user], item)
 
+    def known_to_serve(self, clients: ClientData) -> Histories | None:
+        """Everything that users have met, to answer from; None where that is what was trained on, or all that can be.
+
+        Items that training never met are unknown to the model and stay out.
+        """
+        if not self.tested or self.warm is not None:
+            return None
+        return clients.histories(*rooms.whole(self.split))
+
 
 def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> Prepared:
     """Read the data that a config names, and prepare it."""
     silos, items = config.silos, config.attributes
     if config.train is not None and config.test is not None:
-        given = rooms.read(config.train, config.valid, config.test)
+        given = _as_asked(rooms.read(config.train, config.valid, config.test), protocol)
         return prepare_split(given, protocol, silos, centralised, items=items)
     if config.data in {stored.name for stored in rooms.stored_splits()}:
         stored, clients = rooms.load_split(config.data)
-        return prepare_split(rooms.disjoint(stored), protocol, silos, centralised, clients=clients, items=items)
+        given = _as_asked(rooms.disjoint(stored), protocol)
+        return prepare_split(given, protocol, silos, centralised, clients=clients, items=items)
     return prepare(rooms.load(config.data), protocol, silos, centralised, items)
 
 
@@ -185,7 +205,27 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
     """Filter, split and partition as the protocol says; `items` is a file that describes them."""
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
-    return prepare_split(split_by(protocol, kept), protocol, silos, centralised, source=kept, items=items)
+    prepared = prepare_split(split_by(protocol, kept), protocol, silos, centralised, source=kept, items=items)
+    return replace(prepared, aside=set_aside(data, prepared.source, protocol.min_rating),
+                   notes=(*prepared.notes, *_ratings_note(data, protocol.min_rating)))  # fmt: skip
+
+
+def _ratings_note(data: Interactions, min_rating: float | None) -> list[str]:
+    """What the ratings of a user's own file are taken for."""
+    if data.rating is None or not data.guessed or not len(data):
+        return []
+    least, most = float(data.rating.min()), float(data.rating.max())
+    if min_rating is not None:
+        return [f"ratings go from {least:g} to {most:g}: {min_rating:g} and more count as positive interactions, the "
+                "others are neither trained on nor recommended again"]  # fmt: skip
+    every = "every one" if least > 0 else "every one above 0"
+    return [f"ratings go from {least:g} to {most:g} and {every} counts as a positive interaction, whatever its value; "
+            f"to count only high ones, add e.g. --min-rating {least + 0.75 * (most - least):g}"]  # fmt: skip
+
+
+def _as_asked(given: Split, protocol: Protocol) -> Split:
+    """A given split as it is, or all of it in training where nothing is to be held out."""
+    return rooms.reunited(given) if protocol.split == UNDIVIDED else given
 
 
 def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
@@ -210,7 +250,10 @@ def with_targets(source: Interactions, split: Split, partition: Partition, proto
     """A finished split with what is ranked in it."""
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
     rest = None if dropped is None else _pairs(dropped)
-    if len(split.valid):
+    ranked_valid: Targets | None
+    if protocol.split == UNDIVIDED:
+        ranked_valid, ranked_test = None, Targets.none(source.n_items)
+    elif len(split.valid):
         ranked_valid, ranked_test = candidate_targets(
             train, valid, test, source.n_items, protocol, dropped=rest, seed=source.tie_seed
         )
@@ -274,6 +317,7 @@ def split_by(protocol: Protocol, data: Interactions) -> Split:
         "ratio": lambda: rooms.ratio(data, protocol.test_share, protocol.valid_share, data.tie_seed),
         "cold-items": lambda: rooms.cold_items(data, protocol.test_share, protocol.valid_share, data.tie_seed),
         "global-time": lambda: rooms.global_time(data, protocol.test_share, protocol.valid_share),
+        UNDIVIDED: lambda: rooms.undivided(data),
     }
     return makers[protocol.split]()
 

@@ -107,7 +107,7 @@ class Run:
             participation=config.participation,
             device=device,
         )
-        clients, attributes = group.shard(self.prepared.clients(self.world)), self._attributes()
+        clients, attributes = group.shard(self.prepared.clients(self.world)), self.attributes()
         require_room(self.method, clients, attributes)
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
@@ -132,7 +132,8 @@ class Run:
         """What every report of this run should say."""
         return notes_of(self)
 
-    def _attributes(self) -> Tensor | None:
+    def attributes(self) -> Tensor | None:
+        """Of the items, for a method that sees them."""
         if self.method.disclosure.attributes == "none":
             return None
         return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
@@ -150,6 +151,13 @@ class Run:
     def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
         listener = listener or Listener()
+        chosen = self.train(folder, listener)
+        result = self._finish(folder, chosen)
+        listener.finished(self, chosen)
+        return result
+
+    def train(self, folder: RunFolder | None, listener: Listener) -> int:
+        """Train, and make the chosen round the present state; returns which it is."""
         listener.started(self)
         if folder is None:
             self._train(None, listener, Interrupt())
@@ -159,10 +167,14 @@ class Run:
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
             self._save_end(folder)
-        chosen = self._load_chosen(folder)
-        result = self._finish(folder, chosen)
-        listener.finished(self, chosen)
-        return result
+        return self._load_chosen(folder)
+
+    def choose(self, listener: Listener | None = None) -> Progress:
+        """Train and choose the round on validation, no more: no test item is ranked, nothing is written."""
+        listener = listener or Listener()
+        listener.started(self)
+        self._train(None, listener, Interrupt())
+        return self.progress
 
     def _train(self, folder: RunFolder | None, listener: Listener, interrupt: Interrupt) -> None:
         due = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)

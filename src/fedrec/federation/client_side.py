@@ -145,6 +145,20 @@ class ClientSide:
                 asked = replace(chunk, known=known)
                 yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)
 
+    def scores_of(self, user: int, items: Tensor, offer: Delivered, known: Histories | None = None) -> Tensor:
+        """[1, items] logits of one user, without those of the others of its client; as `scores` gives them."""
+        place = int(self.data.place_of[user])
+        data = self.data.alone(place)
+        members, at = next((members, int(at[0])) for members in self.cohorts
+                           for _, at in [members.positions(data.clients)] if len(at))  # fmt: skip
+        row = int(members.user_ptr[at]) + place - int(self.data.client_ptr[self.data.positions(data.clients)[0]])
+        state = State({name: value[at : at + 1] for name, value in members.state.per_client.items()},
+                      {name: value[row : row + 1] for name, value in members.state.per_user.items()})  # fmt: skip
+        asked = replace(data.chunk(data.clients, members.cohort.name),
+                        known=None if known is None else known.take(np.array([place])))  # fmt: skip
+        with torch.no_grad():
+            return self.method.score(state, offer(data.clients), asked, items)
+
     def payload(self, client: int, round: int, down: Down) -> dict[str, Reduction]:
         """What a client would send; nothing is sent or kept."""
         return next(self._rehearsed(client, round, down))[1]

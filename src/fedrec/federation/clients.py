@@ -157,6 +157,29 @@ class ClientData:
             pool=Pool(pointers(np.diff(self.pool.indptr)[places]), self.pool.gap[out]),
         )
 
+    def alone(self, place: int) -> ClientData:
+        """One user as the only one of its client."""
+        at = int(np.searchsorted(self.client_ptr, place, side="right")) - 1
+        mine, out = (slice(ptr[place], ptr[place + 1]) for ptr in (self.user_ptr, self.pool.indptr))
+        items, gap = self.items[mine], self.pool.gap[out]
+        return replace(
+            self,
+            clients=self.clients[at : at + 1],
+            users=self.users[place : place + 1],
+            client_ptr=np.array([0, 1]),
+            user_ptr=np.array([0, len(items)]),
+            items=items,
+            history=self.history[mine],
+            pool=Pool(np.array([0, len(gap)]), gap),
+        )
+
+    @cached_property
+    def place_of(self) -> np.ndarray:
+        """The place of every user of the data set; -1 for those who are not here."""
+        place = np.full(int(self.users.max(initial=-1)) + 1, -1, dtype=np.int64)
+        place[self.users] = np.arange(len(self.users))
+        return place
+
     @property
     def secret(self) -> Secret:
         return self.own_secret or SeededSecret(self.world.seed)

@@ -31,12 +31,16 @@ class MethodInfo:
     backbones: Mapping[str, Settings] = field(default_factory=dict)
     """Models that it trains, each with the defaults that it needs; the first is the default. Empty: no choice."""
     presets: Mapping[str, Settings] = field(default_factory=dict)
+    space: Mapping[str, str] = field(default_factory=dict)
+    """What `fedrec tune` searches, e.g. `{"lr": "0.01..1", "dim": "16,32,64"}`. Empty: what ranges suggest."""
     centralised: bool = False
     """A baseline that sees everybody's data in one place."""
     new_users: int | None = None
     """Local rounds that a user who was not in training needs; None: new users cannot be served."""
     reads_order: Callable[[Any], bool] = _never
     """Whether it matters, with these parameters, in which order a user met the items."""
+    scores_together: bool = False
+    """Whether a user's scores depend on the other users of the client too, as on a graph of them all."""
     remedy: Callable[[Any], str] | None = None
     """What to change first when training diverges; None: the learning rates."""
 

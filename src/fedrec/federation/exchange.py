@@ -113,6 +113,10 @@ class Reply:
     update: Update
     figures: Figures | None = None
 
+    def blind(self) -> Reply:
+        """Without the update, which reaches the server in a secure sum alone."""
+        return replace(self, update=Update())
+
     def encode(self) -> bytes:
         update, tensors = self.update, {"clients": torch.from_numpy(self.update.clients)}
         header: dict[str, Any] = {"weights": dict(update.weights), "means": sorted(update.means), "parts": {}}
@@ -249,11 +253,20 @@ class Coordinator:
         self.add(reply)
         return reply
 
+    def fold_sum(self, update: Update) -> None:
+        """Take the sum over all groups that a secure sum ended with; `fold` took blind replies."""
+        self.schema.check(update, self._plan.uploads())
+        self._update = merged([self._update, update])
+
+    def asked(self, group: int) -> np.ndarray:
+        """Clients of a group whose uploads the round is to have."""
+        return np.intersect1d(self.groups[group], self._plan.uploads())
+
     def checked(self, group: int, message: bytes) -> Reply:
         """The reply of a group, if it is what that group may send now."""
         mine = self.groups[group]
         reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
-        self.schema.check(reply.update, np.intersect1d(mine, self._plan.uploads()))
+        self.schema.check(reply.update, self.asked(group))
         return reply
 
     def add(self, reply: Reply) -> None:

@@ -167,3 +167,7 @@ class Simulator:
         """As `ClientSide.scores`, of the users in this process, with what the server offers now."""
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
         return self.client_side.scores(wanted, lambda some: self.server_side.offer(some, round, wanted), known)
+
+    def scores_of(self, user: int, round: int, items: Tensor, known: Histories | None = None) -> Tensor:
+        """As `ClientSide.scores_of`, with what the server offers now."""
+        return self.client_side.scores_of(user, items, lambda some: self.server_side.offer(some, round, items), known)

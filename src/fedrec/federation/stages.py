@@ -15,6 +15,8 @@ from fedrec.federation.contract import Rows
 from fedrec.federation.messages import is_exact
 from fedrec.federation.noise import Gaussian, Laplace, Noise, SumGaussian, UploadContext, Values, dense
 
+SQUARED = 1 << 18  # numbers that are made double at a time
+
 
 class Stage(Protocol):
     @property
@@ -53,7 +55,8 @@ class Clip:
                     change -= (value.untouched() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
             else:
-                square += (value - _reference(context, name)).double().flatten(1).square().sum(1)
+                change = value - context.reference[name] if name in context.reference else value
+                square += _squares(change.flatten(1))
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
         return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
 
@@ -65,9 +68,9 @@ class Clip:
             by = factor[value.owner, None].to(start.dtype)
             shift = None if value.shift is None else value.shift * factor.to(start.dtype)
             return replace(value, value=start + by * (value.value - start), shift=shift)
-        reference = _reference(context, name)
         by = factor.to(value.dtype).reshape(-1, *[1] * (value.dim() - 1))
-        return reference + by * (value - reference)
+        reference = context.reference.get(name)
+        return by * value if reference is None else reference + by * (value - reference)
 
     def bytes(self, entries: int, rows: int, plain: int) -> int:
         return plain
@@ -130,5 +133,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _reference(context: UploadContext, name: str) -> Tensor:
-    return context.reference.get(name, torch.zeros((), dtype=context.world.dtype, device=context.world.device))
+def _squares(value: Tensor) -> Tensor:
+    """Squared norms of rows in float64, without a copy of all in that type."""
+    parts = value.split(max(1, SQUARED // max(1, value.shape[1])))
+    return torch.cat([part.double().square().sum(1) for part in parts])

@@ -25,6 +25,7 @@ from fedrec.schema import COUNT, METRICS, NUMBER, damaged, read_json
 MACHINE = ("device", "memory")  # what a result does not depend on
 RESULT = {"test": METRICS, "seconds": {"total": NUMBER}, "best_round": COUNT}
 """What a table shows of a run."""
+STOPPED = "stopped after"
 SAID_BY_METHOD = ("method", "backbone", "preset", "params", "rounds")
 
 
@@ -87,11 +88,12 @@ def require_runnable(planned: Sequence[Cell]) -> None:
             require_same(there, wanted, cell.folder)
 
 
-def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None],
-              others: Sequence[Cell] = (), drop_models: bool = False) -> dict[str, str]:  # fmt: skip
+def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None], others: Sequence[Cell] = (),
+              drop_models: bool = False, minutes: float | None = None) -> dict[str, str]:  # fmt: skip
     """Run what is not there yet, `jobs` at a time; returns the error of every cell that failed.
 
     Where one of `others` has done the same work, its result is taken. With `drop_models` only results stay.
+    A run that takes more than `minutes` is stopped.
     """
     there = sum(cell.summary() is not None for cell in planned)
     taken = _take_over(planned, others)
@@ -100,7 +102,7 @@ def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None],
         _drop_model(cell)  # of earlier runs too
     told(f"{len(planned)} runs, {there} of them already there" + (f", {taken} in other tables" if taken else ""))
     failed: dict[str, str] = {}
-    for number, (cell, seconds, error) in enumerate(_finished(todo, jobs), start=1):
+    for number, (cell, seconds, error) in enumerate(_finished(todo, jobs, minutes), start=1):
         if error:
             failed[cell.name()] = error
         elif drop_models:
@@ -132,17 +134,17 @@ def _drop_model(cell: Cell) -> None:
             file.unlink(missing_ok=True)
 
 
-def _finished(todo: Sequence[Cell], jobs: int) -> Iterator[tuple[Cell, float, str]]:
+def _finished(todo: Sequence[Cell], jobs: int, minutes: float | None) -> Iterator[tuple[Cell, float, str]]:
     pool = ThreadPoolExecutor(jobs)
     try:
-        waiting = {pool.submit(_run, cell, jobs): cell for cell in todo}
+        waiting = {pool.submit(_run, cell, jobs, minutes): cell for cell in todo}
         for future in as_completed(waiting):
             yield waiting[future], *future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _run(cell: Cell, jobs: int) -> tuple[float, str]:
+def _run(cell: Cell, jobs: int, minutes: float | None) -> tuple[float, str]:
     """Seconds and error of one run, in a process that leaves no memory behind."""
     started = time.monotonic()
     folder = RunFolder(cell.folder)
@@ -150,7 +152,11 @@ def _run(cell: Cell, jobs: int) -> tuple[float, str]:
         RunFolder.create(cell.folder, cell.config.to_dict())
     command = [sys.executable, "-m", "fedrec.reproduce.worker", str(cell.folder)]
     threads = {name: str(max(1, (os.cpu_count() or 1) // jobs)) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(threads if jobs > 1 else {})})
+    environment, limit = {**os.environ, **(threads if jobs > 1 else {})}, None if minutes is None else 60 * minutes
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return time.monotonic() - started, f"{STOPPED} {minutes:g} minutes"
     if done.returncode == 0:
         folder.last.unlink(missing_ok=True)  # it has all its rounds, and a hundred runs would fill a disk
         return time.monotonic() - started, ""

@@ -97,6 +97,32 @@ class Descent:
         self.chunk.observe("loss", total.sum(), seen.sum())
         return self._result()
 
+    def gradient(self) -> Fitted:
+        """Of the loss of all samples, in the places of the parameters; no step is taken."""
+        found: Tensors = {}
+        with threads_for(self._numbers()):
+            for batch in self.samples.epoch(0):
+                leaves = {name: group.value[: group.end[batch.clients]].detach().requires_grad_()
+                          for name, group in self.groups.items()}  # fmt: skip
+                total, gradients = self._gradients(leaves, list(leaves.values()), batch)
+                self.chunk.observe("loss", float(total.sum()), int(batch.size.sum()))
+                for name, gradient in zip(leaves, gradients, strict=True):
+                    part = gradient * self._part(batch, self.groups[name], gradient)
+                    if name not in found and len(part) == len(self.groups[name].value):
+                        found[name] = part
+                    else:
+                        found.setdefault(name, torch.zeros_like(self.groups[name].value))[: len(part)] += part
+        for name, group in self.groups.items():
+            group.value = found[name] if name in found else torch.zeros_like(group.value)
+        return self._result()
+
+    def _part(self, batch: Any, group: Group, gradient: Tensor) -> Tensor | float:
+        """What a batch's mean counts in the mean over all samples of a client; a sum counts whole."""
+        if self.settings.reduction == "sum":
+            return 1.0
+        part = batch.size.double() / self.samples.count[: batch.clients]
+        return part[group.owner[: len(gradient)]].to(gradient.dtype).reshape(-1, *[1] * (gradient.dim() - 1))
+
     def _numbers(self) -> int:
         """That a step computes with, roughly."""
         return sum(group.value.numel() for group in self.groups.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -28,18 +29,21 @@ class SequenceDescent(Descent):
 
     kind: ClassVar[type[SequenceSamples]] = SequenceSamples
     samples: SequenceSamples
+    joins: ClassVar[bool] = True  # whether a single client's network is one vector
+    apart: dict[str, Group] | None = None  # the groups, where the network's are one
     replayed: Replayed | None = None
     recordable: bool = True
 
     def run(self) -> Fitted:
-        self.apart, self.warm = self.groups, False
-        if len(self.samples.order) == 1 and not self.start:
+        self.warm = False
+        if self.joins and len(self.samples.order) == 1 and not self.start:
+            self.apart = self.groups
             network = [self.groups[f"dense.{name}"] for name in self.model.dense_shapes()]
             self.groups = {"user": self.groups["user"], "item": self.groups["item"], "dense": _joined(network)}
         return super().run()
 
     def _result(self) -> Fitted:
-        self.groups = self.apart
+        self.groups = self.apart or self.groups
         return super()._result()
 
     def _step(self, batch: SequenceBatch) -> Tensor:
@@ -62,7 +66,7 @@ class SequenceDescent(Descent):
             and self.recordable
             and full
             and batch.size.device.type == "cuda"
-            and self.groups is not self.apart
+            and self.apart is not None
             and not self.settings.early_exit
             and len(self.chunk.places) >= REPLAYED * self.settings.batch
             and next(bands(batch.padded().lengths, self.model, batch.size.device)).stop == self.settings.batch
@@ -77,7 +81,7 @@ class SequenceDescent(Descent):
     def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: SequenceBatch) -> tuple[Tensor, list[Tensor]]:
         total = torch.zeros(batch.clients, dtype=torch.float64, device=batch.size.device)
         gradients = [torch.zeros_like(leaf) for leaf in moving]
-        for band in bands(batch.lengths, self.model, total.device):
+        for band in self._bands(batch):
             losses, owner = self._band_losses(leaves, batch, band)
             weight = 1.0 / batch.size[owner].to(losses.dtype) if self.settings.reduction == "mean" else 1.0
             parts = torch.autograd.grad((losses * weight).sum(), moving, materialize_grads=True)
@@ -85,6 +89,9 @@ class SequenceDescent(Descent):
                 gradient += part
             total.index_add_(0, owner, losses.detach().double())
         return total, gradients
+
+    def _bands(self, batch: SequenceBatch) -> Iterator[slice]:
+        return bands(batch.lengths, self.model, batch.size.device)
 
     def _band_losses(self, leaves: Tensors, batch: SequenceBatch, band: slice) -> tuple[Tensor, Tensor]:
         """Summed over the positions of each sequence, and whose it is."""

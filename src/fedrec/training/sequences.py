@@ -134,7 +134,7 @@ class SequenceBatch:
 class SequenceSamples:
     """A chunk's sequences of one round, each position but the last a sample of the next item and of its negatives.
 
-    As in `Samples`: clients are ordered by their number of sequences, largest first, and the working set is the
+    As in `Samples`: clients are ordered by their number of sequences, then steps, largest first; the working set is the
     distinct (client, item) pairs, here of the windows. Users with fewer than two items have no sequence.
     """
 
@@ -144,7 +144,9 @@ class SequenceSamples:
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
         end, size = windows(chunk.tensor(chunk.user_ptr), length, targets=True)
         sequences = torch.bincount(chunk.owner[size > 0], minlength=len(chunk.clients))
-        self.order = torch.argsort(sequences, descending=True, stable=True)
+        steps = torch.zeros_like(sequences).index_add(0, chunk.owner, size)
+        longest = torch.argsort(steps, descending=True, stable=True)
+        self.order = longest[torch.argsort(sequences[longest], descending=True, stable=True)]
         owner_of_user = torch.argsort(self.order)[chunk.owner]
         self.user_order = torch.argsort(owner_of_user, stable=True)
         self.owner_of_user = owner_of_user[self.user_order]

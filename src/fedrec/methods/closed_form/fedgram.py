@@ -57,6 +57,10 @@ class FedGram(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedgram",
         summary="closed-form models, order-aware too, from one blind sum of Gram matrices",
+        space={
+            "l2": "100..10000", "half_life": "1..10", "floor": "0.01..0.3", "window": "1..4", "co": "0.1..2",
+            "popularity_power": "0..0.6",
+        },
         presets={
             "tuned": {"order": True, "l2": 1600.0, "popularity_power": 0.3},
             "ml-1m": {"order": True, "floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2},

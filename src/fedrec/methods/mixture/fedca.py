@@ -66,6 +66,7 @@ class FedCA(LocalMethod):
         summary="own mixture of tables by share, similarity and complementarity",
         paper="Zhang et al., ACM TOIS 44(2), 2026",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
+        space={"lr": "0.001..0.1", "alpha": "0..1", "beta": "0..1", "interpolation": "0..1"},
         presets={
             "paper": {
                 "similarity": "paper", "complementarity": "left-local", "weights": "eq5", "interpolate": "inference",

@@ -53,6 +53,7 @@ class GPFedRec(LocalMethod):
         paper="Zhang et al., KDD 2024",
         aliases={"GGA": {}},
         backbones={"ncf": {}, "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}},
+        space={"lr": "0.01..1", "rate_scale": "8..800", "regularisation": "0.1..10", "threshold": "0.5..2"},
         presets={
             "paper": {"graph": "paper"},
             "released": {"graph": "released", "common_user": True},  # clients are copies of one model

@@ -49,6 +49,7 @@ class FedRAP(LocalMethod):
         summary="the sum of a shared and an own item table, held apart; only the shared one is averaged",
         paper="Li et al., ICLR 2024",
         backbones={"linear": {}},
+        space={"lr": "0.05..5", "lr_item": "20..2000", "apart": "0.001..1", "sparse": "0.001..1"},
         presets={
             "paper": {"anneal": "paper"},
             "released": {"anneal": "released"},

@@ -57,6 +57,7 @@ class FedRKG(LocalMethod):
         summary="own tables, guided now and then by the mean of all through a private gate",
         paper="Personalized Federated Recommendation with Knowledge Guidance",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
+        space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.01..1"},
         presets={
             "paper": {},
             "lastfm": {"rounds": 3000, "beta": 0.999},

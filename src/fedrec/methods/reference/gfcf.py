@@ -22,6 +22,7 @@ class CentralGFCF(Method):
         paper="Shen et al., CIKM 2021",
         aliases={"gf-cf": {}},
         centralised=True,
+        scores_together=True,
     )
 
     rounds: Count = 1

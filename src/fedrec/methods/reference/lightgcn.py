@@ -26,6 +26,7 @@ class CentralLightGCN(SiloMethod):
         paper="He et al., SIGIR 2020",
         backbones={"lightgcn": {}},
         centralised=True,
+        scores_together=True,
     )
 
     rounds: Count = 1000

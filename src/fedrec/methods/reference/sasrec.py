@@ -36,6 +36,10 @@ class CentralSASRec(LocalMethod):
         summary="self-attention over sequences, all data in one place",
         paper="Kang & McAuley, ICDM 2018",
         backbones=usual_backbones("sasrec"),
+        space={
+            "lr": "0.0003..0.003", "dim": "64,128", "length": "50,100,200", "dropout": "0.1..0.5",
+            "weight_decay": "0,0.1,1",
+        },
         presets={
             # By NDCG@10 on the validation items of ml-100k, honest, out of 14 trials (docs/results.md).
             "tuned": {"loss": "ce", "dim": 128, "length": 200, "dropout": 0.2, "weight_decay": 1.0},

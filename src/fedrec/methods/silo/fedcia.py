@@ -62,6 +62,7 @@ class FedCIA(SiloMethod):
             "paper": {"loss": "bpr", "distance": "mse", "resample": True},
             "released": {},
         },
+        scores_together=True,
     )  # fmt: skip
 
     mode: Mode = "auto"  # dense_gram up to 4,000 items, subspace beyond

@@ -39,6 +39,7 @@ class SiloLocal(SiloMethod):
         summary="no exchange: each silo alone",
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
         presets={"silo": {}},
+        scores_together=True,
     )
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
@@ -60,6 +61,7 @@ class SiloFedAvg(SiloMethod):
         aliases={"fedlightgcn": {"backbone": "lightgcn"}},
         backbones=silo_backbones("mf", "mlp", "lightgcn"),
         presets={"silo": {}},
+        scores_together=True,
     )
 
     @property

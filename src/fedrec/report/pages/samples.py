@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import Chosen
+from fedrec.experiment.finished import Chosen, open_finished
 from fedrec.recommend import Recommendation, Recommender
 from fedrec.report.comparison import FinishedRun
 from fedrec.report.records import per_user, ranks
@@ -53,7 +53,7 @@ def sample_users(run: FinishedRun, chosen: Chosen | None = None) -> tuple[list[S
     if chosen is None and not run.has_data():
         return [], "the data is not here any more"
     try:
-        return _samples(Recommender(chosen or run.folder), table), ""
+        return _samples(Recommender(chosen or open_finished(run.folder), as_tested=True), table), ""
     except (FedrecError, OSError, KeyError) as error:
         return [], str(error)
 

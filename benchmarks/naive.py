@@ -1,0 +1,68 @@
+"""The naive references of the tests, timed for `fedrec bench`: `python benchmarks/naive.py '{"method": "fedrap"}'`.
+
+A reference works on a few clients with the method's usual settings; its seconds are scaled to all. Prints
+{"seconds": ..., "users": ...}; seconds are null where a method has no reference, or one that knows other settings only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedrec.bench.machine import told
+from fedrec.bench.references import few_clients, seconds_of_a_round
+from fedrec.bench.task import Task
+from fedrec.errors import FedrecError
+from fedrec.federation.contract import Method
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+OTHER_SETTINGS = (
+    AttributeError, AssertionError, FedrecError, RuntimeError, TypeError, ValueError, IndexError, KeyError,
+    NotImplementedError,
+)  # fmt: skip
+
+
+def naive(task: Task) -> dict[str, Any]:
+    run = task.run(task.interactions())
+    data, share = few_clients(run)
+    for kind in _kinds(run.method):
+        made = kind()
+        made.method = _with_settings(kind.method, run.method)
+        try:
+            if made.reference(data, 1):
+                took = seconds_of_a_round(partial(made.reference, data))
+                return {"seconds": None if took is None else took / share, "users": len(data.users)}
+        except OTHER_SETTINGS:
+            continue
+    return {"seconds": None, "users": len(data.users)}
+
+
+def _with_settings(tested: Method, wanted: Method) -> Method:
+    """The tested method, which may be given attributes of items by its class, with the settings that are measured."""
+    return replace(tested, **{field.name: getattr(wanted, field.name) for field in fields(wanted) if field.init})
+
+
+def _kinds(method: Method) -> Iterator[Any]:
+    """Classes of tests of this method."""
+    for path in sorted((TESTS / "methods").glob("test_*.py")):
+        if method.info.name.replace("-", "_") not in path.read_text(encoding="utf-8").lower():
+            continue
+        try:
+            module = importlib.import_module(f"methods.{path.stem}")
+        except ImportError:
+            continue  # it needs what only tests need
+        for kind in vars(module).values():
+            of = getattr(kind, "method", None) if isinstance(kind, type) else None
+            if isinstance(of, Method) and of.info.name == method.info.name and hasattr(kind, "reference"):
+                yield kind
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(TESTS))
+    sys.exit(told(lambda: naive(Task(**json.loads(sys.argv[1])))))

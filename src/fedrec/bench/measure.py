@@ -1,0 +1,103 @@
+"""One method's fixed piece of work, in a process of its own: `python -m fedrec.bench.measure '{"method": ...}'`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fedrec.bench.estimates import work_of
+from fedrec.bench.machine import device_peak_gib, rates, seconds, told
+from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, split_kernel
+from fedrec.bench.references import reference_of
+from fedrec.bench.task import Task
+from fedrec.bench.trace import traced
+from fedrec.experiment.run import Run
+
+ENOUGH = 10.0  # seconds of rounds after which no more are measured
+AGAIN, SPLIT, COUNTED = 100, 200, 300  # numbers of rounds that are run for other reasons than their seconds
+
+
+def words(task: Task, programs: Mapping[str, Path]) -> list[str]:
+    """The command that does it. `programs`: what the plain way is measured by, see `references.py`."""
+    given = {name: str(path) for name, path in programs.items()}
+    return ["-m", "fedrec.bench.measure", json.dumps(asdict(task)), json.dumps(given)]
+
+
+def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
+    """Everything about one method; its figures are per round."""
+    started, load = time.perf_counter(), os.getloadavg() if hasattr(os, "getloadavg") else ()
+    data = task.interactions()
+    made = time.perf_counter()
+    run = task.run(data)
+    ready = time.perf_counter()
+    simulator, device = run.simulator, run.world.device
+    first = seconds(lambda: simulator.round(0), device)
+    rounds = _rounds(run, 1, task.turns)
+    peak = device_peak_gib(device)
+    reference = reference_of(run, task, programs)
+    if sum(rounds) < ENOUGH:
+        # behind the reference too: that shows where the machine was busy meanwhile
+        rounds += _rounds(run, AGAIN, task.turns)
+    typical = median(rounds)
+    phases, evaluation = _phases(run, max(1, min(task.turns, int(ENOUGH / typical))))
+    inside = split_kernel(simulator, phases)
+    ours = typical if reference is None or reference.of == "round" else phases[TRAINING] + phases[SAMPLING]
+    found = rates(device)
+    return {
+        "method": task.method,
+        "ratio": None if reference is None else reference.seconds / ours,
+        "ratio_to": None if reference is None else reference.what,
+        "reference_seconds": None if reference is None else reference.seconds,
+        "data": task.label,
+        "clients": run.world.clients, "items": run.world.items, "interactions": int(simulator.data.positives.sum()),
+        "seconds": {"data": made - started, "set_up": ready - made, "compilation": max(0.0, first - typical),
+                    "round": typical, "rounds": rounds, "evaluation": evaluation},
+        "phases": phases,
+        "sampling_inside_training": inside,
+        **work_of(simulator, COUNTED).rates(typical, found),
+        "peak_gib": peak,
+        **traced(partial(simulator.round, COUNTED + 1), device),
+        "machine": found | {"load": [round(value, 2) for value in load]},
+        "task": asdict(task),
+    }  # fmt: skip
+
+
+def _rounds(run: Run, start: int, turns: int) -> list[float]:
+    """Seconds of rounds, as they are; fewer where they are long."""
+    found: list[float] = []
+    while len(found) < turns and sum(found) < ENOUGH:
+        found.append(seconds(partial(run.simulator.round, start + len(found)), run.world.device))
+    return found
+
+
+def _phases(run: Run, turns: int) -> tuple[dict[str, float], float]:
+    """Medians of every phase of some rounds, and of the evaluation of all users."""
+    seen: dict[str, list[float]] = defaultdict(list)
+    for number in range(SPLIT, SPLIT + turns):
+        phases = Phases(run.world.device)
+        with phases.watching(run.simulator):
+            whole = seconds(partial(run.simulator.round, number), run.world.device)
+        for name in PHASES:
+            seen[name].append(phases.seconds[name])
+        seen["other"].append(whole - sum(phases.seconds.values()))
+        seen["evaluation"].append(seconds(partial(run.evaluate, "valid", number), run.world.device))
+    found = {name: median(values) for name, values in seen.items()}
+    return found, found.pop("evaluation")
+
+
+def main(task: str, programs: str) -> dict[str, Any]:
+    given = {name: Path(path) for name, path in json.loads(programs).items()}
+    return measured(Task(**json.loads(task)), given)
+
+
+if __name__ == "__main__":
+    sys.exit(told(lambda: main(*sys.argv[1:])))

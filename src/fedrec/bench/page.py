@@ -1,0 +1,142 @@
+"""`docs/speed.md` out of measurements. Nobody types these figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedrec.bench.phases import PHASES, SAMPLING
+
+Row = dict[str, Any]
+
+HEAD = """# Speed
+
+Made by `fedrec bench --page docs/speed.md {sources}`; do not edit.
+
+Every method does a fixed piece of work in a process of its own: rounds with its default settings on the same data,
+timed as they are; medians. The split is of further rounds, in which the functions of both sides and of the wire are
+wrapped from outside. *Set-up* makes the server and the clients; *compilation* is what the first round took beyond a
+usual one, compiled kernels that lie in a cache on disk included.
+
+*Ratio*: how many times longer one client at a time takes, for the same round; under the table, against what.
+*Sampling* with an asterisk happens inside the compiled kernel: it was drawn again alone and taken from training.
+*GFLOP/s* and *GB/s* are estimates: the least that a round computes and moves by its settings and shapes (products of
+matrices as torch counts them), over its seconds. *Roofline* is the time that this least would take at the machine's own
+rates, measured in the same process, over the time that it took; a small one says that something else is slow, or that
+the estimate leaves much out.
+"""
+
+
+def speed_page(measured: Mapping[str, Row]) -> str:
+    """Of one or several measurements, by their files."""
+    parts = [HEAD.format(sources=" ".join(f"--from {source}" for source in measured))]
+    for found in measured.values():
+        parts += [_machine(found), *(_methods(found) if "methods" in found else _goals(found))]
+        failed = [f"- `{row.get('method') or row['goal']}`: {row['error']}" for row in rows_failed(found)]
+        if failed:
+            parts += ["\nNot measured:\n", *failed]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def rows_failed(found: Row) -> list[Row]:
+    rows: list[Row] = found.get("methods") or found.get("goals") or []
+    return [row for row in rows if "error" in row]
+
+
+def _machine(found: Row) -> str:
+    about = found["machine"]
+    what = "Every method" if "methods" in found else "Whole pieces of work, and the seconds that they may take"
+    versions = " ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return f"""
+## {what}: {about["device"]}
+
+Measured by `{found["command"]}` with {versions}: {about["cores"]} cores, {about["threads"]} threads,
+{about["memory_gib"]} GiB, load {" ".join(map(str, about["load"]))} when it began.
+It copies {about["copy_gb_per_s"]:.1f} GB/s and multiplies {about["matmul_gflop_per_s"]:.0f} GFLOP/s, in float32.
+"""
+
+
+def _methods(found: Row) -> list[str]:
+    rows = [row for row in found["methods"] if "seconds" in row]
+    parts = [_rounds(rows), _against(rows), "\n### Where a round goes\n", _split(rows), "\n### Rates\n", _rates(rows)]
+    return parts + (["\n### What the accelerator did\n", _traces(rows, "method")] if any(map(_trace, rows)) else [])
+
+
+def _rounds(rows: Sequence[Row]) -> str:
+    columns = ["method", "s per round", "ratio", "evaluation s", "set-up s", "compilation s", "peak GiB", "clients",
+               "items", "interactions"]  # fmt: skip
+    return table(columns, ([
+        f"`{row['method']}`", short(row["seconds"]["round"]), "" if row["ratio"] is None else f"{row['ratio']:,.0f}",
+        short(row["seconds"]["evaluation"]), short(row["seconds"]["set_up"]), short(row["seconds"]["compilation"]),
+        f"{row['peak_gib']:.2f}", f"{row['clients']:,}", f"{row['items']:,}", f"{row['interactions']:,}",
+    ] for row in rows))  # fmt: skip
+
+
+def _against(rows: Sequence[Row]) -> str:
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        if row["ratio_to"]:
+            by.setdefault(row["ratio_to"], []).append(f"`{row['method']}`")
+    return "\n" + "\n".join(f"- against {what}: {', '.join(names)}" for what, names in by.items())
+
+
+def _split(rows: Sequence[Row]) -> str:
+    def cell(row: Row, name: str) -> str:
+        marked = name == SAMPLING and row["sampling_inside_training"]
+        return f"{short(row['phases'][name])}{'*' if marked else ''}"
+
+    names = [*PHASES, "other"]
+    lines = ([f"`{row['method']}`", *(cell(row, name) for name in names)] for row in rows)
+    return table(["seconds", *names], lines)
+
+
+def _rates(rows: Sequence[Row]) -> str:
+    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline"], ([
+        f"`{row['method']}`", f"{row['interactions_per_s']:,.0f}", f"{row['gflop_per_s']:.2f}",
+        f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}",
+    ] for row in rows))  # fmt: skip
+
+
+def _goals(found: Row) -> list[str]:
+    rows = [row for row in found["goals"] if "seconds" in row]
+    columns = ["method", "data", "settings", "rounds", "evaluation", "seconds", "may take", "s per round",
+               "data and set-up s",               "two rounds of warm-up s", "peak GiB"]  # fmt: skip
+    lines = ([
+        f"`{row['goal']}`", row["data"], ", ".join(f"{name}={value}" for name, value in row["params"].items()),
+        f"{row['rounds']:,}", f"every {row['every']}" if row["every"] else "", short(row["seconds"]),
+        f"{row['within']:g}{'' if row['met'] else ' (missed)'}", short(row["seconds_round"]),
+        short(row["seconds_data_and_set_up"]), short(row["seconds_warm_up"]), f"{row['peak_gib']:.2f}",
+    ] for row in rows)  # fmt: skip
+    return [table(columns, lines), "\n### What the accelerator did in a round\n", _traces(rows, "goal")]
+
+
+def _traces(rows: Sequence[Row], name: str) -> str:
+    columns = ["method", "launches", "waits of the host", "copies", "busy", "longest kernel"]
+    return table(columns, ([
+        f"`{row[name]}`", f"{_trace(row)['launches']:,}", f"{_trace(row)['waits']:,}", f"{_trace(row)['copies']:,}",
+        f"{_trace(row)['busy_share']:.0%} of {short(_trace(row)['seconds'])} s", _longest(_trace(row)),
+    ] for row in rows if _trace(row)))  # fmt: skip
+
+
+def _trace(row: Row) -> Row:
+    found: Row = row.get("trace", {})
+    return found
+
+
+def _longest(trace: Row) -> str:
+    if not trace["longest"]:
+        return ""
+    first = trace["longest"][0]
+    name = first["kernel"].partition("<")[0].partition("(")[0].split("::")[-1].removeprefix("void ")
+    return f"`{name}` {short(first['seconds'])} s"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """In Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def short(seconds: float) -> str:
+    """Two or three digits that say something."""
+    return "0" if seconds < 5e-6 else f"{seconds:.2g}" if seconds < 1 else f"{seconds:.1f}"

@@ -1,0 +1,139 @@
+"""One client at a time: what a method's round takes the plain way, for the ratio.
+
+In this order: a plain program for the methods that it knows; the naive reference that the method is tested against, by
+a program of the checkout; the library's own engine with every client alone and nothing compiled. The last two work on a
+few clients, which stand for all by their number of interactions.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedrec.bench.machine import in_a_process
+from fedrec.bench.task import Task
+from fedrec.errors import FedrecError
+from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.run import Run
+from fedrec.federation.clients import ClientData, concatenated_ranges
+from fedrec.federation.simulator import Simulator
+
+PLAIN, NAIVE = "plain", "naive"
+PROGRAMS = {PLAIN: Path("../shared/bench/naive.py"), NAIVE: Path("benchmarks/naive.py")}
+"""Where they are looked for. The first: `--data u.data --work METHOD --rounds N` prints {"seconds_per_round": ...};
+the second: a task as JSON prints {"seconds": ..., "users": ...}, null where it knows no reference."""
+KNOWN = {"fedmf": "round", "pfedrec": "round", "fedca": "training"}
+"""The methods of the first, and what of ours it is to be compared with."""
+FEW = 12  # clients
+ALONE = 2  # bytes: a budget under which every client is alone in its chunk
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Seconds of a round the plain way. `of`: the part of ours that does the same."""
+
+    what: str
+    seconds: float
+    of: str = "round"
+
+
+def reference_of(run: Run, task: Task, programs: Mapping[str, Path]) -> Reference | None:
+    """The first that works; None where a client is the whole world."""
+    return _plain(run, programs.get(PLAIN)) or _naive(task, programs.get(NAIVE)) or _alone(run)
+
+
+def few_clients(run: Run) -> tuple[ClientData, float]:
+    """A few of a run's clients, or of its users where all are with one, and their share of all interactions."""
+    units = len(run.simulator.data.users) if run.method.info.centralised else run.world.clients
+    return some_clients(run.simulator.data, max(1, min(FEW, units // 5)))
+
+
+def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
+    """A world of its own of clients (or of users, where there is one client) from the least to the most active.
+
+    Also their share of all interactions.
+    """
+    central = len(data.clients) == 1
+    sizes = np.diff(data.user_ptr) if central else data.positives
+    spread = ((np.arange(count) + 0.5) / count * len(sizes)).astype(int)
+    chosen = np.sort(np.unique(np.argsort(sizes, kind="stable")[spread]))
+    places = chosen if central else concatenated_ranges(data.client_ptr[chosen], data.client_ptr[chosen + 1])
+    mine = data.trained.take(places)
+    client_ptr = np.array([0, len(places)]) if central else np.cumsum([0, *np.diff(data.client_ptr)[chosen]])
+    world = replace(data.world, clients=len(client_ptr) - 1, dtype=torch.float64, device=torch.device("cpu"))
+    made = ClientData.build(world, np.repeat(np.arange(len(places)), np.diff(mine.ptr)), mine.items,
+                            users=np.arange(len(places)), client_ptr=client_ptr, negatives=data.negatives,
+                            unique=data.unique)  # fmt: skip
+    return made, len(mine.items) / len(data.items)
+
+
+def seconds_of_a_round(work: Callable[[int], object]) -> float | None:
+    """Of rounds, without what comes before the first and after the last; None where it cannot be told."""
+    took = []
+    for rounds in (1, 2):
+        started = time.perf_counter()
+        work(rounds)
+        took.append(time.perf_counter() - started)
+    return took[1] - took[0] if took[1] > took[0] else None
+
+
+def _plain(run: Run, program: Path | None) -> Reference | None:
+    name = run.method.info.name
+    if program is None or name not in KNOWN:
+        return None
+    with tempfile.TemporaryDirectory(prefix="fedrec-bench-") as folder:
+        path = _movielens(run.prepared, Path(folder))
+        found = in_a_process([str(program), "--data", str(path), "--work", name, "--rounds", "2"])
+    return Reference("a plain program, one client at a time", found["seconds_per_round"], KNOWN[name])
+
+
+def _naive(task: Task, program: Path | None) -> Reference | None:
+    if program is None:
+        return None
+    found = in_a_process([str(program), json.dumps(asdict(replace(task, device="cpu")))])
+    if found["seconds"] is None:
+        return None
+    return Reference(f"the naive reference of its tests, {found['users']} users, scaled", found["seconds"])
+
+
+def _alone(run: Run) -> Reference | None:
+    if run.method.info.centralised:
+        return None
+    data, share = few_clients(run)
+    took = seconds_of_a_round(lambda rounds: _one_by_one(run, data, rounds))
+    what = f"this engine without kernels, one client at a time, {len(data.clients)} clients, scaled"
+    return None if took is None else Reference(what, took / share)
+
+
+def _one_by_one(run: Run, data: ClientData, rounds: int) -> None:
+    data = replace(data, world=replace(data.world, compiled=False))
+    attributes = run.attributes()
+    attributes = None if attributes is None else attributes.to(data.world.device, data.world.dtype)
+    simulator = Simulator(run.method, data, memory=ALONE, attributes=attributes)
+    for number in range(rounds):
+        simulator.round(number)
+
+
+def _movielens(prepared: Prepared, folder: Path) -> Path:
+    """All rows as a file in the form of MovieLens, each user's held-out items last."""
+    parts = [prepared.split.train, prepared.split.valid, prepared.split.test]
+    rows = np.concatenate([np.stack([part.user + 1, part.item + 1, np.full(len(part), 5), np.full(len(part), time)])
+                           for time, part in enumerate(parts)], axis=1).T  # fmt: skip
+    path = folder / "u.data"
+    np.savetxt(path, rows, fmt="%d", delimiter="\t")
+    return path
+
+
+def found_programs(plain: Path | None) -> dict[str, Path]:
+    """Those that there are here; `plain`: one that somebody named instead of the usual one."""
+    if plain is not None and not plain.is_file():
+        raise FedrecError(f"--yardstick {plain}: there is no such file")
+    wanted = PROGRAMS if plain is None else PROGRAMS | {PLAIN: plain}
+    return {name: path for name, path in wanted.items() if path.is_file()}

@@ -1,0 +1,81 @@
+"""All methods' fixed pieces of work, one process after another, and two such measurements beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fedrec.bench import goals
+from fedrec.bench.kept import Kept
+from fedrec.bench.machine import describe, in_a_process
+from fedrec.bench.measure import words
+from fedrec.bench.task import Task, require_size
+from fedrec.errors import unknown
+from fedrec.experiment.machine import device_named
+from fedrec.methods import method_class
+
+NOISE = 0.1  # a smaller change of a median says nothing, however still the machine was
+SPREADS = 3  # times the spread of both measurements
+Row = dict[str, Any]
+Say = Callable[[str], None]
+
+
+def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept, command: str, say: Say) -> Row:
+    """`{"machine": ..., "methods": [...]}`, in the order of the tasks; a method that fails stops nobody."""
+    for task in tasks:
+        method_class(task.method)  # an unknown name ends it before any work is done
+        require_size(task.size)
+    kept.begin(describe(device_named(tasks[0].device)), command)
+    for number, task in enumerate(tasks, 1):
+        kept.row(asdict(task), partial(in_a_process, words(task, programs)),
+                 partial(say, f"{task.method}: {number} of {len(tasks)}"))  # fmt: skip
+    return kept.completed()
+
+
+def reach_all(names: Sequence[str], device: str, quick: bool, kept: Kept, command: str, say: Say) -> Row:
+    """`{"machine": ..., "goals": [...]}`."""
+    for name in names:
+        if name not in goals.GOALS:
+            raise unknown("goal", name, goals.GOALS)
+    kept.begin(describe(device_named(device)), command)
+    for number, name in enumerate(names or list(goals.GOALS), 1):
+        task = {"goal": name, "device": device, "quick": quick}
+        kept.row(task, partial(in_a_process, goals.words(name, device, quick)),
+                 partial(say, f"{name}: {number} of {len(names or goals.GOALS)}"))  # fmt: skip
+    return kept.completed()
+
+
+def compared(before: Row, after: Row) -> Iterator[tuple[str, float, float, float, str]]:
+    """What, seconds before and after, before / after, and whether that is more than noise."""
+    old = _measured(before)
+    for name, rounds in _measured(after).items():
+        if name not in old:
+            continue
+        first, second = median(old[name]), median(rounds)
+        noise = max(NOISE, SPREADS * (_spread(old[name]) + _spread(rounds)))
+        times = first / second
+        verdict = "" if 1 / (1 + noise) <= times <= 1 + noise else "faster" if times > 1 else "slower"
+        yield name, first, second, times, verdict
+
+
+def _measured(found: Row) -> dict[str, list[float]]:
+    """Seconds of rounds of everything that was measured, by its name."""
+    methods = {row["method"]: row["seconds"]["rounds"] for row in found.get("methods", []) if "seconds" in row}
+    reached = {row["goal"]: [row["seconds_round"]] for row in found.get("goals", []) if "seconds" in row}
+    points = {_name(row): row["seconds_all"][1:] for row in found.get("points", []) if "seconds_all" in row}
+    return methods | reached | points
+
+
+def _name(row: Row) -> str:
+    return (f"{row['method']}, {row['clients']:,} clients, {row['items']:,} items, {row['interactions']:,} "
+            f"interactions, {row['processes']} process(es)")  # fmt: skip
+
+
+def _spread(rounds: Sequence[float]) -> float:
+    """Median distance to the median, as a part of it."""
+    middle = median(rounds)
+    return median(abs(value - middle) for value in rounds) / middle

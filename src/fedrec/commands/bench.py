@@ -1,0 +1,211 @@
+"""`fedrec bench`: the flags of the suite; what it prints and writes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    from fedrec.bench.kept import Kept
+
+DEFAULT = Path("runs/bench.json")
+
+
+def bench_command(
+    methods: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
+    data: Annotated[str, typer.Option(help="Data set; the default is a synthetic one.")] = "synthetic",
+    size: Annotated[str, typer.Option(help="Of the synthetic one: quick, 100k or 1m.")] = "100k",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="Small worlds and few rounds.")] = False,
+    scale: Annotated[bool, typer.Option("--scale", help="Growth with clients, items and interactions.")] = False,
+    goals: Annotated[
+        bool, typer.Option("--goals", help="Whole pieces of work and what they may take on a GPU.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds already.")] = False,
+    compare: Annotated[tuple[Path, Path] | None, typer.Option(help="Two files: what changed.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the page of measurements, in Markdown.")] = None,
+    from_: Annotated[
+        list[Path] | None, typer.Option("--from", help="With --page: a file that was measured before; repeatable.")
+    ] = None,
+    yardstick: Annotated[Path | None, typer.Option(help="A plain program to compare with.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"The JSON file; default {DEFAULT}.")] = None,
+) -> None:
+    """Seconds per round of every method, where they go, and how many times faster than one client at a time."""
+    from fedrec import console
+    from fedrec.bench.kept import read
+
+    if compare is not None:
+        _show_changes(*compare)
+        return
+    if scale and goals:
+        raise FedrecError("--scale and --goals are two measurements: choose one")
+    if from_:
+        _show_or_write({path.as_posix(): read(path) for path in from_}, page)
+        return
+    wanted = [name.strip() for name in (methods or "").split(",") if name.strip()]
+    asked = Asked(
+        wanted, data, "quick" if quick else size, device, quick, "points" if scale else "goals" if goals else "methods"
+    )
+    place = out or DEFAULT
+    found = _measured(asked, place, resume, yardstick)
+    console.err.print(f"written to {place}")
+    _show_or_write({place.as_posix(): found}, page)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured, without the places of files."""
+
+    methods: list[str]
+    data: str
+    size: str
+    device: str
+    quick: bool
+    part: str
+
+    def command(self) -> str:
+        usual_size = "quick" if self.quick else "100k"
+        values = {
+            "--methods": (",".join(self.methods), ""),
+            "--data": (self.data, "synthetic"),
+            "--size": (self.size, usual_size),
+            "--device": (self.device, "cpu"),
+        }
+        words = [word for name, (value, usual) in values.items() if value != usual for word in (name, value)]
+        kind = {"points": ["--scale"], "goals": ["--goals"], "methods": []}[self.part]
+        return shlex.join(["fedrec", "bench", *words, *["--quick"] * self.quick, *kind])
+
+
+def _measured(asked: Asked, place: Path, resume: bool, yardstick: Path | None) -> dict[str, Any]:
+    from fedrec import console
+    from fedrec.bench.kept import Kept, rows_of
+    from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
+
+    kept = Kept(place, asked.part, resume)
+    try:
+        with sigterm_interrupts():
+            return _work(asked, kept, yardstick)
+    except KeyboardInterrupt as stop:
+        done = len(rows_of(kept.found))
+        console.err.print(f"interrupted: {done} pieces are in {place}; the same command with --resume goes on"
+                          if done else "interrupted before the first piece was measured")  # fmt: skip
+        raise typer.Exit(TERMINATED if isinstance(stop, Terminated) else 130) from None
+
+
+def _work(asked: Asked, kept: Kept, yardstick: Path | None) -> dict[str, Any]:
+    from fedrec.bench.references import found_programs
+    from fedrec.bench.scale import measure
+    from fedrec.bench.suite import measure_all, reach_all
+    from fedrec.bench.task import Task
+    from fedrec.methods import listings
+
+    if asked.part == "points":
+        return measure(asked.quick, asked.methods, kept, asked.command(), _say)
+    if asked.part == "goals":
+        return reach_all(asked.methods, asked.device, asked.quick, kept, asked.command(), _say)
+    names, turns = asked.methods or [listing.name for listing in listings()], 2 if asked.quick else 5
+    tasks = [Task(name, asked.data, asked.size, asked.device, turns) for name in names]
+    return measure_all(tasks, found_programs(yardstick), kept, asked.command(), _say)
+
+
+def _show_or_write(measured: dict[str, dict[str, Any]], page: Path | None) -> None:
+    from fedrec import console
+    from fedrec.bench.kept import write
+    from fedrec.bench.page import speed_page
+    from fedrec.bench.scale_page import with_tables
+
+    scales = {source: found for source, found in measured.items() if "series" in found}
+    if page is None:
+        for found in measured.values():
+            (_show_scale if "series" in found else _show_goals if "goals" in found else _show)(found)
+        return
+    if not scales:
+        write(page, speed_page(measured))
+    elif len(measured) == 1:
+        ((source, found),) = measured.items()
+        write(page, with_tables(page.read_text(encoding="utf-8") if page.is_file() else "", found, source))
+    else:
+        raise FedrecError("--page: a measurement with --scale has a page of its own; name one --from")
+    console.err.print(f"written to {page}")
+
+
+def _say(text: str, began: float = time.monotonic()) -> None:
+    print(f"[{time.monotonic() - began:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from fedrec import console
+    from fedrec.bench.phases import PHASES
+
+    about = found["machine"]
+    title = (f"{about['device']}, {about['cores']} cores: copies {about['copy_gb_per_s']:.1f} GB/s, multiplies "
+             f"{about['matmul_gflop_per_s']:.0f} GFLOP/s\nseconds per round; rates are estimates")  # fmt: skip
+    rows = [
+        [row["method"], row["seconds"]["round"], "" if row["ratio"] is None else f"{row['ratio']:.0f}",
+         *(f"{row['phases'][name]:.4f}" for name in PHASES), row["seconds"]["evaluation"], row["seconds"]["set_up"],
+         row["seconds"]["compilation"], f"{row['gflop_per_s']:.2f}", f"{row['gb_per_s']:.2f}",
+         f"{row['roofline']:.1%}", f"{row['peak_gib']:.2f}"]
+        for row in found["methods"] if "seconds" in row
+    ]  # fmt: skip
+    columns = ["method", "round", "ratio", *PHASES, "evaluation", "set-up", "compilation", "GFLOP/s", "GB/s",
+               "roofline", "peak GiB"]  # fmt: skip
+    console.table(columns, rows, title=title)
+    _show_failed(found)
+
+
+def _show_failed(found: dict[str, Any]) -> None:
+    from fedrec import console
+    from fedrec.bench.page import rows_failed
+
+    for row in rows_failed(found):
+        console.err.print(f"{row.get('method') or row['goal']}: {row['error']}")
+
+
+def _show_goals(found: dict[str, Any]) -> None:
+    from fedrec import console
+
+    done = [row for row in found["goals"] if "seconds" in row]
+    rows = [[row["goal"], row["rounds"], row["seconds"], f"{row['within']:g}", "met" if row["met"] else "missed",
+             row["seconds_warm_up"], f"{row['peak_gib']:.2f}"] for row in done]  # fmt: skip
+    console.table(["method", "rounds", "seconds", "may take", "", "warm-up", "peak GiB"], rows,
+                  title=found["machine"]["device"])  # fmt: skip
+    _show_failed(found)
+
+
+def _show_scale(found: dict[str, Any]) -> None:
+    from fedrec import console
+    from fedrec.bench.scale_page import large, the_largest
+
+    for one in found["series"]:
+        grown = one["exponents"]
+        title = (f"\n{one['method']} ({one['class']}) against {one['axis']}: time grows as {one['axis']}^"
+                 f"{grown['seconds_round']:.2f}, memory as ^{grown['memory']:.2f}")  # fmt: skip
+        done = [row for row in one["points"] if "refused" not in row]
+        console.table(["clients", "items", "interactions", "round s", "peak GiB"],
+                      [[row["clients"], row["items"], row["interactions"], row["seconds_round"],
+                        f"{row['peak_gib']:.2f}"] for row in done], title=title)  # fmt: skip
+        for row in one["points"]:
+            if "refused" in row:
+                console.out.print(f"{row['clients']:,} clients, {row['items']:,} items: {row['refused']}")
+    for row in the_largest(found):
+        console.out.print(f"\n{large(row)}")
+
+
+def _show_changes(before: Path, after: Path) -> None:
+    from fedrec import console
+    from fedrec.bench.kept import read
+    from fedrec.bench.suite import compared
+
+    rows = [[name, first, second, f"{times:.2f}", verdict]
+            for name, first, second, times, verdict in compared(read(before), read(after))]  # fmt: skip
+    if not rows:
+        raise FedrecError(f"{before} and {after} have nothing in common; measure some of it again")
+    console.table(["measured", "before s", "after s", "times faster", "beyond noise"], rows, title="seconds per round")

@@ -1,0 +1,79 @@
+"""`fedrec tune`: search a method's parameters on validation items."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from fedrec import console
+from fedrec.commands import progress
+from fedrec.errors import FedrecError
+from fedrec.evaluation import protocol
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
+from fedrec.experiment.params import method_of
+from fedrec.experiment.run import Listener
+from fedrec.tune.space import described, settings_text, space_of
+from fedrec.tune.study import Budget, Study, Trial, best_of, search
+
+
+def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | None, quiet: bool) -> None:
+    """Run the study, or go on with it, and say what came out."""
+    method, metric = method_of(config), protocol(config.protocol).select_metric
+    space = space_of(method, given, config.params)
+    study = Study(out or _folder(config), config, space)
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.err.print(line)
+
+    def told(trial: Trial, best: Trial) -> None:
+        say(f"{_number(trial, budget)}: {settings_text(trial.params)}: {_outcome(trial, metric)}; best "
+            f"{best.value or 0:.4f} (trial {best.number + 1})")  # fmt: skip
+
+    def listener(trial: int) -> Listener:
+        return progress.listener(f"trial {trial + 1} of {budget.trials}", quiet, as_json=False, notes=trial == 0)
+
+    say(f"searched: {'; '.join(f'{name} {text}' for name, text in described(space).items())}")
+    try:
+        with sigterm_interrupts():
+            done = search(study, method, budget, told, listener)
+    except KeyboardInterrupt as stop:
+        console.err.print("interrupted; the same command goes on after the last finished trial")
+        if isinstance(stop, Terminated):
+            raise typer.Exit(TERMINATED) from None
+        raise
+    _show_best(done, metric, study.best)
+
+
+def _number(trial: Trial, budget: Budget) -> str:
+    return f"trial {trial.number + 1} of {budget.trials}"
+
+
+def _outcome(trial: Trial, metric: str) -> str:
+    came = f"{metric} {trial.value:.4f}, round {trial.best_round + 1} of {trial.rounds_run}" if trial.rounds_run else ""
+    return f"{came or trial.note} ({trial.seconds:.0f} s)"
+
+
+def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
+    best = best_of(done)
+    if best is None:
+        raise FedrecError(
+            f"none of {len(done)} trials could be trained ({done[-1].note}); search elsewhere with --space"
+        )
+    minutes = sum(trial.seconds for trial in done) / 60
+    console.out.print(f"best of {len(done)} trials in {minutes:.1f} minutes: {settings_text(best.params)}, {metric} "
+                      f"{best.value:.4f} on the validation items")  # fmt: skip
+    console.out.print(f"to run it: fedrec run --config {shlex.quote(str(file))}")
+
+
+def _folder(config: RunConfig) -> Path:
+    """runs/tune/METHOD-DATA-..., the same for the same command, which therefore goes on."""
+    data = Path(config.train).stem if config.train else Path(config.data).name
+    seed = f"seed{config.seed}" if config.seed else ""
+    parts = [config.method, config.backbone or "", config.preset or "", data, config.protocol, seed]
+    text = "-".join(part for part in parts if part)
+    return Path("runs") / "tune" / "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in text)[:150]

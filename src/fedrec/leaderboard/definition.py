@@ -1,0 +1,167 @@
+"""What the leaderboard compares: rows, data, seeds and trials, read from `board.toml`; and what trials have found."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedrec.errors import FedrecError, unknown
+from fedrec.experiment.checks import reads_order
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.params import method_of
+from fedrec.reproduce import definition
+from fedrec.reproduce.cells import Cell, cells
+from fedrec.schema import damaged, read_json
+from fedrec.tune.space import Space, dimension, space_of
+from fedrec.tune.study import Study, Trial, best_of
+
+TRIALS = "trials"  # the folder of all studies
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a method with its settings. `tuned`: it has the trials of the board, within `space` where given."""
+
+    label: str
+    run: Mapping[str, Any]
+    tuned: bool = False
+    space: Mapping[str, str] = field(default_factory=dict)
+    printed: Mapping[str, str] = field(default_factory=dict)
+    """By paper, what its table calls the method."""
+
+
+@dataclass(frozen=True)
+class Board:
+    protocol: str
+    metrics: Sequence[str]
+    tuned_on: str
+    trials: int
+    datasets: Sequence[str]
+    rows: Sequence[Row]
+    new_items: Mapping[str, Any]
+    print: Mapping[str, Mapping[str, str]]
+    seeds: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def every_dataset(self) -> list[str]:
+        return [*self.datasets, self.new_items["dataset"]]
+
+    def metrics_on(self, dataset: str) -> Sequence[str]:
+        found: Sequence[str] = self.new_items["metrics"] if dataset == self.new_items["dataset"] else self.metrics
+        return found
+
+    def table(self, dataset: str, found: Mapping[str, Trial]) -> definition.Table:
+        """The rows on one dataset as a table that can be run; `found`: the best trial of rows that were tuned."""
+        if dataset == self.new_items["dataset"]:
+            table = _table_named(self.new_items["table"])
+            return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]], seeds=[0])
+        rows = [definition.Row(row.label, _with(row.run, found.get(row.label))) for row in self.rows]
+        return definition.Table(
+            name=dataset,
+            title=dataset,
+            metrics=self.metrics,
+            protocols=[self.protocol],
+            datasets=[dataset],
+            rows=rows,
+            seeds=self.seeds.get(dataset, [0]),
+        )
+
+    def reason_to_skip(self, cell: Cell) -> str:
+        """Why a row is not run on this data; empty where it is."""
+        return self.skipped.get(cell.dataset, "") if reads_order(method_of(cell.config)) else ""
+
+    def row(self, label: str) -> Row | None:
+        """None for rows of another table."""
+        return next((row for row in self.rows if row.label == label), None)
+
+    def study(self, row: Row, folder: Path, device: str) -> Study:
+        """The trials of a row."""
+        config = self.config(row, device)
+        return Study(folder / TRIALS / safe(row.label), config, self.space(row, config))
+
+    def config(self, row: Row, device: str = "cpu") -> RunConfig:
+        table = self.table(self.tuned_on, {})
+        one = next(one for one in table.rows if one.label == row.label)
+        return dataclasses.replace(table.config(one, self.tuned_on, self.protocol, 0), device=device)
+
+    def space(self, row: Row, config: RunConfig) -> Space:
+        method = method_of(config)
+        if not row.space:
+            return space_of(method, (), config.params)
+        return {name: dimension(method, name, text) for name, text in row.space.items()}
+
+
+def board() -> Board:
+    """The leaderboard as it is defined."""
+    text = (resources.files("fedrec.leaderboard") / "board.toml").read_text(encoding="utf-8")
+    values = tomllib.loads(text)
+    return Board(**values | {"rows": [_row(dict(row)) for row in values["rows"]]})
+
+
+def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str]) -> Board:
+    """The part that was asked for."""
+    labels = [row.label for row in whole.rows]
+    for kind, given, known in (("dataset", datasets, whole.every_dataset()), ("row", rows, labels)):
+        for name in given:
+            if name not in known:
+                raise unknown(f"{kind} of the leaderboard", name, known)
+    kept = [row for row in whole.rows if not rows or row.label in rows]
+    return dataclasses.replace(whole, datasets=[d for d in whole.datasets if not datasets or d in datasets], rows=kept)
+
+
+def cells_of(whole: Board, dataset: str, found: Mapping[str, Trial], folder: Path, device: str) -> list[Cell]:
+    """Every run of a dataset, those left out by a rule of the board too."""
+    return cells(whole.table(dataset, found), folder, device, "8G")
+
+
+def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Trial]]:
+    """The trials of every tuned row: those of the studies here, or those that are kept with the results."""
+    found: dict[str, list[Trial]] = {}
+    for row in (row for row in whole.rows if row.tuned):
+        here, kept = whole.study(row, runs, "cpu").there(), stored_trials(results, row.label)
+        found[row.label] = here if len(here) >= len(kept) else kept
+    return found
+
+
+def best_trials(found: Mapping[str, Sequence[Trial]], enough: int) -> dict[str, Trial]:
+    """The best trial of every row that has had all of its trials: one with fewer is not tuned yet."""
+    best = {label: best_of(trials[:enough]) for label, trials in found.items() if len(trials) >= enough}
+    return {label: trial for label, trial in best.items() if trial is not None}
+
+
+def stored_trials(results: Path, label: str) -> list[Trial]:
+    """Trials as they are kept with the results."""
+    path = results / TRIALS / f"{safe(label)}.json"
+    if not path.is_file():
+        return []
+    try:
+        return [Trial(**values) for values in read_json(path, "trials", {"trials": [{}]})["trials"]]
+    except (ValueError, TypeError, OSError) as error:
+        raise damaged(path, error) from None
+
+
+def _with(run: Mapping[str, Any], trial: Trial | None) -> dict[str, Any]:
+    return dict(run) if trial is None else {**run, "set": {**run.get("set", {}), **trial.params}}
+
+
+def _table_named(target: str) -> definition.Table:
+    _, (table,) = definition.chosen(target)
+    return table
+
+
+def _row(values: dict[str, Any]) -> Row:
+    known = {f.name for f in dataclasses.fields(Row)} - {"run"}
+    parts = {key: values.pop(key) for key in list(values) if key in known}
+    if "label" not in parts:
+        raise FedrecError("a row of the leaderboard has no label; mend board.toml")
+    return Row(run=values, **parts)
+
+
+def safe(name: str) -> str:
+    """As the name of a file."""
+    return "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in name)

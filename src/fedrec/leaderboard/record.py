@@ -1,0 +1,202 @@
+"""What the leaderboard's runs came to, as data: one JSON file for each dataset, one for the trials of each row."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.evaluation.significance import LEVEL, holm, paired_bootstrap
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.params import method_of
+from fedrec.experiment.run import Run
+from fedrec.federation.schema import schema_of
+from fedrec.leaderboard.definition import TRIALS, Board, best_trials, cells_of, safe, trials_found
+from fedrec.leaderboard.work import made_by, why_not
+from fedrec.report import comparison
+from fedrec.report.significance import values_by_row
+from fedrec.reproduce.cells import Cell
+from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, json_line, optional, read_json
+from fedrec.tune.space import described, settings_text
+from fedrec.tune.study import Trial
+
+CELL: Shape = {"seed": COUNT, "command": TEXT, "version": TEXT, "commit": TEXT, "device": TEXT, "best_round": COUNT,
+               "rounds_run": COUNT, "seconds": NUMBER, "test": METRICS, "up": NUMBER, "down": NUMBER}  # fmt: skip
+ROW: Shape = {"label": TEXT, "method": TEXT, "kind": TEXT, "server": TEXT, "trials": COUNT, "settings": TEXT,
+              "group": optional(COUNT), "why": TEXT, "cells": [CELL]}  # fmt: skip
+RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance": METRICS, "rows": [ROW]}
+FEDERATED, ALONE, TOGETHER = "federated", "alone", "all data in one place"
+SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
+WORLD = "synthetic@users=50+items=200"
+
+
+def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Path) -> None:
+    """Bring the files up to date with the runs that have ended; what only the files know stays."""
+    found = trials_found(whole, runs, results)
+    _write_trials(whole, found, results)
+    best = best_trials(found, whole.trials)
+    for dataset in datasets:
+        before = _before(results / f"{safe(dataset)}.json")
+        planned = cells_of(whole, dataset, best, runs, "cpu")
+        labels = list(dict.fromkeys(cell.row for cell in planned))
+        rows = [_row(whole, label, [c for c in planned if c.row == label], found, best, before) for label in labels]
+        together = groups(_comparable(planned), whole.metrics_on(dataset)[-1])
+        for row in rows:
+            row["group"] = together.get(row["label"])
+        _write(results / f"{safe(dataset)}.json", {
+            "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
+            "chance": _chance(planned) or before.get("chance", {}), "rows": rows,
+        })  # fmt: skip
+
+
+def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By dataset, as far as there is a file."""
+    found = {dataset: _before(results / f"{safe(dataset)}.json") for dataset in datasets}
+    return {dataset: record for dataset, record in found.items() if record}
+
+
+def groups(rows: Sequence[comparison.Row], metric: str) -> dict[str, int]:
+    """Rows by group: 1 has the best and those not significantly different from it, 2 the best of the rest, and so on."""
+    values = {label: numbers.mean(0) for label, numbers in values_by_row(rows, metric).items()}
+    left, found = sorted(values, key=lambda label: -values[label].mean()), dict[str, int]()
+    while left:
+        best, *others = left
+        corrected = holm([paired_bootstrap(values[best], values[label]).p for label in others])
+        like = {label for label, p in zip(others, corrected, strict=True) if p >= 1 - LEVEL}
+        number = max(found.values(), default=0) + 1
+        found |= dict.fromkeys([best, *like], number)
+        left = [label for label in others if label not in like]
+    return found
+
+
+def server_sees(config: RunConfig) -> str:
+    """What reaches the server, by an example client in a small world."""
+    method = method_of(config)
+    if method.info.centralised:
+        return ALL
+    run = Run(dataclasses.replace(config, data=WORLD, silos=None, device="cpu"))
+    fields = [
+        kind for kinds in schema_of(run.simulator.server_side, run.simulator.like()).fields.values() for kind in kinds
+    ]
+    return NOTHING if not fields else SINGLE if any(kind.gathered for kind in fields) else SUMS
+
+
+def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, Sequence[Trial]],
+         best: Mapping[str, Trial], before: Mapping[str, Any]) -> dict[str, Any]:  # fmt: skip
+    config, row = planned[0].config, whole.row(label)
+    info = method_of(config).info
+    old = next((one for one in before.get("rows", ()) if one["label"] == label), None)
+    kept = {
+        one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
+    }
+    ended = kept | {cell.config.seed: _cell(cell) for cell in planned if cell.summary() is not None}
+    waits = row is not None and row.tuned and label not in best
+    why = "" if ended else whole.reason_to_skip(planned[0]) or next(filter(None, map(why_not, planned)), "") or (
+        f"{len(found[label])} of its {whole.trials} trials done" if waits else (old or {}).get("why") or "not run yet"
+    )  # fmt: skip
+    return {
+        "label": label,
+        "method": info.name,
+        "kind": TOGETHER if info.centralised else ALONE if info.name == "local" else FEDERATED,
+        "server": (old or {}).get("server") or _sees(config),
+        "trials": len(found.get(label, ())) if label in best else 0,
+        "settings": _settings(config),
+        "group": None,
+        "why": why,
+        "cells": [ended[seed] for seed in sorted(ended)] if not waits else [],
+    }
+
+
+def _sees(config: RunConfig) -> str:
+    try:
+        return server_sees(config)
+    except FedrecError:
+        return ""  # a method that this small world has no attributes for
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    summary, about, config = cell.summary(), made_by(cell), RunFolder(cell.folder).settings()
+    assert summary is not None
+    up, down = _sent(RunFolder(cell.folder), summary)
+    return {
+        "seed": summary["seed"],
+        "command": _command(cell),
+        "version": about.get("version", ""),
+        "commit": about.get("commit", ""),
+        "device": config.get("device", "cpu"),
+        "best_round": summary["best_round"],
+        "rounds_run": summary["rounds_run"],
+        "seconds": round(summary["seconds"]["total"], 1),
+        "diverged": summary.get("diverged", ""),
+        "test": {name: round(value, 6) for name, value in summary["test"].items() if not name.startswith("hr@")},
+        "valid": {name: round(value, 6) for name, value in summary["valid"].items() if not name.startswith("hr@")},
+        "up": up,
+        "down": down,
+    }
+
+
+def _sent(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[float, float]:
+    """Bytes that a client has sent and received up to the chosen round, in the mean over clients."""
+    lines = folder.metrics.read_text(encoding="utf-8").splitlines()
+    rounds = [record for line in lines if (record := json_line(line, {"round": COUNT})) is not None]
+    chosen = [record for record in rounds if record["round"] <= summary["best_round"]]
+    up, down = (sum(record[way] for record in chosen) / summary["clients"] for way in ("bytes_up", "bytes_down"))
+    return round(up), round(down)
+
+
+def _command(cell: Cell) -> str:
+    """What runs a cell again. The machine is not part of it."""
+    config = dataclasses.replace(cell.config, device=RunConfig.device, memory=RunConfig.memory)
+    return shlex.join(["fedrec", "run", config.method, *config.flags()])
+
+
+def _settings(config: RunConfig) -> str:
+    parts = [config.backbone or "", f"--preset {config.preset}" if config.preset else "", settings_text(config.params)]
+    return " ".join(part for part in parts if part)
+
+
+def _comparable(planned: Sequence[Cell]) -> list[comparison.Row]:
+    """Rows with all their seeds at hand, user by user."""
+    rows = []
+    for label in dict.fromkeys(cell.row for cell in planned):
+        mine = [cell for cell in planned if cell.row == label]
+        if all(cell.summary() is not None for cell in mine):
+            rows.append(comparison.Row(label, tuple(comparison.read_run(cell.folder) for cell in mine)))
+    return rows
+
+
+def _chance(planned: Sequence[Cell]) -> dict[str, float]:
+    done = next((summary for cell in planned if (summary := cell.summary()) is not None), {})
+    return dict(done.get("chance", {}))
+
+
+def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], results: Path) -> None:
+    for label, trials in found.items():
+        row = whole.row(label)
+        if row is None or not trials:
+            continue
+        study = whole.study(row, results, "cpu")
+        _write(results / TRIALS / f"{safe(label)}.json", {
+            "label": label, "data": whole.tuned_on, "searched": described(study.space),
+            "config": study.config.to_dict(), "trials": [dataclasses.asdict(trial) for trial in trials],
+        })  # fmt: skip
+
+
+def _before(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return dict(read_json(path, "leaderboard", RECORD))
+    except (ValueError, OSError) as error:
+        raise damaged(path, error) from None
+
+
+def _write(path: Path, values: Mapping[str, Any]) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,89 @@
+"""The trials and runs of the leaderboard. Each has a folder of its own: what has ended is not repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedrec.data.atomic import atomic_file
+from fedrec.experiment.params import method_of
+from fedrec.experiment.run import Listener
+from fedrec.leaderboard.definition import Board, best_trials, cells_of, trials_found
+from fedrec.reproduce.cells import Cell, require_runnable, run_cells
+from fedrec.schema import json_line
+from fedrec.tune.study import Budget, search
+from fedrec.version import __version__
+
+ABOUT, WHY = "about.json", "why.json"  # of a run: the code that made it; why it did not end
+Told = Callable[[str], None]
+
+
+def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told) -> None:
+    """Every tuned row gets its trials, unless they are there or with the results."""
+    have = trials_found(whole, runs, results)
+    for row in (row for row in whole.rows if row.tuned):
+        if len(have[row.label]) >= whole.trials:
+            continue
+        study = whole.study(row, runs, device)
+        told(f"{row.label}: {whole.trials} trials on {whole.tuned_on}")
+        done = search(study, method_of(study.config), Budget(whole.trials), lambda trial, best: None,
+                      lambda number: Listener())  # fmt: skip
+        told(f"{row.label}: {len(done)} trials, {sum(trial.seconds for trial in done):.0f} s")
+
+
+def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, device: str, jobs: int, minutes: float,
+             told: Told) -> None:  # fmt: skip
+    """Every cell that is not there. A row that is to be tuned waits for its trials."""
+    best = best_trials(trials_found(whole, runs, results), whole.trials)
+    waiting = {row.label for row in whole.rows if row.tuned and row.label not in best}
+    for label in sorted(waiting):
+        told(f"{label}: waits for its trials")
+    for dataset in datasets:
+        planned = [cell for cell in cells_of(whole, dataset, best, runs, device)
+                   if cell.row not in waiting and not whole.reason_to_skip(cell) and _may_end(cell, minutes)]  # fmt: skip
+        require_runnable(planned)
+        for cell in planned:
+            _note(cell.folder / ABOUT, {"version": __version__, "commit": commit()}, keep=True)
+        failed = run_cells(planned, jobs, told, drop_models=True, minutes=minutes)
+        for cell in planned:
+            if cell.name() in failed:
+                _note(cell.folder / WHY, {"why": failed[cell.name()], "minutes": f"{minutes:g}"})
+
+
+def why_not(cell: Cell) -> str:
+    """Why a run did not end; empty where it did, or was not tried."""
+    return _said(cell.folder / WHY).get("why", "")
+
+
+def made_by(cell: Cell) -> dict[str, str]:
+    """Version and commit of the code that made a run."""
+    return _said(cell.folder / ABOUT)
+
+
+def _may_end(cell: Cell, minutes: float) -> bool:
+    """What was stopped after as many minutes before is not tried again."""
+    return float(_said(cell.folder / WHY).get("minutes", "0")) < minutes
+
+
+def commit() -> str:
+    """Of the code that is running, where it is a checkout; FEDREC_COMMIT names it where git cannot."""
+    if "FEDREC_COMMIT" in os.environ:
+        return os.environ["FEDREC_COMMIT"]
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _note(path: Path, values: dict[str, str], keep: bool = False) -> None:
+    if not (keep and path.exists()):
+        with atomic_file(path) as temporary:
+            temporary.write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def _said(path: Path) -> dict[str, str]:
+    return (json_line(path.read_text(encoding="utf-8"), {}) or {}) if path.is_file() else {}

@@ -1,0 +1,244 @@
+"""FedOpt: the server steps an optimiser of its own against the mean of what clients changed.
+
+Reddi et al., ICLR 2021, Algorithm 2. In every round t, with x what clients and server share,
+
+    each client i of S:    x_i,0 = x_t;  x_i,k+1 = x_i,k - lr g_i,k  for k < K;  D_i = x_i,K - x_t
+    server:                D = 1/|S| sum_i D_i
+                           m_t = beta1 m_t-1 + (1 - beta1) D
+             adagrad       v_t = v_t-1 + D^2
+             yogi          v_t = v_t-1 - (1 - beta2) D^2 sign(v_t-1 - D^2)
+             adam          v_t = beta2 v_t-1 + (1 - beta2) D^2
+                           x_t+1 = x_t + server_lr m_t / (sqrt(v_t) + tau)
+             sgd           m_t = beta1 m_t-1 + D,   x_t+1 = x_t + server_lr m_t
+
+With sends=change a client trains as in FedAvg and sends D_i. With sends=gradient it sends one gradient of the mean loss
+of its own data, D_i = -g_i (K = 1, lr = 1): all clients together then are full-batch training, as with all data in one
+place.
+`clip` bounds the norm of the whole D_i, so that no client pulls farther than others; for privacy the wire has a stage
+of that name. A sum is all that the server needs. User vectors, and the head of backbone linear, never leave: clients
+train them at `lr`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Mean,
+    MethodInfo,
+    PartialSum,
+    Plan,
+    Reduction,
+    Rows,
+    State,
+    Tensors,
+    Ups,
+    World,
+    participants,
+    replicate,
+)
+from fedrec.federation.noise import UploadContext
+from fedrec.federation.ranges import Interval, Positive
+from fedrec.federation.stages import Clip
+from fedrec.methods.average import choices
+from fedrec.methods.average.choices import Shares
+from fedrec.models import Sequential
+from fedrec.training.descent import Fitted
+from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.next_item_training import AmongAllDescent, AmongDrawnDescent
+from fedrec.training.sequences import SequenceLoss
+
+Beta = Annotated[float, Interval("[0, 1)")]
+CHANGE = "change."  # uploads are changes, not values: a wire that rounds or clips measures them from zero
+FIRST, SECOND = "first.", "second."  # the server's m and v
+AT_ONCE = 256 << 20  # bytes of clients side by side on a processor
+
+
+@dataclass(frozen=True)
+class FedOpt(LocalMethod):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="fedopt",
+        summary="server optimisers over the mean of clients' changes or gradients",
+        paper="Reddi et al., ICLR 2021",
+        aliases={
+            "fedadam": {"server_optimiser": "adam"},
+            "fedyogi": {"server_optimiser": "yogi"},
+            "fedadagrad": {"server_optimiser": "adagrad"},
+            "fedavgm": {"server_optimiser": "sgd", "sends": "change", "server_lr": 1.0},
+        },
+        backbones={
+            "mf": {},
+            "ncf": {"init_std": 0.1, "lr": 1.0},
+            "linear": {"init_std": 0.1, "lr": 1.0},
+            "sasrec": {"loss": "ce", "dim": 64, "length": 100, "init_std": 0.03, "server_lr": 0.001, "clip": 0.5,
+                       "clients_per_round": 128, "rounds": 900, "lr": 0.1},
+        },
+        new_users=30,
+    )  # fmt: skip
+
+    sends: Literal["gradient", "change"] = "gradient"  # change: after `epochs` of local training
+    shares: Shares = "equal"  # samples: the mean is weighted by clients' samples
+    clip: float = 0.0  # norm of a client's whole change at most; 0: any
+    clients_per_round: int = 0  # 0: as many as --participation says
+    server_optimiser: Literal["sgd", "adam", "yogi", "adagrad"] = "adam"
+    server_lr: float = 0.01
+    server_decay: float = 0.0  # part of the parameters that a step takes away, times server_lr (AdamW)
+    beta1: Beta = 0.9
+    beta2: Beta = 0.99
+    tau: Positive = 1e-8  # the less, the more adaptive
+    bias_correction: bool = True  # m and v corrected for their start at 0; false: as in the paper, v starts at tau^2
+    loss: SequenceLoss = "bce"  # type: ignore[assignment]  # ce: the next item among all items, sasrec alone
+    sampled: int = 0  # ce: among so many drawn items; 0: among all
+    blocks: int = 2  # sasrec: layers
+    heads: int = 1  # sasrec
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.loss == "ce" and not self.sequential:
+            raise FedrecError(f"loss=ce ranks the next item of a sequence; use bce or bpr with {self.backbone}")
+
+    @cached_property
+    def trainer(self) -> LocalTrainer:
+        softmax = AmongDrawnDescent if self.sampled else AmongAllDescent
+        among = softmax if self.loss == "ce" else None
+        return LocalTrainer(self, slots=self.sampled or None, descent=among)
+
+    @property
+    def sequential(self) -> bool:
+        return isinstance(self.model, Sequential)
+
+    @property
+    def own_head(self) -> bool:
+        """Whether the network is the user: without one of its own, every client would rank alike."""
+        return not self.model.has_user and not self.sequential
+
+    @property
+    def disclosure(self) -> Disclosure:
+        own = tuple(self.model.dense_shapes()) if self.own_head else ()
+        return Disclosure(private=("user", *own), covered_with={"shares": "equal"})
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        own = self.model.dense_shapes() if self.own_head else {}
+        x = {name: value for name, value in self.trainer.init_model(world).items() if name not in own}
+        m = {FIRST + name: torch.zeros_like(value) for name, value in x.items()}
+        start = 0.0 if self.bias_correction else self.tau**2
+        v = {SECOND + name: torch.full_like(value, start) for name, value in x.items()}
+        return x | m | ({} if self.server_optimiser == "sgd" else v) | {"steps": torch.zeros((), dtype=torch.int64)}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.trainer.init_state(world, chunk, self.trainer.init_dense(world) if self.own_head else None)
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        fraction = self.clients_per_round / world.clients if self.clients_per_round else world.participation
+        return Plan(participants(world, round, fraction))
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: server[name] for name in _shared(server)})
+
+    # -- clients --
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        start = dict(down.shared)
+        table = start.pop("item")
+        dense = state.per_client if self.own_head else replicate(start, len(chunk.clients))
+        work = self._one_gradient if self.sends == "gradient" else self._epochs
+        new, change = work(state.per_user["user"], table, dense, chunk, round)
+        if self.clip:
+            change = Clip(self.clip).apply(change, UploadContext(chunk.world, chunk.clients, round, reference={}))
+        kept = {name: new.dense[name] for name in state.per_client}
+        weight = choices.client_weight(self.shares, chunk)
+        return State(kept, {"user": new.user}), {CHANGE + name: Mean(value, weight) for name, value in change.items()}
+
+    def _one_gradient(self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk,
+                      round: int) -> tuple[Fitted, dict[str, Any]]:  # fmt: skip
+        """K = 1 at rate 1: D_i = -g_i. What stays with the client takes its step."""
+        rates, g = self.trainer.rates, self.trainer.gradient(chunk, round, user, table, dense)
+        change: dict[str, Any] = {"item": _negative(g.table, table)}
+        own = {name: value - rates["dense"] * g.dense[name] for name, value in dense.items() if self.own_head}
+        change |= {name: value.neg_() for name, value in g.dense.items() if not self.own_head}
+        return Fitted(user - rates["user"] * g.user, table, own), change
+
+    def _epochs(self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk,
+                round: int) -> tuple[Fitted, dict[str, Any]]:  # fmt: skip
+        """K steps of local training: D_i = x_i,K - x_t."""
+        weight = choices.client_weight(self.shares, chunk)
+        x = self.trainer.fit(chunk, round, user, table, dense, weight=weight, fold=not self.clip)
+        change: dict[str, Any] = {"item": _since(x.table, table)}
+        change |= {name: value - dense[name] for name, value in x.dense.items() if not self.own_head}
+        return x, change
+
+    # -- server --
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        new = {"steps": server["steps"] + 1}
+        for name in _shared(server):
+            new |= self._stepped(server, name, ups[CHANGE + name], int(new["steps"]))
+        return {name: new[name] for name in server}
+
+    def _stepped(self, server: Tensors, name: str, d: Tensor, t: int) -> Tensors:
+        x, m = server[name] * (1 - self.server_lr * self.server_decay), self.beta1 * server[FIRST + name]
+        if self.server_optimiser == "sgd":
+            m = m + d
+            return {name: x + self.server_lr * m, FIRST + name: m}
+        m, v = m + (1 - self.beta1) * d, self._second(server[SECOND + name], d.square())
+        mean, square = m, v
+        if self.bias_correction:
+            mean = m / (1 - self.beta1**t)
+            square = v if self.server_optimiser == "adagrad" else v / (1 - self.beta2**t)
+        return {name: x + self.server_lr * mean / (square.sqrt() + self.tau), FIRST + name: m, SECOND + name: v}
+
+    def _second(self, v: Tensor, square: Tensor) -> Tensor:
+        if self.server_optimiser == "adagrad":
+            return v + square
+        if self.server_optimiser == "yogi":
+            return v - (1 - self.beta2) * square * torch.sign(v - square)
+        return self.beta2 * v + (1 - self.beta2) * square
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        if self.own_head:
+            own = {"item": down.shared["item"].expand(len(chunk.clients), -1, -1), **state.per_client}
+            return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
+        return self.trainer.common_scores(state.per_user["user"], down.shared, chunk, items)
+
+    def footprint(self, world: World) -> Footprint:
+        """A network with its gradient, its change and copies; with ce also so many rows, and a table of logits."""
+        rows = min(self.sampled or world.items, world.items) if self.loss == "ce" else 0
+        usual = self.trainer.footprint(world, dense=8)
+        logits = 4 * rows * self.length
+        each = (6 * rows * self.dim + logits) * world.dtype.itemsize
+        return replace(usual, client=usual.client + each, cache=AT_ONCE)
+
+
+def _shared(server: Tensors) -> list[str]:
+    """What clients receive: all but what the server's optimiser keeps."""
+    return [name for name in server if name != "steps" and not name.startswith((FIRST, SECOND))]
+
+
+def _since(value: Rows | PartialSum | Tensor, start: Tensor) -> Rows | PartialSum | Tensor:
+    """How far tables have gone from a common start."""
+    if isinstance(value, Rows):
+        return replace(value, base=_nowhere(start), value=value.value - start[value.item])
+    return value - start if isinstance(value, Tensor) else replace(value, base=_nowhere(start))
+
+
+def _negative(gradient: Rows | PartialSum | Tensor, start: Tensor) -> Rows | Tensor:
+    if isinstance(gradient, Rows):
+        return replace(gradient, base=_nowhere(start), value=gradient.value.neg_())
+    assert isinstance(gradient, Tensor)
+    return gradient.neg_()
+
+
+def _nowhere(table: Tensor) -> Tensor:
+    """Zeros of the shape of a table that take no room."""
+    return table.new_zeros(1, 1).expand(table.shape)

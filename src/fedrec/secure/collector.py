@@ -1,0 +1,199 @@
+"""The server's end of a secure sum: it relays keys and sealed shares, adds up masked uploads, and takes the masks off.
+
+Masked uploads are folded in as they arrive, so memory does not grow with their number. What does not fit is refused by
+name and never added; where too few are left the sum is given up whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrec.federation.codec import BadMessage
+from fedrec.federation.update import Update, distinct
+from fedrec.secure import shamir
+from fedrec.secure.member import PHASES, binary, commitment, own_key, pair_key
+from fedrec.secure.primitives import KEY_BYTES, PrivateKey, add_mask
+from fedrec.secure.terms import Aborted, Circle, Terms, closed, opened
+
+HEADER = 1 << 13  # bytes of a message beside what grows with members or numbers
+PER_MEMBER = 512  # bytes of shares for one neighbour, with room to spare
+
+
+class Collector:
+    """`members`: those who are asked, each with the clients whose uploads it may send.
+
+    Each phase takes one message of each, until it is closed.
+    `close_keys`, `close_shares` and `close_masked` return what those who are left are sent next.
+    """
+
+    def __init__(self, terms: Terms, members: Mapping[int, np.ndarray]) -> None:
+        self.terms, self.members, self.phase = terms, members, PHASES[0]
+        self._roster: list[int] = []  # who sent keys: the circle is made of them
+        self._left = set(members)  # who may send in this phase: all, then those who sent in the phase before
+        self._heard: set[int] = set()
+        self._keys: dict[int, dict[str, str]] = {}
+        self._public: dict[int, bytes] = {}  # the keys that masks are agreed with
+        self._sealed: dict[int, dict[int, str]] = {}
+        self._commitments: dict[int, str] = {}
+        self._clients: dict[int, np.ndarray] = {}
+        self._sum = np.zeros(terms.layout.entries, dtype=np.uint64)
+        self._shares: dict[int, dict[int, bytes]] = {}  # by whose secret it is, then by who held it
+
+    @property
+    def waiting(self) -> list[int]:
+        """Who has not sent yet in this phase."""
+        return sorted(self._left - self._heard)
+
+    # -- keys --
+
+    def take_keys(self, member: int, message: bytes) -> None:
+        header, _ = self._opened(member, message, "keys", HEADER)
+        mask, seal = (str(header.get(kind)) for kind in ("mask", "seal"))
+        self._public[member] = binary(mask, KEY_BYTES, f"the key of member {member}")
+        binary(seal, KEY_BYTES, f"the key of member {member}")
+        self._keys[member] = {"mask": mask, "seal": seal}
+        self._heard.add(member)
+
+    def close_keys(self) -> dict[int, bytes]:
+        roster = self._roster = self._close("keys", "shares")
+        found = {}
+        for member in roster:
+            keys = {str(other): self._keys[other] for other in self._circle.neighbours(member)}
+            found[member] = closed(self.terms, "shares", {"roster": roster, "keys": keys})
+        return found
+
+    # -- shares --
+
+    def take_shares(self, member: int, message: bytes) -> None:
+        header, _ = self._opened(member, message, "shares", HEADER + PER_MEMBER * len(self._roster))
+        neighbours = self._circle.neighbours(member)
+        sealed, seed = header.get("sealed"), header.get("commitment")
+        if not isinstance(sealed, dict) or set(sealed) != set(map(str, neighbours)):
+            raise BadMessage(f"member {member} has not sent a share for each of its neighbours")
+        if not isinstance(seed, str) or len(seed) != 64:
+            raise BadMessage(f"member {member} has not committed itself to a seed")
+        self._sealed[member] = {int(other): str(share) for other, share in sealed.items()}
+        self._commitments[member] = seed
+        self._heard.add(member)
+
+    def close_shares(self) -> dict[int, bytes]:
+        sharing = self._close("shares", "masked")
+        self._require_holders(set(sharing), "sent shares")
+        found = {}
+        for member in sharing:
+            sealed = {str(other): self._sealed[other][member] for other in self._neighbours(member)}
+            found[member] = closed(self.terms, "masked", {"sealed": sealed})
+        self._sealed = {}
+        return found
+
+    # -- masked uploads --
+
+    def take_masked(self, member: int, message: bytes) -> None:
+        entries = self.terms.layout.entries
+        room = HEADER + 8 * (entries + len(self.members.get(member, ())))
+        _, tensors = self._opened(member, message, "masked", room)
+        total, clients = tensors.get("sum"), tensors.get("clients")
+        if total is None or total.dtype != torch.int64 or tuple(total.shape) != (entries,):
+            found = None if total is None else (tuple(total.shape), total.dtype)
+            raise BadMessage(f"the upload of member {member} is {found}; it must be {entries} whole numbers")
+        if clients is None or clients.dtype != torch.int64 or clients.dim() != 1:
+            raise BadMessage(f"the upload of member {member} does not say whose it is")
+        if len(strangers := np.setdiff1d(clients.numpy(), self.members[member])):
+            raise BadMessage(f"an upload of client {int(strangers[0])}, which member {member} was not asked for")
+        self._sum += total.numpy().view(np.uint64)
+        self._clients[member] = clients.numpy()
+        self._heard.add(member)
+
+    def close_masked(self) -> dict[int, bytes]:
+        arrived = self._close("masked", "unmask")
+        self._require_holders(set(arrived), "sent their uploads")
+        message = closed(self.terms, "unmask", {"arrived": arrived})
+        return dict.fromkeys(arrived, message)
+
+    # -- the sum --
+
+    def take_unmasked(self, member: int, message: bytes) -> None:
+        header, _ = self._opened(member, message, "unmask", HEADER + PER_MEMBER * len(self._roster))
+        given, others = header.get("shares"), self._neighbours(member)
+        if not isinstance(given, dict) or set(given) != set(map(str, others)):
+            raise BadMessage(f"member {member} has not given a share of each of its neighbours")
+        given = {**given, str(member): header.get("own")}
+        shares = {int(name): binary(share, shamir.SHARE_BYTES, f"a share from member {member}")
+                  for name, share in given.items()}  # fmt: skip
+        for owner, share in shares.items():
+            self._shares.setdefault(owner, {})[member] = share
+        self._heard.add(member)
+
+    def result(self) -> Update:
+        """The sum over all members whose uploads arrived, exact to fixed point."""
+        self._close("unmask", "done", least=1)
+        for member in sorted(self._clients):
+            seed = self._secret(member)
+            if seed is None or commitment(seed) != self._commitments[member]:
+                raise Aborted(f"the shares of member {member}'s seed do not fit: somebody sent a wrong one")
+            add_mask(self._sum, own_key(seed, self.terms.session, member), -1)
+        for member in sorted(self._commitments.keys() - self._clients.keys()):
+            self._take_off_pairs(member)
+        return self.terms.layout.decode(self._sum, distinct(list(self._clients.values())))
+
+    def _take_off_pairs(self, gone: int) -> None:
+        """The masks that those who stayed have put on for one who left."""
+        raw = self._secret(gone)
+        if raw is None or (key := PrivateKey(raw)).public != self._public[gone]:
+            raise Aborted(f"the shares of member {gone}'s key do not fit: somebody sent a wrong one")
+        for other in self._neighbours(gone):
+            if other in self._clients:
+                pair = pair_key(key.agreed(self._public[other]), self.terms.session, gone, other)
+                add_mask(self._sum, pair, -1 if other < gone else 1)
+
+    def _secret(self, member: int) -> bytes | None:
+        held, needed = self._shares.get(member, {}), self._circle.threshold
+        if len(held) < needed:
+            raise Aborted(f"{len(held)} shares of member {member} are left; the secure sum needs {needed}")
+        return shamir.combine(held, needed)
+
+    # -- phases --
+
+    @property
+    def _circle(self) -> Circle:
+        return self.terms.circle(self._roster)
+
+    def _neighbours(self, member: int) -> list[int]:
+        """Of a member, those who sent shares."""
+        return [other for other in self._circle.neighbours(member) if other in self._commitments]
+
+    def _opened(self, member: int, message: bytes, phase: str, limit: int) -> tuple[dict[str, Any], Any]:
+        header, tensors = opened(message, self.terms, phase, limit)
+        if self.phase != phase:
+            raise BadMessage(f"member {member} sent '{phase}' too late; the secure sum is at '{self.phase}'")
+        if member not in self._left:
+            raise BadMessage(f"member {member} is not, or no longer, part of this secure sum")
+        if header.get("from") != member:
+            raise BadMessage(f"member {member} sent a message of member {header.get('from')!s:.20}")
+        if member in self._heard:
+            raise BadMessage(f"member {member} sent '{phase}' twice")
+        return header, tensors
+
+    def _close(self, phase: str, then: str, least: int | None = None) -> list[int]:
+        """End a phase; those who sent in it go on."""
+        if self.phase != phase:
+            raise BadMessage(f"the secure sum is at '{self.phase}', not at '{phase}'")
+        self._left, self._heard, self.phase = self._heard, set(), then
+        needed = self.terms.minimum if least is None else least
+        if len(self._left) < needed:
+            self.phase = "done"
+            raise Aborted(f"{len(self._left)} members sent '{phase}'; a secure sum needs {needed}")
+        return sorted(self._left)
+
+    def _require_holders(self, left: set[int], did: str) -> None:
+        """Every secret that will be asked for must have enough holders left."""
+        needed = self._circle.threshold
+        for member in self._commitments:
+            count = len(left.intersection(self._circle.neighbours(member))) + (member in left)
+            if count < needed:
+                self.phase = "done"
+                raise Aborted(f"of member {member} and its neighbours {count} {did}; the secure sum needs {needed}")

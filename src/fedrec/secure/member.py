@@ -1,0 +1,237 @@
+"""A client's end of a secure sum, in four phases: keys, shares, the masked upload, and shares to take masks off.
+
+A member masks its upload twice. The pairwise masks, from a key agreed with each neighbour, cancel in the sum; if a
+member drops out, its neighbours' shares give back its key and with it the masks that are left over. Its own mask, from
+a seed, stays on an upload that arrives after it was given up. Of every neighbour a member gives the share of the key or
+that of the seed, never both.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrec.errors import FedrecError
+from fedrec.federation.codec import BadMessage, pack, unpack
+from fedrec.federation.update import Update
+from fedrec.secure import shamir
+from fedrec.secure.primitives import KEY_BYTES, PrivateKey, add_mask, derived, seal, unseal
+from fedrec.secure.terms import LEAST, Aborted, Circle, Terms, closed, numbers, opened
+
+PHASES = ("keys", "shares", "masked", "unmask", "done")
+
+
+def text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def binary(value: Any, size: int, what: str) -> bytes:
+    """Bytes of a header, of the size that they must have."""
+    try:
+        found = base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        raise BadMessage(f"{what} is no text in base64") from None
+    if len(found) != size:
+        raise BadMessage(f"{what} has {len(found)} bytes; it must have {size}")
+    return found
+
+
+def pair_key(secret: bytes, session: str, one: int, other: int) -> bytes:
+    """Of the mask between two members, from what they agreed on."""
+    return derived(secret, f"fedrec mask {session} {min(one, other)} {max(one, other)}")
+
+
+def own_key(seed: bytes, session: str, member: int) -> bytes:
+    """Of a member's own mask."""
+    return derived(seed, f"fedrec own mask {session} {member}")
+
+
+def commitment(seed: bytes) -> str:
+    """By which a seed that was put together from shares is recognised."""
+    return hashlib.sha256(b"fedrec seed " + seed).hexdigest()
+
+
+@dataclass
+class Member:
+    """One member in one sum: its secrets live as long as the sum does.
+
+    `least`: the smallest group that it is willing to hide in. A member that a process cannot keep between phases is
+    stored by `save`; the store must be on the client's side, and must be written before what the phase returned is
+    sent, so that no phase is ever answered twice.
+    """
+
+    number: int
+    terms: Terms
+    least: int = LEAST
+    phase: str = PHASES[0]
+    _mask_key: PrivateKey = field(default_factory=PrivateKey, repr=False)
+    _seal_key: PrivateKey = field(default_factory=PrivateKey, repr=False)
+    _seed: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
+    _roster: list[int] = field(default_factory=list, repr=False)
+    _keys: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)  # neighbours' public keys
+    _held: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)  # shares of their keys and seeds
+    _own_share: bytes = field(default=b"", repr=False)  # of this member's seed
+    _sealing: dict[int, bytes] = field(default_factory=dict, repr=False)  # agreed with neighbours, to seal with
+
+    def __post_init__(self) -> None:
+        if self.terms.minimum < self.least:
+            raise FedrecError(
+                f"the secure sum may be of {self.terms.minimum} members; this client takes part in sums of at least "
+                f"{self.least}"
+            )
+
+    # -- the phases --
+
+    def keys(self) -> bytes:
+        """First: two public keys, one to agree on masks and one to seal shares."""
+        self._enter("keys", "shares")
+        public = {"mask": text(self._mask_key.public), "seal": text(self._seal_key.public)}
+        return self._closed("keys", public)
+
+    def shares(self, message: bytes) -> bytes:
+        """Given the neighbours' keys: for each neighbour shares of both secrets that it alone can read."""
+        self._require("shares")
+        header, _ = opened(message, self.terms, "shares")
+        self._roster = list(numbers(header.get("roster"), "the roster"))
+        if len(self._roster) < self.terms.minimum:
+            raise Aborted(f"{len(self._roster)} members are left; a secure sum needs {self.terms.minimum}")
+        if self.number not in self._roster:
+            raise BadMessage("the roster of the secure sum leaves this member out")
+        self._keys = self._public_keys(header.get("keys"))
+        mine, holders = self._circle, [*self._keys, self.number]
+        of_key, of_seed = (shamir.split(secret, holders, mine.threshold) for secret in (self._mask_key.raw, self._seed))
+        sealed = {str(other): text(seal(self._sealing_key(self.number, other), of_key[other] + of_seed[other],
+                                        self._about(self.number, other)))
+                  for other in self._keys}  # fmt: skip
+        self._own_share = of_seed[self.number]
+        self._enter("shares", "masked")
+        return self._closed("shares", {"sealed": sealed, "commitment": commitment(self._seed)})
+
+    def masked(self, message: bytes, update: Update) -> bytes:
+        """Given the shares of those neighbours who sent some: the upload, masked. Once only."""
+        self._require("masked")
+        header, _ = opened(message, self.terms, "masked")
+        self._held = self._unsealed(header.get("sealed"))
+        self._require_enough(len(self._held) + 1, "took part")
+        total = self.terms.layout.encode(update, len(self._roster))
+        add_mask(total, own_key(self._seed, self.terms.session, self.number), 1)
+        for other in self._held:
+            secret = self._mask_key.agreed(self._keys[other][0])
+            key = pair_key(secret, self.terms.session, self.number, other)
+            add_mask(total, key, 1 if self.number < other else -1)
+        self._enter("masked", "unmask")
+        clients = torch.from_numpy(np.ascontiguousarray(update.clients, dtype=np.int64))
+        return self._closed("masked", {}, {"sum": torch.from_numpy(total.view(np.int64)), "clients": clients})
+
+    def unmask(self, message: bytes) -> bytes:
+        """Given whose uploads arrived: of each neighbour one share, of the seed if its upload did, else of the key."""
+        self._require("unmask")
+        header, _ = opened(message, self.terms, "unmask")
+        arrived = set(numbers(header.get("arrived"), "the list of arrivals"))
+        if len(arrived) < self.terms.minimum:
+            raise Aborted(f"{len(arrived)} uploads arrived; a secure sum needs {self.terms.minimum}")
+        if self.number not in arrived or not arrived <= set(self._roster):
+            raise BadMessage("the list of arrivals is not of this secure sum's members, or leaves this one out")
+        self._require_enough(len(arrived & self._held.keys()) + 1, "sent their uploads")
+        given = {str(other): text(of_seed if other in arrived else of_key)
+                 for other, (of_key, of_seed) in self._held.items()}  # fmt: skip
+        self._enter("unmask", "done")
+        self._held = {}
+        return self._closed("unmask", {"own": text(self._own_share), "shares": given})
+
+    # -- what they are made of --
+
+    @property
+    def _circle(self) -> Circle:
+        return self.terms.circle(self._roster)
+
+    def _public_keys(self, given: Any) -> dict[int, tuple[bytes, bytes]]:
+        """Of the neighbours that follow from the roster, neither more nor fewer."""
+        neighbours = self._circle.neighbours(self.number)
+        if not isinstance(given, dict) or set(given) != set(map(str, neighbours)):
+            raise BadMessage("the keys are not those of this member's neighbours")
+        found = {}
+        for other in neighbours:
+            pair, what = given[str(other)], f"the key of member {other}"
+            mask, sealing = (pair.get("mask"), pair.get("seal")) if isinstance(pair, dict) else (None, None)
+            found[other] = (binary(mask, KEY_BYTES, what), binary(sealing, KEY_BYTES, what))
+        return found
+
+    def _unsealed(self, given: Any) -> dict[int, tuple[bytes, bytes]]:
+        """Shares of neighbours' keys and seeds."""
+        if not isinstance(given, dict) or not set(given) <= set(map(str, self._keys)):
+            raise BadMessage("the shares are not those of this member's neighbours")
+        size, found = shamir.SHARE_BYTES, {}
+        for name, sealed in given.items():
+            other = int(name)
+            wrapped = binary(sealed, 2 * size + 16, f"the share from member {other}")
+            shares = unseal(self._sealing_key(other, self.number), wrapped, self._about(other, self.number))
+            if shares is None:
+                raise BadMessage(f"the share from member {other} was changed on its way, or is not for this member")
+            found[other] = (shares[:size], shares[size:])
+        return found
+
+    def _sealing_key(self, sender: int, receiver: int) -> bytes:
+        """One for each direction, so that each seals one text."""
+        other = receiver if sender == self.number else sender
+        if other not in self._sealing:
+            self._sealing[other] = self._seal_key.agreed(self._keys[other][1])
+        return derived(self._sealing[other], f"fedrec seal {self._about(sender, receiver)}")
+
+    def _about(self, sender: int, receiver: int) -> str:
+        return f"{self.terms.session} from {sender} to {receiver}"
+
+    def _require_enough(self, count: int, did: str) -> None:
+        needed = self._circle.threshold
+        if count < needed:
+            raise Aborted(f"of member {self.number} and its neighbours {count} {did}; the secure sum needs {needed}")
+
+    def _require(self, phase: str) -> None:
+        if self.phase != phase:
+            raise BadMessage(f"member {self.number} was asked for '{phase}', but its next phase is '{self.phase}'")
+
+    def _enter(self, phase: str, then: str) -> None:
+        self._require(phase)
+        self.phase = then
+
+    def _closed(self, phase: str, values: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
+        return closed(self.terms, phase, {"from": self.number, **values}, tensors)
+
+    # -- between processes --
+
+    def save(self) -> bytes:
+        """All of it, secrets included: for the client's own disk, never for the wire."""
+        pairs = {name: {str(k): [text(a), text(b)] for k, (a, b) in getattr(self, f"_{name}").items()}
+                 for name in PAIRS}  # fmt: skip
+        single = {"mask_key": text(self._mask_key.raw), "seal_key": text(self._seal_key.raw), "seed": text(self._seed),
+                  "own_share": text(self._own_share)}  # fmt: skip
+        header = {"number": self.number, "least": self.least, "phase": self.phase, "roster": self._roster}
+        terms = torch.frombuffer(bytearray(self.terms.encode()), dtype=torch.uint8)
+        return pack({**header, **pairs, **single}, {"terms": terms})
+
+    @staticmethod
+    def load(stored: bytes) -> Member:
+        header, tensors = unpack(stored)
+        try:
+            pairs: Mapping[str, Any] = {
+                f"_{name}": {int(k): (base64.b64decode(a), base64.b64decode(b)) for k, (a, b) in header[name].items()}
+                for name in PAIRS
+            }
+            mask, sealing, seed, own = (
+                base64.b64decode(header[name]) for name in ("mask_key", "seal_key", "seed", "own_share")
+            )
+            terms = Terms.decode(tensors["terms"].numpy().tobytes())
+            return Member(header["number"], terms, header["least"], header["phase"], PrivateKey(mask),
+                          PrivateKey(sealing), seed, header["roster"], **pairs, _own_share=own)  # fmt: skip
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadMessage(f"this is no stored member of a secure sum ({error})") from None
+
+
+PAIRS = ("keys", "held")

@@ -1,0 +1,133 @@
+"""What everybody knows of a secure sum before it begins, and what follows from it: neighbours and threshold."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+from scipy.special import bdtr
+
+from fedrec.errors import FedrecError
+from fedrec.federation.codec import BadMessage, pack, unpack
+from fedrec.secure.fixed_point import Layout
+
+LEAST = 2  # members; even then each of them knows the other's part, but the server neither
+COMPLETE = 16  # up to so many members, each is everybody's neighbour
+FAILS = 1e-6  # how likely a round may be lost for want of shares
+
+
+class Aborted(FedrecError):
+    """A secure sum that cannot be finished: too few are left. Nothing of it was learned and nothing is averaged."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of one sum. `session` names it and nothing else: no message fits another.
+
+    `minimum`: of how many members the sum must at least be. `lost`: the share of members that may drop out on the way.
+    """
+
+    session: str
+    layout: Layout
+    minimum: int = 3
+    lost: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.minimum < LEAST:
+            raise FedrecError(f"a secure sum of {self.minimum} members hides nobody; the minimum is {LEAST}")
+        if not 0 <= self.lost < 0.5:
+            raise FedrecError(f"secure sums cannot be planned for {self.lost:.0%} lost uploads; below 50% they can")
+
+    def encode(self) -> bytes:
+        return pack({"session": self.session, "layout": self.layout.to_dict(), "minimum": self.minimum,
+                     "lost": self.lost}, {})  # fmt: skip
+
+    @staticmethod
+    def decode(message: bytes) -> Terms:
+        header, _ = unpack(message)
+        try:
+            layout = Layout.from_dict(header["layout"])
+            return Terms(str(header["session"]), layout, int(header["minimum"]), float(header["lost"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadMessage(f"these are no terms of a secure sum ({error})") from None
+
+    def circle(self, roster: Iterable[int]) -> Circle:
+        """Those who take part, in an order that nobody chose: by a hash of the session."""
+        return _circle(self.session, tuple(roster), self.lost)
+
+
+@dataclass(frozen=True)
+class Circle:
+    """Members around a circle: neighbours of each are those next to it, half of them on either side."""
+
+    order: tuple[int, ...]
+    degree: int
+
+    @property
+    def threshold(self) -> int:
+        """A majority of those who hold shares of a member, itself included.
+
+        So nobody can gather enough shares of two different secrets of one member while each holder gives one.
+        """
+        return (self.degree + 1) // 2 + 1
+
+    def neighbours(self, member: int) -> list[int]:
+        at, count = self.order.index(member), len(self.order)
+        if self.degree == count - 1:
+            return sorted(set(self.order) - {member})
+        steps = range(1, self.degree // 2 + 1)
+        return sorted({self.order[(at + sign * step) % count] for step in steps for sign in (1, -1)})
+
+
+@lru_cache(maxsize=8)  # in a simulation all members ask for the same
+def _circle(session: str, roster: tuple[int, ...], lost: float) -> Circle:
+    members = sorted(set(roster), key=lambda member: hashlib.sha256(f"{session} {member}".encode()).digest())
+    return Circle(tuple(members), degree(len(members), lost))
+
+
+@cache
+def degree(members: int, lost: float) -> int:
+    """How many neighbours each has: about 2 log2(members), more where many may be lost, all where there are few.
+
+    So many that, with probability 1 - FAILS, a majority of every member's holders is left.
+    """
+    if members <= COMPLETE:
+        return members - 1
+    for count in range(2 * math.ceil(math.log2(members)), members - 1, 2):
+        if members * bdtr(Circle((), count).threshold - 1, count, 1 - lost) < FAILS:
+            return count
+    return members - 1
+
+
+def new_session(label: str) -> str:
+    """A name that was never used before."""
+    return f"{label} {secrets.token_hex(16)}"
+
+
+def opened(message: bytes, terms: Terms, phase: str, limit: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and tensors of a message of this sum and phase."""
+    header, tensors = unpack(message, limit)
+    if header.get("session") != terms.session:
+        raise BadMessage(f"a message of another secure sum ({header.get('session')!s:.60})")
+    if header.get("phase") != phase:
+        raise BadMessage(f"a message of the phase '{header.get('phase')!s:.20}', where '{phase}' is due")
+    return header, tensors
+
+
+def closed(terms: Terms, phase: str, values: dict[str, Any], tensors: dict[str, Any] | None = None) -> bytes:
+    """A message of this sum and phase."""
+    return pack({"session": terms.session, "phase": phase, **values}, tensors or {})
+
+
+def numbers(values: Any, what: str) -> Sequence[int]:
+    """A list of members' numbers as it arrived."""
+    if not isinstance(values, list) or not all(isinstance(value, int) and value >= 0 for value in values):
+        raise BadMessage(f"{what} is no list of members")
+    if len(set(values)) < len(values):
+        raise BadMessage(f"{what} names a member twice")
+    return values

@@ -1,0 +1,1 @@
+"""Parameters of a method searched on validation items, within a budget."""

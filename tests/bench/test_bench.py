@@ -1,0 +1,258 @@
+"""The suite: what it measures, that measuring changes nothing, and what it makes of two measurements."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Cli
+from fedrec.bench.kept import Kept
+from fedrec.bench.machine import in_a_process
+from fedrec.bench.page import speed_page
+from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
+from fedrec.bench.references import FEW, NAIVE, PLAIN, reference_of, some_clients
+from fedrec.bench.suite import compared
+from fedrec.bench.task import Task
+from fedrec.errors import FedrecError
+from fedrec.federation.simulator import Simulator
+from fedrec.methods.average.fedmf import FedMF
+from fedrec.methods.mixture.fedca import FedCA
+from fedrec.testing import outcome, tiny_world
+from fedrec.training.samples import Samples
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+SMALL = "synthetic@users=80+items=200+interactions=4000"
+
+
+def test_a_method_is_measured_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    done = cli("bench", "--methods", "fedmf", "--quick", "--out", "bench.json")
+    assert done.code == 0, done
+    found = json.loads((tmp_path / "bench.json").read_text())
+    (row,) = found["methods"]
+    assert row["method"] == "fedmf"
+    assert row["ratio"] > 1
+    assert "one client at a time" in row["ratio_to"]
+    assert {"set_up", "compilation", "round", "evaluation"} <= set(row["seconds"])
+    assert set(row["phases"]) == {*PHASES, "other"}
+    assert row["phases"][TRAINING] + row["phases"][SAMPLING] > 0
+    assert min(row[name] for name in ("interactions_per_s", "gflop_per_s", "gb_per_s", "peak_gib")) > 0
+    assert row["roofline"] > 0
+    assert found["machine"]["copy_gb_per_s"] > 0
+    assert cli("bench", "--page", "speed.md", "--from", "bench.json").code == 0
+    assert "| `fedmf` |" in (tmp_path / "speed.md").read_text()
+    same = cli("bench", "--compare", "bench.json", "bench.json")
+    assert same.code == 0
+    assert "1.00" in same.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--methods", "fedmff"), "did you mean 'fedmf'?"),
+        (("--compare", "a.json", "b.json"), "a.json is not a file of `fedrec bench`"),
+        (("--methods", "fedmf", "--yardstick", "none.py"), "there is no such file"),
+        (("--methods", "fedmf", "--device", "tpu"), "use cpu or cuda"),
+        (("--methods", "fedmf", "--size", "10m"), "use quick, 100k, 1m"),
+        (("--scale", "--methods", "fedmff"), "did you mean 'fedmf'?"),
+        (("--goals", "--methods", "fedmff"), "did you mean 'fedmf'?"),
+        (("--goals", "--scale"), "choose one"),
+        (("--page", "x.md", "--from", "none.json"), "none.json is not a file of `fedrec bench`"),
+    ],
+)
+def test_bad_input_is_one_line(cli: Cli, words: tuple[str, ...], says: str) -> None:
+    done = cli("bench", *words)
+    assert (done.code, len(done.err.splitlines())) == (2, 1), done
+    assert says in done.err
+
+
+def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
+    plain, watched = Simulator(FedCA(dim=4), tiny_world()), Simulator(FedCA(dim=4), tiny_world())
+    before, phases = Samples.__init__, Phases(CPU)
+    plain.round(0)
+    with phases.watching(watched):
+        watched.round(0)
+    assert Samples.__init__ is before
+    for owner in (watched.method, watched.server_side, watched.client_side, watched.wire, watched.group):
+        assert not {"local", "aggregate", "receive", "send_up", "merged"} & set(vars(owner))
+    for name, value in outcome(plain, 1).items():
+        assert torch.equal(value, outcome(watched, 1)[name]), name
+    for name in ("training", "wire", "aggregation", "answer"):
+        assert phases.seconds[name] > 0, name
+
+
+def test_a_phase_counts_its_own_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sampled in training is no training."""
+    drawn, simulator = Samples.__init__, Simulator(FedMF(dim=4), tiny_world(compiled=False))
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(0.05)
+        drawn(*arguments)
+
+    monkeypatch.setattr(Samples, "__init__", slow)
+    simulator.round(0)
+    phases = Phases(CPU)
+    with phases.watching(simulator):
+        log = simulator.round(1)
+    assert phases.seconds[SAMPLING] >= 0.05
+    assert phases.seconds[TRAINING] <= log.seconds - 0.05
+    assert sum(phases.seconds.values()) <= log.seconds + 1e-3
+
+
+def test_draws_of_kernels_are_timed_alone() -> None:
+    assert seconds_of_draws(tiny_world(), 0) > 0
+    assert seconds_of_draws(tiny_world(negatives=0), 0) == 0
+
+
+def test_a_few_clients_stand_for_all() -> None:
+    data = tiny_world(dtype=torch.float32)
+    few, share = some_clients(data, 4)
+    assert few.world.clients == 4
+    assert share == len(few.items) / len(data.items)
+    assert few.positives.min() < np.median(data.positives) < few.positives.max()
+    users, _ = some_clients(tiny_world(silos=(12,)), 4)
+    assert (users.world.clients, len(users.users)) == (1, 4)
+
+
+def test_references_in_their_order(tmp_path: Path) -> None:
+    task = Task("fedmf", SMALL, params={"dim": "4"})
+    run = task.run(task.interactions())
+    script, naive = tmp_path / "plain.py", ROOT / "benchmarks" / "naive.py"
+    script.write_text(
+        "import sys\nrows = open(sys.argv[2]).readlines()\nprint('{\"seconds_per_round\": %d}' % len(rows))\n"
+    )
+    plain = reference_of(run, task, {PLAIN: script, NAIVE: naive})
+    assert plain is not None
+    assert plain.seconds == run.prepared.n_interactions
+    tested = reference_of(run, task, {NAIVE: naive})
+    assert tested is not None
+    assert "the naive reference of its tests" in tested.what
+    alone = reference_of(run, task, {})
+    assert alone is not None
+    assert alone.what.startswith("this engine without kernels")
+    assert f"{FEW} clients" in alone.what
+    assert alone.seconds > 0
+
+
+def test_the_library_imports_nothing_of_the_tests() -> None:
+    for path in (ROOT / "src/fedrec/bench").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "sys.path" not in text, path
+        assert "import_module" not in text, path
+
+
+# -- interrupted, and gone on with --
+
+MACHINE = {"device": "a machine", "cores": 2}
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    place, asked = tmp_path / "bench.json", []
+
+    def piece(name: str) -> dict[str, Any]:
+        asked.append(name)
+        if name == "breaks" and asked.count(name) == 1:
+            raise FedrecError("it hurts")
+        if name == "stops" and asked.count(name) == 1:
+            raise KeyboardInterrupt
+        return {"method": name}
+
+    def all_of(kept: Kept) -> list[dict[str, Any]]:
+        kept.begin(MACHINE, "fedrec bench")
+        for name in ("first", "breaks", "stops", "last"):
+            kept.row({"method": name}, partial(piece, name), lambda: None)
+        return list(kept.completed()["methods"])
+
+    with pytest.raises(KeyboardInterrupt):
+        all_of(Kept(place, "methods", resume=False))
+    (first, broken) = json.loads(place.read_text())["methods"]
+    assert (first["method"], broken["error"]) == ("first", "it hurts")
+    with pytest.raises(FedrecError, match="go on with --resume"):
+        Kept(place, "methods", resume=False)
+    with pytest.raises(FedrecError, match="another kind"):
+        Kept(place, "points", resume=True)
+    rows = all_of(Kept(place, "methods", resume=True))
+    assert sorted(row["method"] for row in rows) == ["breaks", "first", "last", "stops"]
+    assert not [row for row in rows if "error" in row]
+    assert asked == ["first", "breaks", "stops", "breaks", "stops", "last"]
+    Kept(place, "methods", resume=False)  # it is complete: it may be measured anew
+
+
+def test_another_machine_does_not_go_on(tmp_path: Path) -> None:
+    place = tmp_path / "bench.json"
+    kept = Kept(place, "methods", resume=False)
+    kept.begin(MACHINE, "")
+    kept.completed()
+    with pytest.raises(FedrecError, match="was measured on a machine, 2 cores"):
+        Kept(place, "methods", resume=True).begin(MACHINE | {"cores": 64}, "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fedrec", "bench", "--quick", "--methods", "popularity,fedca", "--out", "b.json"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        for line in child.stderr:
+            if "fedca: 2 of 2" in line:
+                child.send_signal(signal.SIGTERM)
+                break
+        rest = child.stderr.read()
+    assert "interrupted: 1 pieces are in b.json; the same command with --resume goes on" in rest
+    assert child.returncode == 128 + signal.SIGTERM
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert [row["method"] for row in found["methods"]] == ["popularity"]
+    assert found["complete"] is False
+
+
+def measurement(*seconds: float) -> dict[str, Any]:
+    middle = float(np.median(seconds))
+    return {"methods": [{"method": "fedmf", "seconds": {"round": middle, "rounds": list(seconds)}}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((1.0, 1.0, 1.0), (1.05, 1.05, 1.05), ""),
+        ((1.0, 1.0, 1.0), (0.5, 0.5, 0.5), "faster"),
+        ((0.5, 0.5, 0.5), (1.0, 1.0, 1.0), "slower"),
+        ((1.0, 2.0, 3.0), (1.0, 1.2, 1.4), ""),  # as far apart as each is within itself
+    ],
+)
+def test_a_change_is_told_from_noise(before: tuple[float, ...], after: tuple[float, ...], verdict: str) -> None:
+    ((name, *_, said),) = compared(measurement(*before), measurement(*after))
+    assert (name, said) == ("fedmf", verdict)
+
+
+def test_a_process_that_fails_says_why() -> None:
+    with pytest.raises(FedrecError, match="failed: it hurts"):
+        in_a_process(["-c", "import sys; sys.exit('it hurts')"])
+
+
+def test_goals_are_timed_whole(cli: Cli, tmp_path: Path) -> None:
+    done = cli("bench", "--goals", "--quick", "--methods", "fedgram", "--out", "goals.json")
+    assert done.code == 0, done
+    (row,) = json.loads((tmp_path / "goals.json").read_text())["goals"]
+    assert row["seconds"] >= row["rounds"] * row["seconds_round"] > 0
+    assert row["met"] == (row["seconds"] <= row["within"])
+    assert cli("bench", "--page", "speed.md", "--from", "goals.json").code == 0
+    assert "| `fedgram` | synthetic, quick |" in (tmp_path / "speed.md").read_text()
+
+
+def test_the_page_is_what_the_measurements_say() -> None:
+    page = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
+    sources = re.findall(r"--from (results/\S+\.json)", page)
+    assert "results/bench.json" in sources
+    found = {source: json.loads((ROOT / source).read_text(encoding="utf-8")) for source in sources}
+    assert page == speed_page(found)

@@ -1,0 +1,108 @@
+"""FedBlend: all checks of the suite, its two parts against themselves, and the share that goes with the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedrec.errors import FedrecError
+from fedrec.experiment.params import build_method
+from fedrec.federation.clients import ClientData
+from fedrec.federation.simulator import Simulator
+from fedrec.methods import FedBlend
+from fedrec.methods.closed_form.fedblend import SHARES
+from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
+from methods import test_fedopt
+
+SMALL = {"dim": 4, "length": 5, "dropout": 0.0, "clients_per_round": 0, "server_lr": 0.1, "l2": 2.0}
+
+
+def standardised(scores: Tensor, data: ClientData) -> Tensor:
+    """User by user; rows by the data set's user index."""
+    out = scores.clone()
+    for place, index in enumerate(data.users):
+        mine = data.history[data.user_ptr[place] : data.user_ptr[place + 1]]
+        row = scores[index].numpy()
+        rest = np.delete(row, mine)
+        out[index] = torch.from_numpy((row - rest.mean()) / (rest.std() or 1.0))
+    return out
+
+
+class TestFedBlend(MethodTests):
+    method = FedBlend(**SMALL, gram_share=0.3)
+    sampled_rows_only = False
+
+    def reference(self, data: ClientData, rounds: int) -> Mapping[str, Tensor]:
+        """FedGram of everybody; and FedOpt by a loop over clients, all of them in the first round."""
+        gram = run(self.method.gram, replace(data, world=replace(data.world, participation=1.0)), 1)
+        sequence = test_fedopt.reference(self.method.sequence, data, rounds, everybody_first=True)
+        scores = 0.3 * standardised(gram["scores"], data) + 0.7 * standardised(sequence["scores"], data)
+        sent = {name.removeprefix("server."): value for name, value in sequence.items() if name != "scores"}
+        found = {f"server.sequence.{name}": value for name, value in sent.items()}
+        return found | {"server.gram.weight": gram["server.weight"], "scores": scores}
+
+
+class TestFedBlendSampled(MethodTests):
+    method = FedBlend(**SMALL | {"dropout": 0.2}, sampled=6)
+    sampled_rows_only = False
+
+
+@pytest.mark.parametrize(("share", "part"), [(1.0, "gram"), (0.0, "sequence")])
+def test_at_the_ends_it_is_one_of_its_parts(share, part):
+    data = tiny_world()
+    method = FedBlend(**SMALL, gram_share=share)
+    simulator = Simulator(method, data)
+    for round in range(3):
+        simulator.round(round)
+    server = {name.removeprefix(f"{part}."): v for name, v in simulator.server.items() if name.startswith(f"{part}.")}
+    alone = Simulator(getattr(method, part), data)
+    alone.server = server
+    blended, own = all_scores(simulator, 3), all_scores(alone, 3)
+    assert_close({"scores": blended}, {"scores": standardised(own, data)}, 1e-9, part)
+
+
+def test_parts_have_the_parameters_of_the_whole():
+    method = FedBlend(l2=7.0, dim=8, clip=0.25, sampled=3)
+    assert (method.gram.l2, method.gram.order) == (7.0, True)
+    sequence = method.sequence
+    assert (sequence.dim, sequence.clip, sequence.sampled, sequence.loss) == (8, 0.25, 3, "ce")
+    usual = FedBlend()
+    assert usual.gram == build_method("fedgram", preset="tuned", rounds=usual.rounds)
+    assert usual.sequence == build_method("fedopt", backbone="sasrec", rounds=usual.rounds)
+
+
+@pytest.mark.parametrize("every", [1, 5, 7, 9, 10, 20, 25])
+def test_whichever_rounds_are_evaluated_all_shares_come_up(every):
+    method = FedBlend()
+    assert {method._share(round) for round in range(every - 1, 900, every)} == set(SHARES)
+    assert method._share(899) == 0.5
+
+
+def test_the_first_round_is_everybodys_and_sums_alone_leave():
+    data = tiny_world(participation=0.5)
+    method = FedBlend(**SMALL)
+    assert len(method.plan(data.world, {}, 0).train) == 12
+    assert len(method.plan(data.world, {}, 1).train) == 6
+    assert method.disclosure.secure_aggregation
+
+
+def test_scores_do_not_depend_on_which_items_are_asked_for():
+    data = tiny_world()
+    simulator = Simulator(FedBlend(**SMALL, gram_share=0.5), data)
+    simulator.round(0)
+    simulator.round(1)
+    some = torch.tensor([3, 1, 30])
+    down = simulator.server_side.offer(data.clients, 2, some)
+    chunk, state = data.chunk(data.clients), simulator.cohorts[0].state
+    part, whole = (simulator.method.score(state, down, chunk, items) for items in (some, torch.arange(40)))
+    assert_close({"scores": part}, {"scores": whole[:, some]}, 1e-12, "some items")
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(FedrecError, match="heads=3"):
+        FedBlend(heads=3)
