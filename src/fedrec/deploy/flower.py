@@ -114,12 +114,14 @@ class SuperLink:
         raise FedrecError(f"the SuperLink did not start; its log is {self.home / 'superlink.log'}: "
                           f"{last_line(self.home / 'superlink.log')}")  # fmt: skip
 
-    def register(self, key: Path) -> None:
-        """Let the node with this public key in."""
-        if key.read_text(encoding="ascii") in self.registered:
-            return
+    def register(self, key: Path) -> bool:
+        """Let the node with this public key in; whether it is a new one."""
+        content = key.read_text(encoding="utf-8", errors="replace")
+        if content in self.registered:
+            return False
         self._flwr("supernode", "register", str(key), CONNECTION)
-        self.registered.add(key.read_text(encoding="ascii"))
+        self.registered.add(content)
+        return True
 
     def run(self, job: Path) -> None:
         """Start the server's work as a run of Flower."""
@@ -162,6 +164,13 @@ def last_line(log: Path) -> str:
     except OSError:
         return "(no log)"
     return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")[:300]
+
+
+def reason_in(log: Path) -> str:
+    """The last line that tells of an error, else the last one."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    told = [line.strip() for line in text.splitlines() if "rror" in line or "uthenticat" in line]
+    return told[-1][:300] if told else last_line(log)
 
 
 def _program(name: str) -> str:
