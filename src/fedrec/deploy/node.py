@@ -257,7 +257,7 @@ class _Ranker:
         for users, logits in scores:
             evaluator.update(self.shard.local(users), logits)
         found = evaluator.partial()
-        luck = chance(targets, self.terms.protocol.ks, POSITION_METRICS) if options.get("chance") else {}
+        luck = chance(targets, self.terms.protocol.ks, tuple(POSITION_METRICS)) if options.get("chance") else {}
         sums = {f"{CHANCE}{name}": value * found.users for name, value in luck.items()}
         return {"users": float(found.users), **found.sums, **sums}, {}
 
