@@ -142,7 +142,7 @@ def node_command(
     console.err.print(f"{data}: {users:,} users, {rows:,} rows; state in {state_dir}, log in {state_dir / 'node.log'}")
     with _ended_by_signals():
         settings = Settings(Own(data, silo), items, device=device, memory=parse_memory(memory))
-        run_node(state_dir, settings, superlink, ca, key, port)
+        run_node(state_dir, settings, superlink, ca, key, port, console.err.print)
 
 
 @deploy_app.command("faults")

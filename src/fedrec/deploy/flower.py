@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -159,18 +160,23 @@ def free_port() -> int:
 
 def last_line(log: Path) -> str:
     """The end of a log, for a message."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        return "(no log)"
-    return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")[:300]
+    return next((line for line in reversed(_lines(log))), "(no log)")[:300]
 
 
 def reason_in(log: Path) -> str:
-    """The last line that tells of an error, else the last one."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    told = [line.strip() for line in text.splitlines() if "rror" in line or "uthenticat" in line]
-    return told[-1][:300] if told else last_line(log)
+    """The last line of a log that tells of an error, with what Flower says about it; else the last line."""
+    lines = _lines(log)
+    told = [k for k, line in enumerate(lines) if "[code:" in line or "Exit Code" in line or "rror" in line]
+    return lines[told[-1]][:300] if told else last_line(log)
+
+
+def _lines(log: Path) -> list[str]:
+    """Without colours and without empty ones."""
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
 
 
 def _program(name: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,8 @@ from fedrec.deploy.state import StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+
+PAUSES = (5, 10, 20, 40, 60)  # seconds between two tries to reach the server
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,9 @@ def _let_in(link: SuperLink, folder: Path, show: Show) -> None:
             show({"event": "key", "name": key.name})
 
 
-def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, key: Path, port: int | None) -> None:
-    """A node until it is told to stop, or fails."""
+def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, key: Path, port: int | None,
+             say: Callable[[str], None]) -> None:  # fmt: skip
+    """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
     state = StateFolder(folder)
     for path, what in ((ca, "the server's ca.crt"), (key, "this node's private key")):
         if not path.is_file():
@@ -81,11 +87,16 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, key: Pa
     with state.locked("node"), Processes() as processes:
         settings.write(folder)
         cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
-        process = start_node(folder, superlink, ca.resolve(), key.resolve(), port or free_port(), processes, cache)
-        code = process.wait()
-    if code:
-        raise FedrecError(f"the SuperNode ended with code {code}: {reason_in(folder / 'node.log')} (log: "
-                          f"{folder / 'node.log'})")  # fmt: skip
+        pauses = chain(PAUSES, repeat(PAUSES[-1]))
+        while True:
+            chosen = port or free_port()
+            process = start_node(folder, superlink, ca.resolve(), key.resolve(), chosen, processes, cache)
+            if not process.wait():
+                return
+            pause = next(pauses)
+            say(f"{reason_in(folder / 'node.log')}; once more in {pause} s (is the server there, and this node's "
+                "public key with it?)")  # fmt: skip
+            time.sleep(pause)
 
 
 def size_of(data: Path) -> tuple[int, int]:
