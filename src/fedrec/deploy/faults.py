@@ -179,7 +179,8 @@ def in_process() -> Iterator[Outcome]:
         def ended(name: str, case: Case, summary: Mapping[str, Any]) -> Outcome:
             about = summary["deployment"]
             rounds = f"{summary['rounds_run']} of {CONFIG.rounds} rounds, tested"
-            equal = ", as if nothing had happened" if summary["test"] == calm["test"] else ""
+            unharmed = summary["test"] == calm["test"] and not about["lost"]
+            equal = ", as if nothing had happened" if unharmed else ""
             lost = f"{about['lost']} of {planned} uploads" if about["lost"] else "nothing"
             return Outcome(name, rounds + equal, lost, case.said())
 
@@ -331,9 +332,7 @@ def _paused(cluster: Cluster) -> str:
     frozen = [cluster.nodes[0].pid, *descendants(cluster.nodes[0].pid)]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    threading.Timer(
-        90, lambda: [os.kill(pid, signal.SIGCONT) for pid in frozen if Path(f"/proc/{pid}").exists()]
-    ).start()
+    threading.Timer(90, _woken, (frozen,)).start()
     cluster.until("finished", seconds=420)
     return "rounds ended at the deadline without it; it took part again afterwards"
 

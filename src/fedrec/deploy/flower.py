@@ -96,7 +96,7 @@ class SuperLink:
             [_program("flower-superlink"), "--host", self.host, "--port", str(self.port),
              "--ssl-certfile", file("server.crt"), "--ssl-keyfile", file("server.key"),
              "--ssl-ca-certfile", file("ca.crt"), "--enable-supernode-auth",
-             "--disable-runtime-dependency-installation"],
+             "--disable-runtime-dependency-installation", "--database", str(self.home.resolve() / "state.db")],
             self.env, self.home / "superlink.log",
         )  # fmt: skip
         self._await_health()
@@ -120,7 +120,11 @@ class SuperLink:
         content = key.read_text(encoding="utf-8", errors="replace")
         if content in self.registered:
             return False
-        self._flwr("supernode", "register", str(key), CONNECTION)
+        try:
+            self._flwr("supernode", "register", str(key), CONNECTION)
+        except FedrecError as error:
+            if "already in use" not in str(error):  # by a SuperLink of the same home, before it was restarted
+                raise
         self.registered.add(content)
         return True
 
