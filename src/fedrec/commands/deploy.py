@@ -61,9 +61,9 @@ def demo_command(
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
     with _ended_by_signals():
         demo(rehearse(config, secure=secure_sums), place, nodes, limits, Shown())
-        _report(place)
         if compare:
             _compare(config, place)
+        _report(place)
 
 
 @deploy_app.command("server")
@@ -235,6 +235,8 @@ class Shown:
                 unknown = event["unknown"]["rows"]
                 more = f"; {unknown:,} rows of unknown items left out" if unknown else ""
                 return f"node {event['node']} joined: {event['clients']:,} clients{more}"
+            case "expects":
+                return self._expected(event)
             case "key":
                 return f"{event['name']} may come in"
             case "left":
@@ -260,6 +262,17 @@ class Shown:
             case "finished":
                 return f"done: round {event['round'] + 1} is chosen and tested"
         return ""
+
+    def _expected(self, event: Mapping[str, Any]) -> str:
+        from fedrec.console import human
+
+        size = f"the server holds {human(event['sums'])} of sums in a round"
+        if event["gathered"]:
+            return f"{size} and gathers up to {human(event['gathered'])} of single uploads, which it sees"
+        if event["masked"]:
+            return f"{size}; updates arrive masked, and it learns their sum alone"
+        return (f"{size}; it sees those of every node, and of a node with one client that client's upload, from which "
+                "much of a history can be read: --secure-sums hides them")  # fmt: skip
 
 
 def _report(folder: Path) -> None:
@@ -287,18 +300,22 @@ def _report(folder: Path) -> None:
 
 
 def _compare(config: Any, folder: Path) -> None:
-    """The simulation of the same seed beside it."""
+    """The simulation of the same seed beside it, for the terminal and for the report."""
     import json
 
     from fedrec import console
+    from fedrec.data.atomic import atomic_file
     from fedrec.experiment.run import execute
 
     before = time.process_time()
     simulated = execute(config)
     spent = (time.process_time() - before) / max(1, simulated.summary["rounds_run"])
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    about = summary["deployment"]
     rows = [[name, value, simulated.test[name], f"{abs(value - simulated.test[name]):.1e}"]
             for name, value in summary["test"].items()]  # fmt: skip
-    cost = summary["deployment"]["cpu_per_node_and_turn"] * summary["deployment"]["nodes"]
-    rows.append(["CPU seconds of all clients, a round", cost, spent, "-"])
+    rows.append(["CPU seconds of all clients, a round", about["cpu_per_node_and_turn"] * about["nodes"], spent, "-"])
     console.table(["test", "deployed", "simulated", "difference"], rows)
+    about["simulated_cpu_per_round"] = spent
+    with atomic_file(folder / "summary.json") as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

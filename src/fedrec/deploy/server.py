@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -126,6 +127,7 @@ class Server:
 
     def run(self) -> dict[str, Any]:
         """From the first round, or from where a process before has stopped, to summary.json."""
+        self.tell("expects", self._expected())
         self._resume()
         self._await(max(self.limits.minimum, 0 if self.progress.next_round else self.limits.first))
         while self.progress.next_round < self.rules.rounds and not self.progress.stopped_early:
@@ -135,6 +137,16 @@ class Server:
         self.folder.write_summary(summary)
         self.tell("finished", {"round": chosen, "test": summary["test"]})
         return summary
+
+    def _expected(self) -> dict[str, Any]:
+        """What a round holds at the server: sums are folded into one, gathered uploads stay side by side."""
+        sums = each = 0
+        for kinds in self.coordinator.schema.fields.values():
+            for kind in kinds:
+                size = math.prod(kind.shape) * (kind.dtype.itemsize if kind.gathered else 8)
+                sums, each = sums + size * (not kind.gathered), each + size * kind.gathered
+        taking = max(1, int(self.terms.clients * self.terms.config.participation))
+        return {"sums": sums, "gathered": each * taking, "masked": self.terms.secure}
 
     def _round(self, number: int) -> None:
         started = time.perf_counter()
