@@ -296,7 +296,8 @@ def _report(folder: Path) -> None:
         write_report([read_run(folder)], folder / "report.html", users=False)
     except (FedrecError, OSError) as error:
         console.err.print(f"note: report.html was not written: {error}")
-    console.out.print(f"run folder: {folder}; the nodes: {folder.with_name(folder.name + '-nodes')}")
+    beside = folder.with_name(folder.name + "-nodes")
+    console.out.print(f"run folder: {folder}" + (f"; the nodes: {beside}" if beside.exists() else ""))
 
 
 def _compare(config: Any, folder: Path) -> None:
