@@ -82,14 +82,41 @@ def device_peak_gib(device: torch.device) -> float:
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else peak_gib()
 
 
-def in_a_process(words: Sequence[str]) -> dict[str, Any]:
-    """What Python prints as JSON on its last line when it is started with these words. Interrupted, it ends with us."""
+class Elsewhere:
+    """How many cores other processes keep busy from now on: figures taken beside other work should say so."""
+
+    def __init__(self) -> None:
+        self._wall, self._busy = time.perf_counter(), _busy()
+
+    def cores(self) -> float:
+        """0 where the system does not say."""
+        return max(0.0, (_busy() - self._busy) / (time.perf_counter() - self._wall))
+
+
+def _busy() -> float:
+    """Seconds that the cores have worked so far for others than this process and those that it waited for."""
+    status = Path("/proc/stat")
+    if not status.exists():
+        return 0.0
+    user, nice, system, _idle, _waiting, *interrupts = status.read_text(encoding="ascii").splitlines()[0].split()[1:9]
+    ours = os.times()
+    every = sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK")
+    return every - (ours.user + ours.system + ours.children_user + ours.children_system)
+
+
+def in_a_process(words: Sequence[str], within: float | None = None) -> dict[str, Any]:
+    """What Python prints as JSON on its last line when it is started with these words, within so many seconds.
+
+    Interrupted, it ends with us.
+    """
     command = [sys.executable, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
-            out, complaint = child.communicate()
-        except BaseException:
+            out, complaint = child.communicate(timeout=within)
+        except BaseException as stop:
             child.terminate()  # which it passes on to processes of its own
+            if isinstance(stop, subprocess.TimeoutExpired):
+                raise FedrecError(f"it took more than {within:g} s") from None
             raise
     lines = out.splitlines()
     if child.returncode or not lines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import defaultdict
@@ -15,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from fedrec.bench.estimates import work_of
-from fedrec.bench.machine import device_peak_gib, rates, seconds, told
+from fedrec.bench.machine import Elsewhere, device_peak_gib, rates, seconds, told
 from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, split_kernel
 from fedrec.bench.references import reference_of
 from fedrec.bench.task import Task
@@ -34,14 +33,16 @@ def words(task: Task, programs: Mapping[str, Path]) -> list[str]:
 
 def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
     """Everything about one method; its figures are per round."""
-    started, load = time.perf_counter(), os.getloadavg() if hasattr(os, "getloadavg") else ()
+    started = time.perf_counter()
     data = task.interactions()
     made = time.perf_counter()
     run = task.run(data)
     ready = time.perf_counter()
     simulator, device = run.simulator, run.world.device
+    elsewhere = Elsewhere()
     first = seconds(lambda: simulator.round(0), device)
     rounds = _rounds(run, 1, task.turns)
+    others = elsewhere.cores()
     peak = device_peak_gib(device)
     reference = reference_of(run, task, programs)
     if sum(rounds) < ENOUGH:
@@ -54,7 +55,7 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
     found = rates(device)
     return {
         "method": task.method,
-        "ratio": None if reference is None else reference.seconds / ours,
+        "ratio": None if reference is None or reference.seconds is None else reference.seconds / ours,
         "ratio_to": None if reference is None else reference.what,
         "reference_seconds": None if reference is None else reference.seconds,
         "data": task.label,
@@ -66,7 +67,7 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
         **work_of(simulator, COUNTED).rates(typical, found),
         "peak_gib": peak,
         **traced(partial(simulator.round, COUNTED + 1), device),
-        "machine": found | {"load": [round(value, 2) for value in load]},
+        "machine": found | {"others_cores": others},
         "task": asdict(task),
     }  # fmt: skip
 

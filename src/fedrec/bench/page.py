@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from fedrec.bench.kept import Row, rows_of
 from fedrec.bench.phases import PHASES, SAMPLING
-
-Row = dict[str, Any]
 
 HEAD = """# Speed
 
@@ -18,12 +16,16 @@ timed as they are; medians. The split is of further rounds, in which the functio
 wrapped from outside. *Set-up* makes the server and the clients; *compilation* is what the first round took beyond a
 usual one, compiled kernels that lie in a cache on disk included.
 
+An interrupted suite goes on with `--resume`; `fedrec bench --compare A.json B.json` says what changed between two
+measurements beyond their noise.
+
 *Ratio*: how many times longer one client at a time takes, for the same round; under the table, against what.
 *Sampling* with an asterisk happens inside the compiled kernel: it was drawn again alone and taken from training.
 *GFLOP/s* and *GB/s* are estimates: the least that a round computes and moves by its settings and shapes (products of
 matrices as torch counts them), over its seconds. *Roofline* is the time that this least would take at the machine's own
 rates, measured in the same process, over the time that it took; a small one says that something else is slow, or that
-the estimate leaves much out.
+the estimate leaves much out. *Cores busy for others*: how many cores other processes used during the rounds; where it
+is not near 0, the method is faster than it looks here.
 """
 
 
@@ -39,8 +41,7 @@ def speed_page(measured: Mapping[str, Row]) -> str:
 
 
 def rows_failed(found: Row) -> list[Row]:
-    rows: list[Row] = found.get("methods") or found.get("goals") or []
-    return [row for row in rows if "error" in row]
+    return [row for row in rows_of(found) if "error" in row]
 
 
 def _machine(found: Row) -> str:
@@ -91,9 +92,9 @@ def _split(rows: Sequence[Row]) -> str:
 
 
 def _rates(rows: Sequence[Row]) -> str:
-    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline"], ([
+    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline", "cores busy for others"], ([
         f"`{row['method']}`", f"{row['interactions_per_s']:,.0f}", f"{row['gflop_per_s']:.2f}",
-        f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}",
+        f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}", f"{row['machine']['others_cores']:.1f}",
     ] for row in rows))  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedrec.bench.kept import Kept, Row
-from fedrec.bench.machine import describe, in_a_process, peak_gib, told
+from fedrec.bench.machine import Elsewhere, describe, in_a_process, peak_gib, told
 from fedrec.bench.phases import Phases, split_kernel
 from fedrec.errors import explained, unknown
 from fedrec.experiment.limits import require_room, require_room_for_uploads
@@ -173,6 +173,7 @@ def one_point(name: str, clients: int, items: int, interactions: int) -> dict[st
             simulator = Simulator(method, data, memory=2 << 30, group=group)
             require_room_for_uploads(simulator)
             ready = time.perf_counter()
+            elsewhere = Elsewhere()
             rounds, split = _three_rounds(simulator)
         except Exception as error:
             if (message := explained(error)) is None:
@@ -186,7 +187,9 @@ def one_point(name: str, clients: int, items: int, interactions: int) -> dict[st
         return about | {
             "interactions": total, "processes": group.size, "seconds_data": made - started,
             "seconds_set_up": ready - made, "seconds_first_round": rounds[0], "seconds_round": min(rounds[1:]),
-            "seconds_all": rounds, "phases": split, "peak_gib": float(peaks.max()), "peak_gib_each": peaks.tolist(),
+            "seconds_all": rounds,
+            "others_cores": elsewhere.cores() if group.size == 1 else None,
+            "phases": split, "peak_gib": float(peaks.max()), "peak_gib_each": peaks.tolist(),
         }  # fmt: skip
 
 
