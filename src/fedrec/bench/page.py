@@ -12,9 +12,11 @@ HEAD = """# Speed
 Made by `fedrec bench --page docs/speed.md {sources}`; do not edit.
 
 Every method does a fixed piece of work in a process of its own: rounds with its default settings on the same data,
-timed as they are; medians. The split is of further rounds, in which the functions of both sides and of the wire are
-wrapped from outside. *Set-up* makes the server and the clients; *compilation* is what the first round took beyond a
-usual one, compiled kernels that lie in a cache on disk included.
+timed as they are; the fastest of up to ten, half of them before the reference is measured and half after. The split is
+of a further round, in which the functions of both sides and of the wire are wrapped from outside.
+
+*Set-up* makes the server and the clients; *compilation* is what the first round took beyond a usual one: little where
+compiled kernels lie in a cache on disk.
 
 An interrupted suite goes on with `--resume`; `fedrec bench --compare A.json B.json` says what changed between two
 measurements beyond their noise.
@@ -26,6 +28,11 @@ matrices as torch counts them), over its seconds. *Roofline* is the time that th
 rates, measured in the same process, over the time that it took; a small one says that something else is slow, or that
 the estimate leaves much out. *Cores busy for others*: how many cores other processes used during the rounds; where it
 is not near 0, the method is faster than it looks here.
+"""
+
+
+INTERRUPTED = """
+It was interrupted: what is missing was not measured.
 """
 
 
@@ -54,7 +61,7 @@ def _machine(found: Row) -> str:
 Measured by `{found["command"]}` with {versions}: {about["cores"]} cores, {about["threads"]} threads,
 {about["memory_gib"]} GiB, load {" ".join(map(str, about["load"]))} when it began.
 It copies {about["copy_gb_per_s"]:.1f} GB/s and multiplies {about["matmul_gflop_per_s"]:.0f} GFLOP/s, in float32.
-"""
+{"" if found["complete"] else INTERRUPTED}"""
 
 
 def _methods(found: Row) -> list[str]:
@@ -128,7 +135,8 @@ def _longest(trace: Row) -> str:
     if not trace["longest"]:
         return ""
     first = trace["longest"][0]
-    name = first["kernel"].partition("<")[0].partition("(")[0].split("::")[-1].removeprefix("void ")
+    whole = first["kernel"].replace("(anonymous namespace)::", "")
+    name = whole.partition("<")[0].partition("(")[0].split("::")[-1].removeprefix("void ")
     return f"`{name}` {short(first['seconds'])} s"
 
 

@@ -32,7 +32,7 @@ the second: a task as JSON prints {"seconds": ..., "users": ...}, null where it 
 KNOWN = {"fedmf": "round", "pfedrec": "round", "fedca": "training"}
 """The methods of the first, and what of ours it is to be compared with."""
 FEW = 12  # clients
-LONGEST = 60.0  # seconds that a naive reference may take
+LONGEST = 30.0  # seconds that a naive reference may take
 ALONE = 2  # bytes: a budget under which every client is alone in its chunk
 
 

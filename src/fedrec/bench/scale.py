@@ -95,14 +95,13 @@ def measure(quick: bool, methods: Sequence[str], kept: Kept, command: str, say: 
         if name not in CLASSES:
             raise unknown("method of the scale study", name, CLASSES)
     kept.begin(describe(CPU), command)
-    chosen = [one for one in series(quick) if not methods or one.method in methods]
-    for one in chosen:
-        for point in one.points:
-            if "refused" in _measured(point, kept, say):
-                break
     if not methods or MILLION[0] in methods:
         for point in largest(quick):
             _measured(point, kept, say)
+    for one in series(quick):
+        for point in one.points if not methods or one.method in methods else ():
+            if "refused" in _measured(point, kept, say):
+                break
     return kept.completed(series=[grown for one in series(quick) if (grown := _grown(one, kept.found["points"]))])
 
 
