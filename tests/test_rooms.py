@@ -39,7 +39,7 @@ BELOW: dict[str, set[str]] = {
     "bench": {"data", "kernels", "federation", "training", "methods", "experiment"},
     "tune": {"data", "evaluation", "federation", "methods", "experiment"},
     "leaderboard": {"data", "evaluation", "federation", "methods", "experiment", "report", "reproduce", "tune"},
-    "deploy": {"data", "evaluation", "federation", "experiment"},
+    "deploy": {"data", "evaluation", "federation", "secure", "experiment", "recommend"},
     "testing": {"models", "federation", "training", "methods", "experiment"},
 }
 WITHIN: dict[str, set[str]] = {"report.charts": set(), "report": {"report.charts"},

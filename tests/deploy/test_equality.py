@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from deploy.town import Town, settings
+from fedrec.deploy.rehearsal import rehearse
+from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import execute
 
@@ -21,7 +23,6 @@ CASES: dict[str, dict[str, Any]] = {
     "perfedrec": {},
     "fedrkg": {},
     "cgfedrec": {},
-    "fedgram": {"rounds": 1},
     "fedcia": {"silos": "6:taste", "params": {"backbone": "mf"}},
     "ifedrec": {"protocol": COLD},
     "cs-fedncf": {"protocol": COLD},
@@ -65,3 +66,28 @@ def test_early_stopping_and_sparse_evaluation(tmp_path: Path) -> None:
     assert wanted["stopped_early"]
     assert (found["rounds_run"], found["best_round"]) == (wanted["rounds_run"], wanted["best_round"])
     assert found["test"]["ndcg@10"] == pytest.approx(wanted["test"]["ndcg@10"], rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["fedmf", "fedgram", "popularity"])
+def test_secure_sums_change_nothing_but_what_the_server_sees(method: str, tmp_path: Path) -> None:
+    town = Town(settings(method, rounds=2), tmp_path, secure=True, minimum=3)
+    found, wanted = town.server().run(), execute(town.config).summary
+    assert not town.told("refused")
+    for name, value in found["test"].items():
+        assert value == pytest.approx(wanted["test"][name], rel=1e-5, abs=1e-12), name
+
+
+@pytest.mark.parametrize("method", ["fedgram", "popularity"])
+def test_what_needs_secure_sums_does_not_start_without(method: str) -> None:
+    with pytest.raises(FedrecError, match="--secure-sums"):
+        rehearse(settings(method))
+
+
+def test_what_has_all_data_in_one_place_is_refused_by_name() -> None:
+    with pytest.raises(FedrecError, match="ease needs all data in one place"):
+        rehearse(settings("ease"))
+
+
+def test_what_gathers_uploads_cannot_be_blind(tmp_path: Path) -> None:
+    with pytest.raises(FedrecError, match="fedca needs each client's own upload"):
+        Town(settings("fedca"), tmp_path, secure=True).server().run()

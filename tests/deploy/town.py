@@ -13,7 +13,7 @@ from fedrec.deploy.server import Limits, Server
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.folder import RunFolder
 
-WORLD = "synthetic@users=36+items=60+seed=1"
+WORLD = "synthetic@users=36+items=80+seed=1"
 
 
 def settings(method: str, **more: Any) -> RunConfig:
@@ -23,9 +23,10 @@ def settings(method: str, **more: Any) -> RunConfig:
 class Town:
     """Nodes 10, 11, ... around a server; `events` are what the server told."""
 
-    def __init__(self, config: RunConfig, folder: Path, nodes: int = 3, **limits: Any) -> None:
+    def __init__(self, config: RunConfig, folder: Path, nodes: int = 3, secure: bool = False,
+                 **limits: Any) -> None:  # fmt: skip
         self.config, self.folder = config, folder
-        self.rehearsal: Rehearsal = rehearse(config)
+        self.rehearsal: Rehearsal = rehearse(config, secure=secure)
         self.states = self.rehearsal.deal(folder, nodes)
         self.hosts = {10 + k: NodeHost(state).handle for k, state in enumerate(self.states)}
         self.limits = Limits(**{"minimum": 1, "first": nodes, "poll": 0.01, "wait": 0.05} | limits)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data 
 Protocol = Annotated[str, typer.Option(help="See `fedrec protocols`; name,field=value to override.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
+SecureSums = Annotated[bool, typer.Option("--secure-sums", help="The server learns sums of uploads, nothing else.")]
 Deadline = Annotated[float, typer.Option(help="Seconds that nodes have for one round.")]
 
 
@@ -35,6 +37,7 @@ def demo_command(
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float, typer.Option(help="Share of clients per round.")] = 1.0,
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
+    secure_sums: SecureSums = False,
     deadline: Deadline = 300.0,
     compare: Annotated[bool, typer.Option("--compare", help="Simulate the same and show both.")] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder; the nodes' folders lie beside it.")] = None,
@@ -45,7 +48,6 @@ def demo_command(
     from fedrec.deploy.rehearsal import rehearse
     from fedrec.deploy.server import Limits
     from fedrec.experiment.config import make_config
-    from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
     from fedrec.experiment.params import parse_settings
 
     require_flower()
@@ -57,13 +59,150 @@ def demo_command(
     config = make_config({name: value for name, value in values.items() if value is not None})
     place = out or _free_folder(f"deploy-{method}-{Path(data).name}-seed{seed}")
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
-    shown = Shown()
+    with _ended_by_signals():
+        demo(rehearse(config, secure=secure_sums), place, nodes, limits, Shown())
+        if compare:
+            _compare(config, place)
+        _report(place)
+
+
+@deploy_app.command("server")
+def server_command(
+    items: Annotated[Path, typer.Option(help="CSV with a column item: the vocabulary; may describe the items.")],
+    clients: Annotated[int, typer.Option(min=1, help="Client numbers to reserve, for late joiners too.")],
+    keys: Annotated[Path, typer.Option(help="Folder with ca.crt, server.crt, server.key.")],
+    nodes: Annotated[Path, typer.Option(help="Folder with the public keys (*.pub) of the nodes to let in.")],
+    out: Annotated[Path, typer.Option(help="Run folder.")],
+    method: Method = "fedmf",
+    rounds: Rounds = None,
+    protocol: Protocol = "honest",
+    backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
+    set_: Set = None,
+    participation: Annotated[float, typer.Option(help="Share of clients per round.")] = 1.0,
+    eval_every: Annotated[int, typer.Option(min=1, help="Evaluate every N rounds.")] = 1,
+    patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
+    privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
+    secure_sums: SecureSums = False,
+    name: Annotated[str, typer.Option(help="What the federation's data is called in reports.")] = "federation",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    deadline: Deadline = 600.0,
+    min_nodes: Annotated[int, typer.Option(min=1, help="Nodes that a round needs.")] = 1,
+    first_nodes: Annotated[int, typer.Option(min=1, help="Nodes to wait for before the first round.")] = 1,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for nodes before giving up.")] = 86_400.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")] = False,
+) -> None:
+    """The server of a federation: it never sees data, ids or state of clients, only what the method uploads."""
+    from fedrec.deploy.flower import Certificates
+    from fedrec.deploy.serve import Address, agreed_terms, serve
+    from fedrec.deploy.server import Limits
+    from fedrec.experiment.config import make_config
+    from fedrec.experiment.params import parse_settings
+
+    values: dict[str, Any] = {
+        "method": method, "data": name, "protocol": protocol, "rounds": rounds, "backbone": backbone, "preset": preset,
+        "params": parse_settings(set_ or []), "participation": participation, "eval_every": eval_every,
+        "patience": patience, "privacy": privacy,
+    }  # fmt: skip
+    config = make_config({key: value for key, value in values.items() if value is not None})
+    terms, attributes = agreed_terms(config, items, clients, secure_sums)
+    if not nodes.is_dir():
+        raise FedrecError(f"{nodes} is not a folder; put the public keys of the nodes (*.pub) into one")
+    limits = Limits(deadline, min_nodes, first_nodes, wait)
+    at = Address(host, port, Certificates(keys), nodes)
+    with _ended_by_signals():
+        serve(terms, attributes, out, limits, at, resume, Shown())
+        _report(out)
+
+
+@deploy_app.command("node")
+def node_command(
+    superlink: Annotated[str, typer.Option(help="HOST:PORT of the server.")],
+    data: Annotated[Path, typer.Option(help="This node's own interactions: user,item[,rating,timestamp].")],
+    state_dir: Annotated[Path, typer.Option(help="Where this node keeps its state and its secret.")],
+    ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
+    key: Annotated[Path, typer.Option(help="This node's private key; its public one must be with the server.")],
+    items: Annotated[Path | None, typer.Option(help="The agreed vocabulary: another one is refused.")] = None,
+    silo: Annotated[bool, typer.Option("--silo", help="All users together are one client; default: one each.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    memory: Annotated[str, typer.Option(help="Memory budget, e.g. 8G.")] = "8G",
+    port: Annotated[int | None, typer.Option(help="Local port of the SuperNode; default: a free one.")] = None,
+) -> None:
+    """A node of a federation: its data, its state and its secret stay in its own folders."""
+    from fedrec import console
+    from fedrec.deploy.node import Settings
+    from fedrec.deploy.serve import run_node, size_of
+    from fedrec.deploy.shard import Own
+    from fedrec.experiment.config import parse_memory
+    from fedrec.experiment.machine import device_named
+
+    device_named(device)
+    users, rows = size_of(data)
+    console.err.print(f"{data}: {users:,} users, {rows:,} rows; state in {state_dir}, log in {state_dir / 'node.log'}")
+    with _ended_by_signals():
+        settings = Settings(Own(data, silo), items, device=device, memory=parse_memory(memory))
+        run_node(state_dir, settings, superlink, ca, key, port, console.err.print)
+
+
+@deploy_app.command("faults")
+def faults_command(
+    quick: Annotated[bool, typer.Option("--quick", help="Those in one process only, without Flower.")] = False,
+    only: Annotated[str | None, typer.Option(help="Of Flower's processes, those whose name holds this.")] = None,
+) -> None:
+    """Bring about what can go wrong, one fault after the other: what happened, what was lost, how it was said."""
+    from fedrec import console
+    from fedrec.deploy.faults import Outcome, in_process, with_processes
+    from fedrec.deploy.flower import require_flower
+
+    if not quick:
+        require_flower()
+    found: list[Outcome] = []
+    with _ended_by_signals():
+        if only is None:
+            found += in_process()
+        for outcome in () if quick else with_processes(only):
+            console.err.print(f"{outcome.fault}: {outcome.happened}")
+            found.append(outcome)
+    console.table(["fault", "what happened", "lost", "how it was said"], [outcome.row() for outcome in found])
+    if any(outcome.happened.startswith("FAILED") for outcome in found):
+        raise typer.Exit(1)
+
+
+keys_app = typer.Typer(help="Certificates and keys: server, node.", no_args_is_help=True)
+deploy_app.add_typer(keys_app, name="keys")
+
+
+@keys_app.command("server")
+def server_keys_command(
+    folder: Annotated[Path, typer.Argument(help="Where to put ca.crt, ca.key, server.crt and server.key.")],
+    host: Annotated[list[str], typer.Option(help="Name or address by which nodes reach the server; repeatable.")],
+) -> None:
+    """A certificate authority and a server's certificate; nodes need ca.crt."""
+    from fedrec import console
+    from fedrec.deploy.keys import make_server_keys
+
+    make_server_keys(folder, [*host, *({"127.0.0.1"} - set(host))])
+    console.out.print(f"{folder}: give ca.crt to every node; keep the .key files to yourself")
+
+
+@keys_app.command("node")
+def node_keys_command(path: Annotated[Path, typer.Argument(help="The private key; the public one gets .pub.")]) -> None:
+    """A key pair of a node; the server needs the public one."""
+    from fedrec import console
+    from fedrec.deploy.keys import make_node_key
+
+    console.out.print(f"give {make_node_key(path)} to the server; {path} stays here")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM as Ctrl-C: processes are ended first."""
+    from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
+
     try:
         with sigterm_interrupts():
-            demo(rehearse(config), place, nodes, limits, shown)
-            _report(place)
-            if compare:
-                _compare(config, place)
+            yield
     except Terminated:
         raise typer.Exit(TERMINATED) from None
 
@@ -96,6 +235,10 @@ class Shown:
                 unknown = event["unknown"]["rows"]
                 more = f"; {unknown:,} rows of unknown items left out" if unknown else ""
                 return f"node {event['node']} joined: {event['clients']:,} clients{more}"
+            case "expects":
+                return self._expected(event)
+            case "key":
+                return f"{event['name']} may come in"
             case "left":
                 return f"node {event['node']} is gone"
             case "died":
@@ -119,6 +262,17 @@ class Shown:
             case "finished":
                 return f"done: round {event['round'] + 1} is chosen and tested"
         return ""
+
+    def _expected(self, event: Mapping[str, Any]) -> str:
+        from fedrec.console import human
+
+        size = f"the server holds {human(event['sums'])} of sums in a round"
+        if event["gathered"]:
+            return f"{size} and gathers up to {human(event['gathered'])} of single uploads, which it sees"
+        if event["masked"]:
+            return f"{size}; updates arrive masked, and it learns their sum alone"
+        return (f"{size}; it sees those of every node, and of a node with one client that client's upload, from which "
+                "much of a history can be read: --secure-sums hides them")  # fmt: skip
 
 
 def _report(folder: Path) -> None:
@@ -146,18 +300,22 @@ def _report(folder: Path) -> None:
 
 
 def _compare(config: Any, folder: Path) -> None:
-    """The simulation of the same seed beside it."""
+    """The simulation of the same seed beside it, for the terminal and for the report."""
     import json
 
     from fedrec import console
+    from fedrec.data.atomic import atomic_file
     from fedrec.experiment.run import execute
 
     before = time.process_time()
     simulated = execute(config)
     spent = (time.process_time() - before) / max(1, simulated.summary["rounds_run"])
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    about = summary["deployment"]
     rows = [[name, value, simulated.test[name], f"{abs(value - simulated.test[name]):.1e}"]
             for name, value in summary["test"].items()]  # fmt: skip
-    cost = summary["deployment"]["cpu_per_node_and_turn"] * summary["deployment"]["nodes"]
-    rows.append(["CPU seconds of all clients, a round", cost, spent, "-"])
+    rows.append(["CPU seconds of all clients, a round", about["cpu_per_node_and_turn"] * about["nodes"], spent, "-"])
     console.table(["test", "deployed", "simulated", "difference"], rows)
+    about["simulated_cpu_per_round"] = spent
+    with atomic_file(folder / "summary.json") as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -61,6 +61,14 @@ def recommend_command(
     _explain(recommender, counted.users, history is not None, run)
 
 
+def _on_a_node(state_dir: Path, user: str | None, k: int, out: Path | None) -> None:
+    from fedrec.deploy.lists import recommend
+
+    if user is None:
+        raise FedrecError("say for whom: --user ID, one of this node's users")
+    _show(iter(recommend(state_dir, user, k)), out)
+
+
 def cold_add_command(
     run: Annotated[Path, typer.Argument(help="A finished run folder of a method that knows attributes.")],
     items: Annotated[Path, typer.Argument(help="CSV of new items, as for run --attributes.")],

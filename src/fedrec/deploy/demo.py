@@ -48,11 +48,12 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
             show(event)
 
 
-def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[bytes]],
-           folder: Path) -> Iterator[dict[str, Any]]:  # fmt: skip
+def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[bytes]], folder: Path, begin: int = 0,
+           meanwhile: Callable[[], None] = lambda: None) -> Iterator[dict[str, Any]]:  # fmt: skip
     """What the server tells and what becomes of the processes, until the work is done; an error where it fails."""
-    begin, gone = 0, set[str]()
+    gone = set[str]()
     while True:
+        meanwhile()
         begin, lines = _new_lines(events, begin)
         for line in lines:
             event = json.loads(line)
@@ -72,6 +73,15 @@ def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[byte
         if nodes and len(gone) == len(nodes):
             raise FedrecError(f"all nodes have ended; see {folder}/*/node.log")
         time.sleep(0.2)
+
+
+def told(path: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """What a server tells, as it tells it, for so long."""
+    begin, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        begin, lines = _new_lines(path, begin)
+        yield from map(json.loads, lines)
+        time.sleep(0.1)
 
 
 def _new_lines(path: Path, begin: int) -> tuple[int, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -95,7 +96,7 @@ class SuperLink:
             [_program("flower-superlink"), "--host", self.host, "--port", str(self.port),
              "--ssl-certfile", file("server.crt"), "--ssl-keyfile", file("server.key"),
              "--ssl-ca-certfile", file("ca.crt"), "--enable-supernode-auth",
-             "--disable-runtime-dependency-installation"],
+             "--disable-runtime-dependency-installation", "--database", str(self.home.resolve() / "state.db")],
             self.env, self.home / "superlink.log",
         )  # fmt: skip
         self._await_health()
@@ -114,12 +115,18 @@ class SuperLink:
         raise FedrecError(f"the SuperLink did not start; its log is {self.home / 'superlink.log'}: "
                           f"{last_line(self.home / 'superlink.log')}")  # fmt: skip
 
-    def register(self, key: Path) -> None:
-        """Let the node with this public key in."""
-        if key.read_text(encoding="ascii") in self.registered:
-            return
-        self._flwr("supernode", "register", str(key), CONNECTION)
-        self.registered.add(key.read_text(encoding="ascii"))
+    def register(self, key: Path) -> bool:
+        """Let the node with this public key in; whether it is a new one."""
+        content = key.read_text(encoding="utf-8", errors="replace")
+        if content in self.registered:
+            return False
+        try:
+            self._flwr("supernode", "register", str(key), CONNECTION)
+        except FedrecError as error:
+            if "already in use" not in str(error):  # by a SuperLink of the same home, before it was restarted
+                raise
+        self.registered.add(content)
+        return True
 
     def run(self, job: Path) -> None:
         """Start the server's work as a run of Flower."""
@@ -157,11 +164,23 @@ def free_port() -> int:
 
 def last_line(log: Path) -> str:
     """The end of a log, for a message."""
+    return next((line for line in reversed(_lines(log))), "(no log)")[:300]
+
+
+def reason_in(log: Path) -> str:
+    """The last line of a log that tells of an error, with what Flower says about it; else the last line."""
+    lines = _lines(log)
+    told = [k for k, line in enumerate(lines) if "[code:" in line or "Exit Code" in line or "rror" in line]
+    return lines[told[-1]][:300] if told else last_line(log)
+
+
+def _lines(log: Path) -> list[str]:
+    """Without colours and without empty ones."""
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "(no log)"
-    return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")[:300]
+        return []
+    return [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
 
 
 def _program(name: str) -> str:

@@ -20,11 +20,15 @@ from fedrec.deploy.state import SCORED, StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError, explained
 from fedrec.evaluation import chance
+from fedrec.evaluation.metrics import POSITION_METRICS
 from fedrec.experiment.prepare import Part, Prepared
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.contract import Tensors
-from fedrec.federation.exchange import Figures, Node, Task
+from fedrec.federation.exchange import Figures, Node, Reply, Task
 from fedrec.federation.secret import OwnSecret
+from fedrec.federation.update import Update, merged
+from fedrec.secure import Member
+from fedrec.secure import Terms as SumTerms
 
 OFFER = "offer"  # the name of what was offered for scoring among the tensors of a scored state
 
@@ -77,7 +81,7 @@ class NodeHost:
         try:
             header, parts = unframe(message)
             with self.state.locked():
-                answer = {"hello": self._hello, "turn": self._turn}[str(header["kind"])]
+                answer = {"hello": self._hello, "turn": self._turn, "secure": self._secure}[str(header["kind"])]
                 return answer(header, parts)
         except (KeyError, TypeError, IndexError) as error:
             return frame({"error": f"this is no message that a node knows ({error})"})
@@ -134,7 +138,10 @@ class NodeHost:
         terms = self._terms()
         if header["terms"] != terms.identity:
             raise FedrecError("the server speaks of another federation (other settings or items)")
-        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts]
+        masks = parts[len(parts) - int(header["masked"]) :]
+        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts[: len(parts) - len(masks)]]
+        if terms.secure and not masks and any(task.train is not None for task in tasks):
+            raise FedrecError("the server asks for an update in the clear, where only masked ones were agreed on")
         shard, side = self._side(terms, int(header["start"]))
         kept, about, notes = self.state.before(turn)
         if kept:
@@ -143,17 +150,49 @@ class NodeHost:
             notes += self._restore(side, best)
         node = Node(side, _Ranker(terms, shard), shard.known(side.data))
         replies = [self._take(node, task, int(header["start"])) for task in tasks]
+        sent = [(reply.blind() if masks else reply).encode() for reply in replies]
+        sent += [self._masked(mask, merged(reply.update for reply in replies)) for mask in masks]
         self.state.save(turn, side.tensors(), {"terms": terms.identity, "best": best})
         self.state.forget_scored({best} if header["restore"] else {best, *self.state.numbers(SCORED)[-1:]})
         missed = turn - 1 - int(about.get("turn", -1))
-        return frame(self._told(terms, turn, missed, notes, side), replies)
+        return frame(self._told(terms, turn, missed, notes, side), sent)
 
-    def _take(self, node: Node, task: Task, start: int) -> bytes:
+    # -- secure sums --
+
+    def _secure(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
+        """A phase of a secure sum. What the member becomes is on the disk before its message leaves."""
+        phase = str(header["phase"])
+        if phase == "keys":
+            member = Member(int(header["member"]), SumTerms.decode(parts[0]))
+            message = member.keys()
+        else:
+            member = self._member()
+            message = {"shares": member.shares, "unmask": member.unmask}[phase](parts[0])
+        self._keep(member)
+        return frame({"cpu": time.process_time()}, [message])
+
+    def _masked(self, mask: bytes, update: Update) -> bytes:
+        member = self._member()
+        message = member.masked(mask, update)
+        self._keep(member)
+        return message
+
+    def _member(self) -> Member:
+        path = self.state.path / "sum"
+        if not path.exists():
+            raise FedrecError("this node is in no secure sum now")
+        return Member.load(path.read_bytes())
+
+    def _keep(self, member: Member) -> None:
+        with atomic_file(self.state.path / "sum", private=True) as temporary:
+            temporary.write_bytes(member.save())
+
+    def _take(self, node: Node, task: Task, start: int) -> Reply:
         reply = node.take(task)
         if task.score is not None and node.scored is not None:
             offer = torch.frombuffer(bytearray(Task(score=task.score).encode()), dtype=torch.uint8)
             self.state.save_scored(task.score.round, {**node.scored, OFFER: offer}, {"start": start})
-        return reply.encode()
+        return reply
 
     def _restore(self, side: ClientSide, best: int) -> list[str]:
         """Go back to the chosen round; a node that was away then stays where it is, and says so."""
@@ -218,7 +257,7 @@ class _Ranker:
         for users, logits in scores:
             evaluator.update(self.shard.local(users), logits)
         found = evaluator.partial()
-        luck = chance(targets, self.terms.protocol.ks) if options.get("chance") else {}
+        luck = chance(targets, self.terms.protocol.ks, tuple(POSITION_METRICS)) if options.get("chance") else {}
         sums = {f"{CHANCE}{name}": value * found.users for name, value in luck.items()}
         return {"users": float(found.users), **found.sums, **sums}, {}
 

@@ -50,12 +50,13 @@ class Rehearsal:
         return folder
 
 
-def rehearse(config: RunConfig, prepared: Prepared | None = None) -> Rehearsal:
+def rehearse(config: RunConfig, prepared: Prepared | None = None, secure: bool = False) -> Rehearsal:
     """What all may know of a data set that is in one place, and the data set."""
     if config.train is not None:
         raise FedrecError("nodes split their data by themselves; give --data instead of --train and --test")
-    require_deployable(Terms(config, np.zeros(0), 1, 1))
+    require_deployable(Terms(config, np.zeros(0), 1, 1, secure=secure))
     prepared = prepared or prepare_config(config, protocol(config.protocol), centralised=False)
+    prepared.require_candidates()
     source = prepared.source
     catalogues = None
     if prepared.warm is not None and prepared.valid is not None:
@@ -69,6 +70,7 @@ def rehearse(config: RunConfig, prepared: Prepared | None = None) -> Rehearsal:
         source.user_ids.dtype.kind not in "iu",
         catalogues,  # type: ignore[arg-type]
         seeded=True,
+        secure=secure,
         version=source.version,
     )
     return Rehearsal(terms, prepared, attributes_of(terms, prepared))

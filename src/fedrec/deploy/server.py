@@ -10,8 +10,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -23,6 +25,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.deploy.frames import frame, unframe
 from fedrec.deploy.node import CHANCE
 from fedrec.deploy.summary import summary_of
+from fedrec.deploy.sums import SecureSum
 from fedrec.deploy.terms import Terms
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation.partial import PartialEvaluation, merged
@@ -37,6 +40,7 @@ from fedrec.federation.loop import Progress, Rules, Score
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.wire import LARGEST_WAYS, Ledger
+from fedrec.secure import Aborted
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 """What happened, and the particulars, for whoever watches."""
@@ -123,6 +127,7 @@ class Server:
 
     def run(self) -> dict[str, Any]:
         """From the first round, or from where a process before has stopped, to summary.json."""
+        self.tell("expects", self._expected())
         self._resume()
         self._await(max(self.limits.minimum, 0 if self.progress.next_round else self.limits.first))
         while self.progress.next_round < self.rules.rounds and not self.progress.stopped_early:
@@ -132,6 +137,16 @@ class Server:
         self.folder.write_summary(summary)
         self.tell("finished", {"round": chosen, "test": summary["test"]})
         return summary
+
+    def _expected(self) -> dict[str, Any]:
+        """What a round holds at the server: sums are folded into one, gathered uploads stay side by side."""
+        sums = each = 0
+        for kinds in self.coordinator.schema.fields.values():
+            for kind in kinds:
+                size = math.prod(kind.shape) * (kind.dtype.itemsize if kind.gathered else 8)
+                sums, each = sums + size * (not kind.gathered), each + size * kind.gathered
+        taking = max(1, int(self.terms.clients * self.terms.config.participation))
+        return {"sums": sums, "gathered": each * taking, "masked": self.terms.secure}
 
     def _round(self, number: int) -> None:
         started = time.perf_counter()
@@ -188,6 +203,9 @@ class Server:
         self.progress.seconds_evaluate += time.perf_counter() - started
         valid, test = turn.figures(0), turn.figures(1)
         luck = {name.removeprefix(CHANCE): value for name, value in test.mean().items() if name.startswith(CHANCE)}
+        for k in self.terms.protocol.ks:  # the one figure that is no mean over users
+            both = luck.get(f"precision@{k}", 0.0), luck.get(f"recall@{k}", 0.0)
+            luck[f"f1_of_means@{k}"] = 2 * both[0] * both[1] / sum(both) if sum(both) else 0.0
         tested = {name: value for name, value in test.mean().items() if not name.startswith(CHANCE)}
         if not test.users:
             raise FedrecError("no node could test the chosen round; see what the nodes said above")
@@ -213,7 +231,7 @@ class Server:
             self._await(self.limits.minimum)
             if begin:
                 self.coordinator.begin(number)
-            turn = self._turn(number, tasks, restore)
+            turn = self._turn(number, tasks, restore, masked=begin and self.terms.secure)
             if turn.nodes >= self.limits.minimum:
                 return turn
             self.counters.repeated += 1
@@ -221,43 +239,82 @@ class Server:
         raise FedrecError(f"turn {number} had fewer than {self.limits.minimum} nodes {TRIES} times; look after the "
                           "nodes and go on with --resume")  # fmt: skip
 
-    def _turn(self, number: int, tasks: Callable[[int], list[Task]], restore: bool) -> Turn:
-        best = self.progress.best_round
-        asked = {node: group for node, group in self._here.items() if node in set(self.link.nodes())}
+    def _turn(self, number: int, tasks: Callable[[int], list[Task]], restore: bool, masked: bool) -> Turn:
+        best, present = self.progress.best_round, set(self.link.nodes())
+        asked = {node: group for node, group in self._here.items() if node in present}
         turn = Turn(len(tasks(next(iter(asked.values())))) if asked else 0)
+        sums = SecureSum(self.coordinator, number, asked.values(), self.limits.minimum) if masked else None
 
         def message(node: int) -> bytes:
             group = asked[node]
             header = {"kind": "turn", "turn": number, "best": best, "restore": restore, "terms": self.terms.identity,
                       "start": self.members[group].start}  # fmt: skip
-            return frame(header, [task.encode() for task in tasks(group)])
+            mask = [] if sums is None or group not in sums.down else [sums.down[group]]
+            return frame({**header, "masked": len(mask)}, [*(task.encode() for task in tasks(group)), *mask])
 
-        for node, reply in self.link.exchange(list(asked), message, self.limits.deadline):
-            group = asked[node]
-            try:
-                if isinstance(reply, Lost):
-                    raise BadMessage(reply.reason)
-                self._accept(turn, group, number, reply)
-            except BadMessage as error:
-                self._reject(self.members[group].name, str(error))
+        try:
+            if sums is not None:
+                for phase in sums.before:
+                    self._phase(sums, phase, asked)
+            for group, reply in self._replies(asked, message):
+                with self._refusing(group):
+                    self._accept(turn, group, number, reply, sums)
+            if sums is not None:
+                sums.close()
+                self._phase(sums, "unmask", asked)
+                self.coordinator.fold_sum(sums.result())
+        except (Aborted, BadMessage) as error:
+            self._reject("all nodes", str(error))
+            return Turn(0)
         return turn
 
-    def _accept(self, turn: Turn, group: int, number: int, message: bytes) -> None:
+    def _phase(self, sums: SecureSum, phase: str, asked: Mapping[int, int]) -> None:
+        """One phase of a secure sum: each node that is in it gets its message and sends one."""
+        taking = {node: group for node, group in asked.items() if group in sums.down}
+        said = {"kind": "secure", "phase": phase}
+        for group, reply in self._replies(taking, lambda node: frame(
+            {**said, "member": taking[node]}, [sums.down[taking[node]]]
+        )):  # fmt: skip
+            with self._refusing(group):
+                _, parts = _without_error(reply)
+                sums.take(phase, group, parts[0] if parts else b"")
+        sums.advance(phase)
+
+    def _replies(self, asked: Mapping[int, int], message: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+        """Those that came; of the others is told why."""
+        for node, reply in self.link.exchange(list(asked), message, self.limits.deadline):
+            if isinstance(reply, Lost):
+                self._reject(self.members[asked[node]].name, reply.reason)
+            else:
+                yield asked[node], reply
+
+    @contextmanager
+    def _refusing(self, group: int) -> Iterator[None]:
+        """What is wrong with one node's message concerns that message alone."""
+        try:
+            yield
+        except BadMessage as error:
+            self._reject(self.members[group].name, str(error))
+
+    def _accept(self, turn: Turn, group: int, number: int, message: bytes, sums: SecureSum | None) -> None:
         """All of a reply is checked before anything of it counts."""
-        header, parts = unframe(message)
-        if "error" in header:
-            raise BadMessage(str(header["error"])[:300])
+        header, parts = _without_error(message)
         if group in turn.groups:
             raise BadMessage("a second reply in the same turn")
         if header.get("turn") != number:
             raise BadMessage(f"a reply to turn {header.get('turn')}, now is turn {number}")
         if header.get("vocabulary") != self.terms.vocabulary or header.get("terms") != self.terms.identity:
             raise BadMessage("it speaks of another vocabulary or other settings")
-        if len(parts) != turn.tasks:
-            raise BadMessage(f"{len(parts)} replies to {turn.tasks} tasks")
-        replies = [self.coordinator.checked(group, part) for part in parts]
+        masked = sums is not None and group in sums.down
+        if len(parts) != turn.tasks + masked:
+            raise BadMessage(f"{len(parts)} replies to {turn.tasks + masked} tasks")
+        replies = [self.coordinator.checked(group, part) for part in parts[: turn.tasks]]
+        if sums is not None and any(len(reply.update.clients) for reply in replies):
+            raise BadMessage("an update in the clear; only masked ones are taken")
         figures = [self._checked_figures(reply.figures, self.members[group]) for reply in replies]
         self._count(header, self.members[group])
+        if sums is not None and masked:
+            sums.take("masked", group, parts[-1])
         turn.take(group, float(header["cpu"]), figures)
         for reply in replies:
             self.coordinator.add(reply)
@@ -338,9 +395,7 @@ class Server:
             try:
                 if isinstance(reply, Lost):
                     raise BadMessage(reply.reason)
-                header, _ = unframe(reply)
-                if "error" in header:
-                    raise BadMessage(str(header["error"])[:300])
+                header, _ = _without_error(reply)
                 self._here[node] = self._member(header)
             except BadMessage as error:
                 if not isinstance(reply, Lost):
@@ -463,6 +518,14 @@ class Turn:
 
     def figures(self, task: int) -> PartialEvaluation:
         return merged(self._figures[task]) if task < len(self._figures) else PartialEvaluation(0, {})
+
+
+def _without_error(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Header and parts, unless the node says that something went wrong there."""
+    header, parts = unframe(message)
+    if "error" in header:
+        raise BadMessage(str(header["error"])[:300])
+    return header, parts
 
 
 def _under(start: str, tensors: Tensors) -> Tensors:

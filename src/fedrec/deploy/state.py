@@ -22,7 +22,7 @@ from fedrec.federation.contract import Tensors
 from fedrec.federation.secret import KEY_BYTES
 
 FORMAT = 1
-KEPT = 2  # versions of the state
+KEPT = 3  # versions of the state: a server that comes back may be two turns behind, at the end of a run
 TURN, SCORED = "turn", "scored"
 
 

@@ -31,6 +31,7 @@ class Terms:
 
     `catalogues`: what is ranked at validation and at test where the split is by items; otherwise everything.
     `seeded`: a rehearsal, in which the clients' draws come from the seed and so can be repeated by everybody.
+    `secure`: updates leave the nodes masked, and the server learns their sum alone.
     """
 
     config: RunConfig
@@ -41,6 +42,7 @@ class Terms:
     text_users: bool = False
     catalogues: tuple[np.ndarray, np.ndarray] | None = None
     seeded: bool = False
+    secure: bool = False
     version: str = ""
 
     @cached_property
@@ -77,7 +79,7 @@ class Terms:
     def encode(self) -> bytes:
         values = {name: value for name, value in self.config.to_dict().items() if name not in OWN}
         words = {"config": values, "items": self.items.tolist(), "clients": self.clients, "trained": self.trained,
-                 "tie_seed": self.tie_seed, "text_users": self.text_users, "seeded": self.seeded,
+                 "tie_seed": self.tie_seed, "text_users": self.text_users, "seeded": self.seeded, "secure": self.secure,
                  "version": self.version,
                  "catalogues": self.catalogues and [one.tolist() for one in self.catalogues]}  # fmt: skip
         return json.dumps(words, sort_keys=True).encode()
@@ -98,6 +100,9 @@ def require_deployable(terms: Terms) -> None:
     method, rule = terms.method, terms.protocol
     if method.info.centralised:
         raise FedrecError(f"{method.info.name} needs all data in one place and cannot be deployed; use fedrec run")
+    if method.disclosure.secure_aggregation and not terms.secure:
+        raise FedrecError(f"a single upload of {method.info.name} tells everything about its client, so the server may "
+                          "see nothing but sums; add --secure-sums")  # fmt: skip
     require_selectable(rule)
     if terms.config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in terms.stages):
         raise FedrecError("a deployment promises no epsilon: nodes come and go, and with them their shares of noise; "

@@ -18,6 +18,8 @@ def cost_table(shown: Sequence[View]) -> dict[str, Any]:
     rows = [(name, [measure(view.row.runs) for view in shown]) for name, measure in MEASURES]
     if any("privacy" in run.summary for view in shown for run in view.row.runs):
         rows.append(("privacy", [_privacy(view.row.runs[0]) for view in shown]))
+    if any("deployment" in run.summary for view in shown for run in view.row.runs):
+        rows.append(("processor, per node and round", [_deployed(view.row.runs[0]) for view in shown]))
     return {"heads": [view.name for view in shown], "rows": rows}
 
 
@@ -51,6 +53,16 @@ def _memory(runs: Sequence[FinishedRun]) -> str:
 
 def _rounds(runs: Sequence[FinishedRun]) -> str:
     return f"{mean(run.summary['rounds_run'] for run in runs):.3g}"
+
+
+def _deployed(run: FinishedRun) -> str:
+    """CPU seconds of a node, beside those of a simulation of all clients where one was made."""
+    found = run.summary.get("deployment", {})
+    if not is_number(cpu := found.get("cpu_per_node_and_turn")):
+        return "–"
+    simulated = found.get("simulated_cpu_per_round")
+    beside_it = f"; simulated, all clients in one process: {simulated:.2f} s" if is_number(simulated) else ""
+    return f"{cpu:.2f} s on each of {found.get('nodes', 0)} nodes{beside_it}"
 
 
 def _privacy(run: FinishedRun) -> str:

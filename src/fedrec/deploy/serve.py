@@ -1,0 +1,105 @@
+"""A server and a node as one starts them on machines of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.data import Interactions, read_table, with_items
+from fedrec.data.attributes import item_attributes
+from fedrec.deploy.demo import Show, follow
+from fedrec.deploy.flower import Certificates, SuperLink, free_port, reason_in, start_node
+from fedrec.deploy.job import EVENTS, write_job
+from fedrec.deploy.node import Settings, read_vocabulary
+from fedrec.deploy.processes import Processes
+from fedrec.deploy.server import Limits
+from fedrec.deploy.state import StateFolder
+from fedrec.deploy.terms import Terms, require_deployable
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import RunConfig
+
+PAUSES = (5, 10, 20, 40, 60)  # seconds between two tries to reach the server
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens, its certificates, and the folder with the public keys of the nodes it lets in."""
+
+    host: str
+    port: int
+    certificates: Certificates
+    nodes: Path
+
+
+def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = False) -> tuple[Terms, Tensor | None]:
+    """From a file of items, which may describe them, and a number of clients to reserve."""
+    ids = read_vocabulary(items)
+    terms = Terms(replace(config, attributes=None), ids, clients, len(ids), secure=secure)
+    require_deployable(terms)
+    if terms.protocol.split == "cold-items":
+        raise FedrecError("which items are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
+                          "demo, or use --protocol honest")  # fmt: skip
+    terms = replace(terms, version=f"items-{terms.vocabulary[:12]}")
+    if terms.method.disclosure.attributes == "none":
+        return terms, None
+    nobody = np.zeros(0, np.int64)
+    described = with_items(Interactions(nobody, nobody, np.zeros(0, np.int64), ids, name=items.stem), str(items))
+    found, _ = item_attributes(described.info, len(ids), items.stem)
+    return terms, torch.from_numpy(found).to(terms.world().dtype)
+
+
+def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at: Address, resume: bool,
+          show: Show) -> None:  # fmt: skip
+    """Until the work is done. Keys that are put into the folder meanwhile are let in too."""
+    write_job(out, terms, limits, attributes, resume)
+    events = out / EVENTS
+    begin = events.stat().st_size if events.exists() else 0
+    with Processes() as processes:
+        link = SuperLink(out / "superlink", at.certificates, at.host, at.port, processes)
+        link.start()
+        show({"event": "started", "address": f"{at.host}:{at.port}", "pid": link.process.pid})
+        _let_in(link, at.nodes, show)
+        link.run(out)
+        for event in follow(events, link, {}, out, begin, lambda: _let_in(link, at.nodes, show)):
+            show(event)
+
+
+def _let_in(link: SuperLink, folder: Path, show: Show) -> None:
+    for key in sorted(folder.glob("*.pub")):
+        if link.register(key):
+            show({"event": "key", "name": key.name})
+
+
+def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, key: Path, port: int | None,
+             say: Callable[[str], None]) -> None:  # fmt: skip
+    """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
+    state = StateFolder(folder)
+    for path, what in ((ca, "the server's ca.crt"), (key, "this node's private key")):
+        if not path.is_file():
+            raise FedrecError(f"there is no {path}; give {what} (see fedrec deploy keys)")
+    with state.locked("node"), Processes() as processes:
+        settings.write(folder)
+        cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
+        pauses = chain(PAUSES, repeat(PAUSES[-1]))
+        while True:
+            chosen = port or free_port()
+            process = start_node(folder, superlink, ca.resolve(), key.resolve(), chosen, processes, cache)
+            if not process.wait():
+                return
+            pause = next(pauses)
+            say(f"{reason_in(folder / 'node.log')}; once more in {pause} s (is the server there, and this node's "
+                "public key with it?)")  # fmt: skip
+            time.sleep(pause)
+
+
+def size_of(data: Path) -> tuple[int, int]:
+    """Users and rows of a node's file, read once to find mistakes early."""
+    table, _ = read_table(data)
+    return table.n_users, len(table)
