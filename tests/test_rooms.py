@@ -23,6 +23,7 @@ BELOW: dict[str, set[str]] = {
     "secure": {"federation"},
     "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy", "secure"},
     "recommend": {"data", "evaluation", "models", "federation", "experiment"},
+    "serving": {"recommend", "visible"},
     "report": {
         "data",
         "evaluation",

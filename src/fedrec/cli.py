@@ -18,6 +18,7 @@ from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
+from fedrec.commands.serve import serve_command
 from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
@@ -58,6 +59,7 @@ app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
 app.command("similar")(similar_command)
+app.command("serve")(serve_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 

@@ -50,6 +50,10 @@ class Similar:
     title: str | None = None
 
 
+class NotKnown(FedrecError):
+    """An id that the model does not know."""
+
+
 class Folded(NamedTuple):
     """The list of somebody new, and those of their items that the model does not know."""
 
@@ -108,6 +112,20 @@ class Recommender:
         for name in ("_names", "item_places"):  # they were made for the items before
             self.__dict__.pop(name, None)
         return unknown
+
+    def about(self) -> dict[str, Any]:
+        """What the model is, with a user and an item to ask for."""
+        run, examples = self.run, {"item": self._names[0]}
+        return {
+            "method": run.method.info.name,
+            "data": run.data,
+            "round": self.round + 1,
+            "users": len(self.user_ids) + len(self.few_ids),
+            "items": len(self.offered),
+            "trained_on_everything": not run.prepared.tested,
+            "folds_in": can_fold_in(self.chosen),
+            "examples": examples | ({"user": self._users[0]} if self._users else {}),
+        }
 
     # -- users of the run, and those whom it left out --
 
@@ -322,12 +340,12 @@ class Recommender:
             raise self._missing(self.item_ids, item, "item")
         return found
 
-    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> FedrecError:
+    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> NotKnown:
         """Why an id is not known: a filter left it out, or it never was in the data."""
         for record in self.run.prepared.filtered:
             if record.holds(kind, str(wanted).strip()):
                 instead = "give their items with --history FILE" if kind == "user" else "leave it out"
-                return FedrecError(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
+                return NotKnown(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
                                    f"train with {record.remedy}, or {instead}")  # fmt: skip
         examples = ", ".join(str(name) for name in ids[:3])
-        return FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
+        return NotKnown(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
