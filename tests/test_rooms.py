@@ -24,6 +24,7 @@ BELOW: dict[str, set[str]] = {
     "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy", "secure"},
     "recommend": {"data", "evaluation", "models", "federation", "experiment"},
     "serving": {"recommend", "visible"},
+    "export": {"data", "models", "recommend"},
     "report": {
         "data",
         "evaluation",

@@ -14,6 +14,7 @@ from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
+from fedrec.commands.export import export_command
 from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
@@ -59,6 +60,7 @@ app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
 app.command("similar")(similar_command)
+app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
