@@ -151,7 +151,7 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             sys.exit(0)
-        _fail(error.format_message())
+        _fail(_in_words(error.format_message()))
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `fedrec methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -159,6 +159,16 @@ def main() -> None:
         if (message := explained(error)) is None:
             raise
         _fail(message)
+
+
+def _in_words(message: str) -> str:
+    """What the parser of flags says of a number that is none, for people."""
+    for kind, wanted in (("integer", "a whole number"), ("number", "a number")):
+        message = message.replace(
+            f"Input should be a valid {kind}, unable to parse string as {'an' if kind[0] == 'i' else 'a'} {kind}",
+            f"write {wanted}",
+        )
+    return message
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
