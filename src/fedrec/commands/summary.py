@@ -7,6 +7,7 @@ from typing import Any
 
 from fedrec.console import human, left_out, out, table
 from fedrec.data import Filtered
+from fedrec.evaluation import protocol
 from fedrec.privacy.explain import beside
 
 
@@ -33,6 +34,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         out.print(left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):
         out.print(f"warning: {summary['diverged']}", style="yellow")
+    out.print(protocol(summary["protocol"]).masks)
     names = [name for name in summary["test"] if not name.startswith("hr@")]
     rows = [
         [name, summary["test"][name], summary["valid"].get(name, "-"), summary["chance"].get(name, "-")]

@@ -135,11 +135,6 @@ class Recommender:
         aside = self.run.prepared.aside
         return self.user_ids[:0] if aside is None or self.as_tested or self.offered[0] else aside.user_ids
 
-    @property
-    def served(self) -> Served:
-        """How users whom the run left out are served."""
-        return "folded in" if can_fold_in(self.chosen) else "popularity"
-
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
         name = str(user).strip()
         if (place := self.user_places.get(name)) is not None:
