@@ -67,8 +67,8 @@ def require_selectable(protocol: Protocol) -> None:
 def require_tested(protocol: Protocol) -> None:
     """A protocol that holds nothing out belongs to `fedrec fit`."""
     if protocol.split == UNDIVIDED:
-        raise FedrecError(f"split={UNDIVIDED} holds nothing out, so nothing could be tested; train a model to serve with "
-                          "fedrec fit RUN")  # fmt: skip
+        raise FedrecError(f"split={UNDIVIDED} holds nothing out, so nothing could be tested; train a model to serve "
+                          "with fedrec fit RUN")  # fmt: skip
 
 
 def require_shared(method: Method, group: Group) -> None:
