@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -28,6 +29,10 @@ from fedrec.visible import visible, visible_line
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
 
 LONGEST_MESSAGE = 1_500
+NO_NUMBER = re.compile(
+    r"Input should be a valid (integer|number), unable to parse string as an? \1"
+    r"|'[^']*' is not a valid (integer|float)( range)?\.?"
+)
 USUAL_WARNING = warnings.showwarning
 
 app = typer.Typer(
@@ -162,13 +167,8 @@ def main() -> None:
 
 
 def _in_words(message: str) -> str:
-    """What the parser of flags says of a number that is none, for people."""
-    for kind, wanted in (("integer", "a whole number"), ("number", "a number")):
-        message = message.replace(
-            f"Input should be a valid {kind}, unable to parse string as {'an' if kind[0] == 'i' else 'a'} {kind}",
-            f"write {wanted}",
-        )
-    return message
+    """What the parser of flags says of a number that is none, in whichever version, for people."""
+    return NO_NUMBER.sub(lambda found: f"write {'a whole number' if 'integer' in found[0] else 'a number'}", message)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
