@@ -148,7 +148,7 @@ class Recommender:
         return found
 
     def for_users(self, places: Sequence[int], k: int = 10) -> list[Recommendation]:
-        """The users at these places of `user_ids`: one pass over the scores, ended as soon as all were met."""
+        """The users at these places of `user_ids`."""
         return [rec for part in self._passed(np.array(sorted(places)), k) for rec in part]
 
     def for_ids(self, users: Sequence[Any], k: int = 10) -> Iterator[Recommendation]:
@@ -170,14 +170,11 @@ class Recommender:
         yield from self._all_few(np.arange(len(self.few_ids)), k)
 
     def _passed(self, places: np.ndarray, k: int) -> Iterator[list[Recommendation]]:
-        left = places
-        for users, scores in self._scores() if len(left) else ():
-            here = np.flatnonzero(np.isin(users, left))
-            if len(here):
-                yield self._lists(users[here], scores[torch.from_numpy(here)], k)
-                left = np.setdiff1d(left, users[here])
-            if not len(left):
-                break
+        """The users at these places, ascending; only their clients are asked."""
+        clients = self.run.simulator.data.clients_of(places) if len(places) else places
+        for users, scores in self._scores(clients) if len(clients) else ():
+            here = np.flatnonzero(np.isin(users, places))
+            yield self._lists(users[here], scores[torch.from_numpy(here)], k)
 
     @cached_property
     def _known(self) -> Histories | None:
@@ -185,14 +182,15 @@ class Recommender:
         run = self.run
         return run.known_at_test if self.as_tested else run.prepared.known_to_serve(run.simulator.data)
 
-    def _scores(self) -> Iterator[tuple[np.ndarray, Tensor]]:
-        return self.run.simulator.scores(self.round, self._items(), self._known)
+    def _scores(self, clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
+        return self.run.simulator.scores(self.round, self._items(), self._known, clients)
 
     def _scores_of(self, place: int) -> Tensor:
         """Of one user, alone where the method allows it."""
         if not self.run.method.info.scores_together:
             return self.run.simulator.scores_of(place, self.round, self._items(), self._known)
-        return next(scores[np.flatnonzero(users == place)] for users, scores in self._scores() if place in users)
+        users, scores = next(self._scores(self.run.simulator.data.clients_of(np.array([place]))))
+        return scores[np.flatnonzero(users == place)]
 
     def _items(self) -> Tensor:
         return torch.from_numpy(self.offered).to(self.run.world.device)
