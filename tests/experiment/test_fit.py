@@ -141,6 +141,16 @@ def test_a_split_of_ones_own_is_put_together_again(cli: Cli, tmp_path: Path, log
     assert "fitted to all 280 interactions of 20 users" in outcome.out
 
 
+def test_noise_is_that_of_the_run_and_is_said(cli: Cli, tmp_path: Path) -> None:
+    assert cli("run", "fedmf", "--data", SMALL, "--rounds", 2, "--set", "dim=4", "--privacy", "clip=1", "--epsilon", 8,
+               "--delta", 1e-5, "--out", "run", "-q").code == 0  # fmt: skip
+    outcome = cli("fit", "run", "-q", "--out", "fit")
+    assert "privacy: epsilon 8" in outcome.out
+    told = [json.loads((tmp_path / name).read_text())["privacy"] for name in ("run/summary.json", "fit/fit.json")]
+    assert told[0]["epsilon"] == told[1]["epsilon"]
+    assert told[0]["stages"] == told[1]["stages"]
+
+
 def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
     wide = "synthetic@users=60+items=300+interactions=1200+seed=1"
     execute(RunConfig("ifedrec", data=wide, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=2,

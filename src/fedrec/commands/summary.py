@@ -53,9 +53,13 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{human(traffic['largest_down'])} down"
     )
     if "privacy" in summary:
-        privacy = summary["privacy"]
-        epsilon, delta = privacy["epsilon"], privacy["delta"]
-        value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
-        out.print(f"privacy: {value} ({privacy['meaning']})")
-        if more := beside(privacy):
-            out.print(f"  {more}")
+        show_privacy(summary["privacy"])
+
+
+def show_privacy(privacy: Mapping[str, Any]) -> None:
+    """What noise on uploads guarantees."""
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
+    out.print(f"privacy: {value} ({privacy['meaning']})")
+    if more := beside(privacy):
+        out.print(f"  {more}")

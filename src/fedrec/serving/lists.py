@@ -14,7 +14,8 @@ class Lists(Protocol):
     """A model that makes lists. Ids that it does not know raise `NotKnown`."""
 
     def about(self) -> dict[str, Any]:
-        """What it is, for whoever asks whether it is well."""
+        """What it is, for whoever asks whether it is well: `method`, `users`, `items`, whether it `folds_in`, and
+        `examples`, an id each of a `user` and an `item` to warm up with."""
         ...
 
     def for_user(self, user: Any, k: int) -> list[Recommendation]: ...
