@@ -36,9 +36,9 @@ def _run_folder(path: Path) -> Lists | None:
 OPENERS: tuple[Opener, ...] = (_run_folder,)
 
 
-def open_lists(path: Path) -> Lists:
-    """The model of a folder, whichever kind of folder it is."""
-    for opener in OPENERS:
+def open_lists(path: Path, openers: Sequence[Opener] = OPENERS) -> Lists:
+    """The model of a folder, by the first opener of its kind."""
+    for opener in openers:
         if (found := opener(path)) is not None:
             return found
     raise FedrecError(f"{path} holds no model; give the folder of a finished run or of a fitted model")
