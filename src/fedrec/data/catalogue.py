@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -242,7 +243,7 @@ def load(spec: str, progress: Progress | None = None) -> Interactions:
         )
     if not parts and imported_path(name).is_file():
         return with_ties(replace(read_table(imported_path(name))[0], name=name), tie_seed)
-    if Path(name).is_dir() and not _named(name):
+    if os.path.isdir(name) and not _named(name):
         raise folder_error(Path(name))
     chosen = entry(name)
     if chosen.name == "synthetic":

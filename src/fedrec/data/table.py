@@ -60,7 +60,7 @@ def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None)
     import polars as pl
 
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # False, where the name is too long to ask
         raise folder_error(path)
     if not _is_file(path):
         raise FedrecError(f"there is no file {path}; check the path")
