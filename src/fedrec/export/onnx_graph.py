@@ -37,7 +37,7 @@ class Graph:
         return self.constant(np.array(values, dtype=np.int64))
 
     def number(self, value: float) -> str:
-        return self.constant(np.float32(value).reshape(()))
+        return self.constant(np.array(value, dtype=np.float32))
 
     def input(self, name: str, *axes: str) -> str:
         kind = self.onnx.TensorProto.INT64
