@@ -23,6 +23,8 @@ BELOW: dict[str, set[str]] = {
     "secure": {"federation"},
     "experiment": {"data", "evaluation", "models", "federation", "training", "methods", "privacy", "secure"},
     "recommend": {"data", "evaluation", "models", "federation", "experiment"},
+    "serving": {"recommend", "visible"},
+    "export": {"data", "models", "recommend"},
     "report": {
         "data",
         "evaluation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -14,10 +15,12 @@ from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
+from fedrec.commands.export import export_command
 from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
+from fedrec.commands.serve import serve_command
 from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
@@ -26,6 +29,10 @@ from fedrec.visible import visible, visible_line
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
 
 LONGEST_MESSAGE = 1_500
+NO_NUMBER = re.compile(
+    r"Input should be a valid (integer|number), unable to parse string as an? \1"
+    r"|'[^']*' is not a valid (integer|float)( range)?\.?"
+)
 USUAL_WARNING = warnings.showwarning
 
 app = typer.Typer(
@@ -58,6 +65,8 @@ app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
 app.command("similar")(similar_command)
+app.command("export")(export_command)
+app.command("serve")(serve_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 
@@ -147,7 +156,7 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             sys.exit(0)
-        _fail(error.format_message())
+        _fail(_in_words(error.format_message()))
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `fedrec methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -155,6 +164,11 @@ def main() -> None:
         if (message := explained(error)) is None:
             raise
         _fail(message)
+
+
+def _in_words(message: str) -> str:
+    """What the parser of flags says of a number that is none, in whichever version, for people."""
+    return NO_NUMBER.sub(lambda found: f"write {'a whole number' if 'integer' in found[0] else 'a number'}", message)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,

@@ -14,6 +14,7 @@ from fedrec.audit.page import WORDS, lines, write_audit
 from fedrec.data import load, load_split, stored_splits
 from fedrec.endings import PAGE, ending_of
 from fedrec.errors import FedrecError
+from fedrec.experiment.checks import require_tested
 from fedrec.experiment.prepare import prepare_split
 
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
@@ -41,6 +42,7 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
 
 def _named(data: str, protocol: str, rounds: int, quick: bool) -> Case:
     rules = evaluation.protocol(protocol)
+    require_tested(rules)
     if data in {stored.name for stored in stored_splits()}:
         split, clients = load_split(data)
         return from_prepared(prepare_split(split, rules, clients=clients), rounds, quick)

@@ -44,7 +44,9 @@ def run_command(
     attributes: Annotated[str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
+    from fedrec import evaluation
     from fedrec.commands.run import config_to_resume, require_place, run_seeds
+    from fedrec.experiment.checks import require_tested
     from fedrec.experiment.config import make_config, read_config
     from fedrec.experiment.params import parse_settings
 
@@ -72,17 +74,8 @@ def run_command(
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
-    require_tested(values.get("protocol", "honest"))
+    require_tested(evaluation.protocol(values.get("protocol", "honest")))
     run_seeds(make_config(values), chosen, out, resume, quiet, json_)
-
-
-def require_tested(protocol: str) -> None:
-    """A protocol that holds nothing out belongs to `fedrec fit`."""
-    from fedrec import evaluation
-
-    if evaluation.protocol(protocol).split == evaluation.UNDIVIDED:
-        raise FedrecError(f"split={evaluation.UNDIVIDED} holds nothing out, so nothing could be tested; train a model "
-                          "to serve with fedrec fit RUN")  # fmt: skip
 
 
 def with_min_rating(protocol: str, min_rating: float) -> str:

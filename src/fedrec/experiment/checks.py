@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import Protocol
+from fedrec.evaluation import UNDIVIDED, Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig, spoken
 from fedrec.federation.contract import Method, NoisesItself
@@ -62,6 +62,13 @@ def require_selectable(protocol: Protocol) -> None:
                 f"the round is selected by {name}, but ks = {ks}; add select_metric=ndcg@{max(protocol.ks)} to "
                 "--protocol, or that k to ks"
             )
+
+
+def require_tested(protocol: Protocol) -> None:
+    """A protocol that holds nothing out belongs to `fedrec fit`."""
+    if protocol.split == UNDIVIDED:
+        raise FedrecError(f"split={UNDIVIDED} holds nothing out, so nothing could be tested; train a model to serve "
+                          "with fedrec fit RUN")  # fmt: skip
 
 
 def require_shared(method: Method, group: Group) -> None:

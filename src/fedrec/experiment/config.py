@@ -20,6 +20,7 @@ FORMAT = 2
 """Format of a run folder. Format 1, which had no number, lacked three fields of the protocol."""
 FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train,neg_unique=positive"
 """What every run of format 1 did."""
+SMALLEST_MEMORY = 16 << 20
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
 
 
@@ -99,6 +100,8 @@ def parse_memory(text: str) -> int:
     size = 0.0 if match is None else float(match[1]) * 1024 ** (" KMGT".index(match[2].upper()))
     if not 0 < size < float("inf"):
         raise FedrecError(f"memory '{text}' is not a size; write for example 8G or 512M")
+    if size < SMALLEST_MEMORY:
+        raise FedrecError(f"memory '{text}' is too little to train in; write at least {SMALLEST_MEMORY >> 20}M")
     return int(size)
 
 

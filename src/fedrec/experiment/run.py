@@ -22,6 +22,7 @@ from fedrec.experiment.checks import (
     require_cold,
     require_selectable,
     require_shared,
+    require_tested,
     rules_of,
     stages_of,
 )
@@ -150,6 +151,7 @@ class Run:
 
     def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
+        require_tested(self.protocol)
         listener = listener or Listener()
         chosen = self.train(folder, listener)
         result = self._finish(folder, chosen)

@@ -132,15 +132,15 @@ class ClientSide:
                 state = self.method.receive(self._take(members, where), answer, chunk, round)
             self._put(members, where, state)
 
-    def scores(self, items: Tensor, offer: Delivered,
-               known: Histories | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
-        """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not.
+    def scores(self, items: Tensor, offer: Delivered, known: Histories | None = None,
+               clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+        """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not, or some.
 
         `known` are the histories to answer from, where they are longer than what was trained on.
         Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
         """
         cost = np.diff(self.data.client_ptr) * self.method.footprint(self.world).score
-        for members, chunk, where in self._chunks(self.data.clients, cost):
+        for members, chunk, where in self._chunks(self.data.clients if clients is None else clients, cost):
             with torch.no_grad():
                 asked = replace(chunk, known=known)
                 yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)

@@ -162,11 +162,11 @@ class Simulator:
 
     # -- inference --
 
-    def scores(self, round: int, items: Tensor | None = None,
-               known: Histories | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+    def scores(self, round: int, items: Tensor | None = None, known: Histories | None = None,
+               clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
         """As `ClientSide.scores`, of the users in this process, with what the server offers now."""
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
-        return self.client_side.scores(wanted, lambda some: self.server_side.offer(some, round, wanted), known)
+        return self.client_side.scores(wanted, lambda some: self.server_side.offer(some, round, wanted), known, clients)
 
     def scores_of(self, user: int, round: int, items: Tensor, known: Histories | None = None) -> Tensor:
         """As `ClientSide.scores_of`, with what the server offers now."""
