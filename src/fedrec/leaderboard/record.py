@@ -62,7 +62,7 @@ def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, 
 
 
 def groups(rows: Sequence[comparison.Row], metric: str) -> dict[str, int]:
-    """Rows by group: 1 has the best and those not significantly different from it, 2 the best of the rest, and so on."""
+    """Rows by group: 1 is the best and those not significantly different from it, 2 the best of the rest, and so on."""
     values = {label: numbers.mean(0) for label, numbers in values_by_row(rows, metric).items()}
     left, found = sorted(values, key=lambda label: -values[label].mean()), dict[str, int]()
     while left:

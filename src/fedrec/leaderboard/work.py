@@ -42,8 +42,9 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
     for label in sorted(waiting):
         told(f"{label}: waits for its trials")
     for dataset in datasets:
-        planned = [cell for cell in cells_of(whole, dataset, best, runs, device)
-                   if cell.row not in waiting and not whole.reason_to_skip(cell) and _may_end(cell, minutes)]  # fmt: skip
+        every = cells_of(whole, dataset, best, runs, device)
+        planned = [cell for cell in every if cell.row not in waiting and not whole.reason_to_skip(cell)]
+        planned = [cell for cell in planned if _may_end(cell, minutes)]
         require_runnable(planned)
         for cell in planned:
             _note(cell.folder / ABOUT, {"version": __version__, "commit": commit()}, keep=True)
