@@ -125,9 +125,18 @@ def _dataset(record: Record) -> Iterator[str]:
                 f"{' / '.join(_chance(record, metric) for metric in metrics)}.", "")  # fmt: skip
     heads = ["", *map(_said, metrics), "group", "round", "MB up", "server", "trials", "seeds", "s"]
     yield from _table(heads, [_line(record, row) for row in _ranked(record)])
-    if empty := [row for row in record["rows"] if not row["cells"]]:
-        yield from ("", "Empty:", "", *(f"- `{row['label']}`: {row['why']}" for row in empty))
+    yield from _empty(record)
     yield ""
+
+
+def _empty(record: Record) -> Iterator[str]:
+    """Rows without a figure, by the reason for it."""
+    why: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        if not row["cells"]:
+            why.setdefault(row["why"], []).append(f"`{row['label']}`")
+    if why:
+        yield from ("", "Empty:", "", *(f"- {reason}: {', '.join(labels)}" for reason, labels in why.items()))
 
 
 def _line(record: Record, row: Record) -> list[str]:
