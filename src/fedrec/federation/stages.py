@@ -15,7 +15,7 @@ from fedrec.federation.contract import Rows
 from fedrec.federation.messages import is_exact
 from fedrec.federation.noise import Gaussian, Laplace, Noise, SumGaussian, UploadContext, Values, dense
 
-NEAR, FAR = 1 << 18, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
+SQUARED = 1 << 18  # numbers that are made double at a time
 
 
 class Stage(Protocol):
@@ -56,7 +56,7 @@ class Clip:
                 square.index_add_(0, value.owner, change)
             else:
                 change = value - context.reference[name] if name in context.reference else value
-                square += _squares(change.flatten(1))
+                square += _squares(change)
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
         return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
 
@@ -179,7 +179,9 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
 
 
 def _squares(value: Tensor) -> Tensor:
-    """Squared norms of rows in float64, without a copy of all in that type."""
-    at_a_time = NEAR if value.device.type == "cpu" else FAR
-    parts = value.split(max(1, at_a_time // max(1, value.shape[1])))
+    """Squared norms of clients' tensors in float64, without a copy of all in that type."""
+    if value.device.type != "cpu" and value.dim() > 2:  # a pass over rows, then over their norms
+        return torch.linalg.vector_norm(value, dim=-1).double().square().flatten(1).sum(1)
+    flat = value.flatten(1)
+    parts = flat.split(max(1, SQUARED // max(1, flat.shape[1])))
     return torch.cat([part.double().square().sum(1) for part in parts])
