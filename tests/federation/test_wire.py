@@ -283,7 +283,6 @@ class TestQuantise:
             alone = staged([Quantise(2)], {"x": Gather(value[k : k + 1])}, Down(), np.array([k]))["x"]
             assert torch.equal(alone[0], together[k])
 
-
     def test_one_upload_alone_or_all_of_a_prefix(self):
         value, stages = generated(3, 2, 4), list(parse_stages("quantise:change=2"))
         found = staged(stages, {name: Gather(value) for name in ("change.item", "change", "changes")}, Down())

@@ -1,4 +1,4 @@
-"""The stages that uploads pass: clip, laplace, gaussian, top-rows, quantise, in the order given; sum-gaussian for sums."""
+"""The stages that uploads pass in the order given: clip, noise, top-rows, quantise; sum-gaussian for sums."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TopRows(Shortening):
 
 @dataclass(frozen=True)
 class Quantise(Shortening):
-    """Each row (last axis) as integers of so many bits between its minimum and maximum, which are sent as two floats."""
+    """Each row (last axis) as integers of so many bits between its minimum and maximum, which go as two floats."""
 
     def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
         return self._rounded(value)

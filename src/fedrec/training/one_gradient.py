@@ -52,6 +52,7 @@ class OneGradient:
     model: Sequential
     averaged: bool  # over the steps of a sequence; otherwise summed
     _replayed: dict[tuple[int, int], ReplayedFunction | None] = field(default_factory=dict)  # by clients and items
+    _recordable: bool = True
 
     def __call__(self, chunk: Chunk, round: int, table: Tensor, network: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the gradients by the table and by the network: [clients, rows, dim] each."""
@@ -89,12 +90,16 @@ class OneGradient:
     def _on_gpu(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The first time as it is, which sets everything up; then replayed, where the driver can."""
         shape = (len(inputs[0]), len(inputs[4]))
-        if shape not in self._replayed:
+        if shape not in self._replayed or not self._recordable:
             self._replayed = {shape: None}  # of one shape alone: recorded work keeps its memory
             return self.gradients(*inputs)
         recorded = self._replayed[shape]
         if recorded is None:
-            recorded = self._replayed[shape] = ReplayedFunction(self.gradients, inputs)
+            try:
+                recorded = self._replayed[shape] = ReplayedFunction(self.gradients, inputs)
+            except RuntimeError:  # a driver that cannot record these kernels: they are started one by one
+                self._recordable = False
+                return self.gradients(*inputs)
         return recorded(inputs)
 
     def gradients(
@@ -117,8 +122,8 @@ class OneGradient:
 
 
 def softmax_slopes(hidden: Tensor, table: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy of the target row among all rows at every step; what its weighted sum changes with each hidden state,
-    and with each row, sequence by sequence."""
+    """Cross-entropy of the target row among all rows at every step; and how its weighted sum changes with each hidden
+    state, and with each row, sequence by sequence."""
     sequences, steps, _ = hidden.shape
     losses, by_hidden = torch.empty_like(weight), torch.empty_like(hidden)
     by_item = hidden.new_empty(sequences, *table.shape)
