@@ -31,7 +31,9 @@ from fedrec.evaluation.targets import Targets
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method
 from fedrec.federation.simulator import Simulator
+from fedrec.federation.stages import parse_stages
 from fedrec.methods.average.fedmf import FedMF
+from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.cluster.cgfedrec import CGFedRec
 from fedrec.methods.cluster.contrast import SupCon
@@ -57,6 +59,7 @@ class Case:
     size: str = "large"
     central: bool = False
     small: Callable[[], Method] | None = None  # the same for a small world; None: as it is
+    privacy: str = ""  # stages that uploads pass
 
 
 CASES = {
@@ -73,6 +76,17 @@ CASES = {
         timed=4,
         central=True,
         small=lambda: CentralSASRec(loss="ce", batch=8),
+    ),
+    "fedopt": Case(
+        lambda: FedOpt(
+            **FedOpt.info.backbones["sasrec"]
+            | {"backbone": "sasrec", "dim": 128, "length": 200, "clients_per_round": 256}
+        ),
+        2300,
+        60.0,
+        timed=100,
+        small=lambda: FedOpt(backbone="sasrec", loss="ce", dim=8, length=20, clip=0.5, server_lr=0.01, init_std=0.1),
+        privacy="quantise=8",
     ),
     "fedgram": Case(FedGram, 1, 4.0, timed=1),
     "fedgram order": Case(lambda: FedGram(order=True), 1, 4.0, timed=1),
@@ -154,7 +168,7 @@ def timed(name: str, data: ClientData, targets: Targets, slowest: int) -> None:
     case = CASES[name]
     data = in_one_place(data) if case.central else data
     started = time.perf_counter()
-    simulator = Simulator(case.make(), data, memory=MEMORY)
+    simulator = Simulator(case.make(), data, parse_stages(case.privacy), memory=MEMORY)
     for number in range(WARM):
         simulator.round(number)
     evaluated(simulator, targets, WARM - 1)

@@ -33,6 +33,12 @@ class Row:
     space: Mapping[str, str] = field(default_factory=dict)
     printed: Mapping[str, str] = field(default_factory=dict)
     """By paper, what its table calls the method."""
+    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings that differ by dataset."""
+    datasets: Sequence[str] = ()
+    """Empty: all of the board."""
+    chosen_from: int = 0
+    """Trials that its settings come from, where that was before the board."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class Board:
     metrics: Sequence[str]
     tuned_on: str
     trials: int
+    enough: int
+    """Trials with which a row is run, though more are to come."""
     datasets: Sequence[str]
     rows: Sequence[Row]
     new_items: Mapping[str, Any]
@@ -60,7 +68,8 @@ class Board:
         if dataset == self.new_items["dataset"]:
             table = _table_named(self.new_items["table"])
             return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]], seeds=[0])
-        rows = [definition.Row(row.label, _with(row.run, found.get(row.label))) for row in self.rows]
+        here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
+        rows = [definition.Row(row.label, _with(row.run, found.get(row.label)), on=row.on) for row in here]
         return definition.Table(
             name=dataset,
             title=dataset,
@@ -128,9 +137,9 @@ def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Tria
     return found
 
 
-def best_trials(found: Mapping[str, Sequence[Trial]], enough: int) -> dict[str, Trial]:
-    """The best trial of every row that has had all of its trials: one with fewer is not tuned yet."""
-    best = {label: best_of(trials[:enough]) for label, trials in found.items() if len(trials) >= enough}
+def best_trials(whole: Board, found: Mapping[str, Sequence[Trial]]) -> dict[str, Trial]:
+    """The best trial of every row that has had enough of them."""
+    best = {label: best_of(trials[: whole.trials]) for label, trials in found.items() if len(trials) >= whole.enough}
     return {label: trial for label, trial in best.items() if trial is not None}
 
 

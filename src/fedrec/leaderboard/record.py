@@ -40,7 +40,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
     """Bring the files up to date with the runs that have ended; what only the files know stays."""
     found = trials_found(whole, runs, results)
     _write_trials(whole, found, results)
-    best = best_trials(found, whole.trials)
+    best = best_trials(whole, found)
     for dataset in datasets:
         before = _before(results / f"{safe(dataset)}.json")
         planned = cells_of(whole, dataset, best, runs, "cpu")
@@ -105,7 +105,7 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
         "method": info.name,
         "kind": TOGETHER if info.centralised else ALONE if info.name == "local" else FEDERATED,
         "server": (old or {}).get("server") or _sees(config),
-        "trials": len(found.get(label, ())) if label in best else 0,
+        "trials": len(found[label]) if label in best else row.chosen_from if row is not None else 0,
         "settings": _settings(config),
         "group": None,
         "why": why,
@@ -162,13 +162,10 @@ def _settings(config: RunConfig) -> str:
 
 
 def _comparable(planned: Sequence[Cell]) -> list[comparison.Row]:
-    """Rows with all their seeds at hand, user by user."""
-    rows = []
-    for label in dict.fromkeys(cell.row for cell in planned):
-        mine = [cell for cell in planned if cell.row == label]
-        if all(cell.summary() is not None for cell in mine):
-            rows.append(comparison.Row(label, tuple(comparison.read_run(cell.folder) for cell in mine)))
-    return rows
+    """Rows with runs at hand, user by user."""
+    ended = [cell for cell in planned if cell.summary() is not None]
+    return [comparison.Row(label, tuple(comparison.read_run(cell.folder) for cell in ended if cell.row == label))
+            for label in dict.fromkeys(cell.row for cell in ended)]  # fmt: skip
 
 
 def _chance(planned: Sequence[Cell]) -> dict[str, float]:
