@@ -37,8 +37,15 @@ class Row:
     """Settings that differ by dataset."""
     datasets: Sequence[str] = ()
     """Empty: all of the board."""
+    like: str = ""
+    """Another row, whose trials have found what this one has."""
     chosen_from: int = 0
     """Trials that its settings come from, where that was before the board."""
+
+    @property
+    def source(self) -> str:
+        """The row whose trials count."""
+        return self.like or self.label
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Board:
             table = _table_named(self.new_items["table"])
             return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]], seeds=[0])
         here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
-        rows = [definition.Row(row.label, _with(row.run, found.get(row.label)), on=row.on) for row in here]
+        rows = [definition.Row(row.label, _with(row.run, found.get(row.source)), on=row.on) for row in here]
         return definition.Table(
             name=dataset,
             title=dataset,
@@ -83,6 +90,10 @@ class Board:
     def reason_to_skip(self, cell: Cell) -> str:
         """Why a row is not run on this data; empty where it is."""
         return self.skipped.get(cell.dataset, "") if reads_order(method_of(cell.config)) else ""
+
+    def waiting(self, found: Mapping[str, Trial]) -> set[str]:
+        """Rows that have not had enough trials."""
+        return {row.label for row in self.rows if (row.tuned or row.like) and row.source not in found}
 
     def row(self, label: str) -> Row | None:
         """None for rows of another table."""

@@ -38,7 +38,7 @@ def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) ->
         "",
         START,
         "",
-        *_findings(records),
+        *_findings(records, whole.trials),
         *_readings(whole),
         *(line for record in records.values() for line in _dataset(record)),
         *_front(shown),
@@ -51,7 +51,7 @@ def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) ->
     if _offers(shown):
         _write(page.with_name(PICTURE), picture(shown))
     if readme is not None and readme.is_file():
-        _write(readme, with_block(readme.read_text(encoding="utf-8"), "\n".join(_short(shown, records))))
+        _write(readme, with_block(readme.read_text(encoding="utf-8"), "\n".join(_short(shown, records, whole.trials))))
 
 
 def with_block(text: str, block: str) -> str:
@@ -64,16 +64,19 @@ def with_block(text: str, block: str) -> str:
 # -- what comes first: who is best, by how much, how far from all data in one place --
 
 
-def _findings(records: Mapping[str, Record]) -> Iterator[str]:
+def _findings(records: Mapping[str, Record], trials: int) -> Iterator[str]:
     for dataset, record in records.items():
-        if sentence := finding(record):
+        if sentence := finding(record, trials):
             yield f"- **{dataset}**: {sentence}"
     yield ""
 
 
-def finding(record: Record) -> str:
-    """Which federated method is best on this data, by how much, and where it stands beside all data in one place."""
-    federated = [row for row in _ranked(record) if row["kind"] == FEDERATED]
+def finding(record: Record, trials: int) -> str:
+    """Which federated method is best on this data, by how much, and where it stands beside all data in one place.
+
+    Federated ones count if they have had no more trials than the board gives; the others may have had any number.
+    """
+    federated = [row for row in _equal(record, trials) if row["kind"] == FEDERATED]
     together = [row for row in _ranked(record) if row["kind"] == TOGETHER]
     if len(federated) < 2:
         return ""
@@ -247,14 +250,14 @@ def _trials(whole: Board, results: Path) -> Iterator[str]:
 # -- the README --
 
 
-def _short(record: Record, records: Mapping[str, Record]) -> Iterator[str]:
-    """One dataset in a few columns, and the finding of every one."""
+def _short(record: Record, records: Mapping[str, Record], trials: int) -> Iterator[str]:
+    """One dataset in a few columns, of rows with no more trials than others; and the finding of every one."""
     yield ""
     heads = [f"{record['dataset']}", *map(_said, record["metrics"]), "MB up per client", "server", "trials"]
     yield from _table(heads, [[cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
-                              for row in _ranked(record)])  # fmt: skip
+                              for row in _equal(record, trials)])  # fmt: skip
     yield ""
-    yield from _findings(records)
+    yield from _findings(records, trials)
 
 
 # -- parts --
@@ -264,6 +267,11 @@ def _ranked(record: Record) -> list[Record]:
     """Rows with figures, the best first."""
     metric = record["metrics"][-1]
     return sorted((row for row in record["rows"] if row["cells"]), key=lambda row: -_figure(row, metric))
+
+
+def _equal(record: Record, trials: int) -> list[Record]:
+    """Those with no more trials than the board gives."""
+    return [row for row in _ranked(record) if row["trials"] <= trials]
 
 
 def _figure(row: Record, metric: str) -> float:

@@ -96,16 +96,16 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
         one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
     }
     ended = kept | {cell.config.seed: _cell(cell) for cell in planned if cell.summary() is not None}
-    waits = row is not None and row.tuned and label not in best
+    waits, source = label in whole.waiting(best), label if row is None else row.source
     why = "" if ended else whole.reason_to_skip(planned[0]) or next(filter(None, map(why_not, planned)), "") or (
-        f"{len(found[label])} of its {whole.trials} trials done" if waits else (old or {}).get("why") or "not run yet"
+        f"{len(found[source])} of its {whole.trials} trials done" if waits else (old or {}).get("why") or "not run yet"
     )  # fmt: skip
     return {
         "label": label,
         "method": info.name,
         "kind": TOGETHER if info.centralised else ALONE if info.name == "local" else FEDERATED,
         "server": (old or {}).get("server") or _sees(config),
-        "trials": len(found[label]) if label in best else row.chosen_from if row is not None else 0,
+        "trials": len(found[source]) if source in best else row.chosen_from if row is not None else 0,
         "settings": _settings(config),
         "group": None,
         "why": why,

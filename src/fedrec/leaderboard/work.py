@@ -38,7 +38,7 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
              told: Told) -> None:  # fmt: skip
     """Every cell that is not there. A row that is to be tuned waits for its trials."""
     best = best_trials(whole, trials_found(whole, runs, results))
-    waiting = {row.label for row in whole.rows if row.tuned and row.label not in best}
+    waiting = whole.waiting(best)
     for label in sorted(waiting):
         told(f"{label}: waits for its trials")
     for dataset in datasets:
