@@ -24,6 +24,7 @@ from fedrec.reproduce import definition
 from fedrec.tune.study import Trial
 
 ONE, TWO = "synthetic@users=50+items=200", "synthetic@users=40+items=150"
+FEDMF = Row("fedmf", {"method": "fedmf", "rounds": 3, "set": {"dim": 4}}, tuned=True)
 SMALL = Board(
     protocol="honest",
     metrics=["recall@10", "ndcg@10"],
@@ -35,10 +36,11 @@ SMALL = Board(
     skipped={TWO: "no order here"},
     rows=[
         Row("popularity", {"method": "popularity"}),
-        Row("fedmf", {"method": "fedmf", "rounds": 3, "set": {"dim": 4}}, tuned=True),
+        FEDMF,
         Row("fedgram", {"method": "fedgram", "set": {"order": True}}),
         Row("ease", {"method": "ease"}),
     ],
+    studies=[FEDMF],
     new_items={"table": "ifedrec/table1", "dataset": "citeulike-a:coldstart", "protocol": "ifedrec",
                "metrics": ["recall@20", "ndcg@20"]},
     print={"fedca": {"table": "fedca/table2-pmf", "dataset": "ml-100k", "metric": "HR@10 of 99"}},
@@ -115,6 +117,13 @@ def test_what_trials_found_is_carried_over_and_a_row_without_all_of_them_waits()
     assert list(best) == ["fedmf"]
     found = [cell.config.params for cell in cells_of(SMALL, TWO, best, Path("runs"), "cpu") if cell.row == "fedmf"]
     assert found == [{"dim": 4, "lr": 5.0}]
+
+
+def test_a_row_like_another_has_what_its_trials_found_and_waits_for_them() -> None:
+    part = dataclasses.replace(SMALL, rows=[Row("also", {"method": "fedavg"}, like="fedmf")])
+    best = best_trials(part, {"fedmf": [Trial(0, {"lr": 1.0}, 0.1), Trial(1, {"lr": 5.0}, 0.2)]})
+    assert [cell.config.params for cell in cells_of(part, TWO, best, Path("runs"), "cpu")] == [{"lr": 5.0}]
+    assert (part.waiting({}), part.waiting(best)) == ({"also"}, set())
 
 
 # -- runs --

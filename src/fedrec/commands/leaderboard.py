@@ -57,7 +57,8 @@ def _say(line: str) -> None:
 
 def _show_commands(part: Board, datasets: Sequence[str]) -> None:
     """Trials first; what they will find is not known yet, so runs stand with the methods' own settings."""
-    for row in (row for row in part.rows if row.tuned):
+    needed = {row.source for row in part.rows}
+    for row in (row for row in part.studies if row.label in needed):
         config = part.config(row)
         space = [word for name, text in row.space.items() for word in ("--space", f"{name}={text}")]
         words = ["fedrec", "tune", config.method, *config.flags(), *space, "--trials", str(part.trials)]

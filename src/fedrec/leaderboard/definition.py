@@ -60,6 +60,8 @@ class Board:
     rows: Sequence[Row]
     new_items: Mapping[str, Any]
     print: Mapping[str, Mapping[str, str]]
+    studies: Sequence[Row]
+    """All rows with trials of their own, whichever rows are asked for."""
     seeds: Mapping[str, Sequence[int]] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,9 +107,8 @@ class Board:
         return Study(folder / TRIALS / safe(row.label), config, self.space(row, config))
 
     def config(self, row: Row, device: str = "cpu") -> RunConfig:
-        table = self.table(self.tuned_on, {})
-        one = next(one for one in table.rows if one.label == row.label)
-        return dataclasses.replace(table.config(one, self.tuned_on, self.protocol, 0), device=device)
+        one = dataclasses.replace(self, rows=[row]).table(self.tuned_on, {})
+        return dataclasses.replace(one.config(one.rows[0], self.tuned_on, self.protocol, 0), device=device)
 
     def space(self, row: Row, config: RunConfig) -> Space:
         method = method_of(config)
@@ -120,7 +121,8 @@ def board() -> Board:
     """The leaderboard as it is defined."""
     text = (resources.files("fedrec.leaderboard") / "board.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
-    return Board(**values | {"rows": [_row(dict(row)) for row in values["rows"]]})
+    rows = [_row(dict(row)) for row in values["rows"]]
+    return Board(**values | {"rows": rows, "studies": [row for row in rows if row.tuned]})
 
 
 def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str]) -> Board:
@@ -142,7 +144,7 @@ def cells_of(whole: Board, dataset: str, found: Mapping[str, Trial], folder: Pat
 def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Trial]]:
     """The trials of every tuned row: those of the studies here, or those that are kept with the results."""
     found: dict[str, list[Trial]] = {}
-    for row in (row for row in whole.rows if row.tuned):
+    for row in whole.studies:
         here, kept = whole.study(row, runs, "cpu").there(), stored_trials(results, row.label)
         found[row.label] = here if len(here) >= len(kept) else kept
     return found

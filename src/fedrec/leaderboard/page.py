@@ -231,7 +231,7 @@ their papers or a handful of settings.
 def _trials(whole: Board, results: Path) -> Iterator[str]:
     yield from ("## Trials", "", TRIED.format(tuned_on=whole.tuned_on))
     lines = []
-    for row in (row for row in whole.rows if row.tuned):
+    for row in whole.studies:
         path = results / TRIALS / f"{safe(row.label)}.json"
         stored = read_json(path, "trials", {"trials": [{}], "searched": {}}) if path.is_file() else {"trials": []}
         trials = [Trial(**values) for values in stored["trials"]]

@@ -174,11 +174,8 @@ def _chance(planned: Sequence[Cell]) -> dict[str, float]:
 
 
 def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], results: Path) -> None:
-    for label, trials in found.items():
-        row = whole.row(label)
-        if row is None or not trials:
-            continue
-        study = whole.study(row, results, "cpu")
+    for row in (row for row in whole.studies if found[row.label]):
+        label, trials, study = row.label, found[row.label], whole.study(row, results, "cpu")
         _write(results / TRIALS / f"{safe(label)}.json", {
             "label": label, "data": whole.tuned_on, "searched": described(study.space),
             "config": study.config.to_dict(), "trials": [dataclasses.asdict(trial) for trial in trials],

@@ -23,9 +23,9 @@ Told = Callable[[str], None]
 
 def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told) -> None:
     """Every tuned row gets its trials, unless they are there or with the results."""
-    have = trials_found(whole, runs, results)
-    for row in (row for row in whole.rows if row.tuned):
-        if len(have[row.label]) >= whole.trials:
+    have, needed = trials_found(whole, runs, results), {row.source for row in whole.rows}
+    for row in whole.studies:
+        if row.label not in needed or len(have[row.label]) >= whole.trials:
             continue
         study = whole.study(row, runs, device)
         told(f"{row.label}: {whole.trials} trials on {whole.tuned_on}")
