@@ -215,6 +215,16 @@ def test_rows_that_cannot_be_told_apart_are_one_group(monkeypatch: pytest.Monkey
     assert groups(rows, "ndcg@10") == {"best": 1, "alike": 1, "worse": 2, "worst": 3}
 
 
+def test_the_best_is_tested_against_every_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    hits = np.random.default_rng(0).random(300)
+    values = {"a": hits + 1, "b": hits, "c": hits + 1}
+    monkeypatch.setattr(records, "values_by_row", lambda rows, metric: {k: v[None] for k, v in values.items()})
+    found = records.against_all([], "ndcg@10", "a")
+    assert found["row"] == "a"
+    assert found["p"]["b"] < 0.05 <= found["p"]["c"]
+    assert records.against_all([], "ndcg@10", "gone") == {"row": "gone", "p": {}}
+
+
 # -- pages --
 
 
@@ -226,14 +236,16 @@ def row(label: str, kind: str, value: float, group: int, up: float = 1e6) -> dic
 
 
 def made(*rows: dict[str, Any]) -> dict[str, Any]:
-    return {"dataset": "d", "protocol": "honest", "metrics": ["recall@10", "ndcg@10"], "chance": {}, "rows": list(rows)}
+    return {"dataset": "d", "protocol": "honest", "metrics": ["recall@10", "ndcg@10"], "chance": {}, "rows": list(rows),
+            "tested": {"row": "a", "p": {"b": 0.2, "c": 0.01}}}  # fmt: skip
 
 
 def test_the_first_sentence_says_who_is_best_by_how_much_and_how_far_from_all_data() -> None:
     rows = [row("a", "federated", 0.12, 2), row("b", "federated", 0.10, 2), row("c", "all data in one place", 0.15, 1)]
     assert finding(made(*rows), 12) == (
-        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20 % ahead by NDCG@10 of `b` (not "
-        "significantly). It is 20 % below the best with all data in one place, `c` (Recall@10 0.3000, NDCG@10 0.1500)."
+        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead by NDCG@10 of `b` (not "
+        "significantly). It is 20.0 % below the best with all data in one place, `c` (Recall@10 0.3000, NDCG@10 "
+        "0.1500)."
     )
 
 

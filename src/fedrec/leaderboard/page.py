@@ -9,6 +9,7 @@ from typing import Any
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
+from fedrec.evaluation.significance import LEVEL
 from fedrec.leaderboard.definition import TRIALS, Board, safe
 from fedrec.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, read_records
 from fedrec.report.charts.front import Offer, front, front_chart
@@ -83,24 +84,25 @@ def finding(record: Record, trials: int) -> str:
     metric, best, next_best = record["metrics"][-1], federated[0], federated[1]
     ahead = _figure(best, metric) / _figure(next_best, metric) - 1
     words = (
-        f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.0f} % ahead by "
-        f"{_said(metric)} of `{next_best['label']}`{_surely(best, next_best)}"
+        f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.1f} % ahead by "
+        f"{_said(metric)} of `{next_best['label']}`{_surely(record, best, next_best)}"
     )
     if not together:
         return f"{words}; nothing with all data in one place was run."
     gap = _figure(best, metric) / _figure(together[0], metric) - 1
     beside = "above" if gap > 0 else "below"
     return (
-        f"{words}. It is {abs(100 * gap):.0f} % {beside} the best with all data in one place, `{together[0]['label']}` "
-        f"({_both(record, together[0])}){_surely(best, together[0])}."
+        f"{words}. It is {abs(100 * gap):.1f} % {beside} the best with all data in one place, `{together[0]['label']}` "
+        f"({_both(record, together[0])}){_surely(record, best, together[0])}."
     )
 
 
-def _surely(one: Record, two: Record) -> str:
-    """Whether two rows can be told apart: only the first group is known to differ from the rest."""
-    if one["group"] is None or two["group"] is None:
+def _surely(record: Record, one: Record, two: Record) -> str:
+    """Whether two rows can be told apart; said where they cannot."""
+    tested = record["tested"]
+    if tested["row"] != one["label"] or two["label"] not in tested["p"]:
         return " (not tested)"
-    return " (not significantly)" if one["group"] == two["group"] else ""
+    return "" if tested["p"][two["label"]] < 1 - LEVEL else " (not significantly)"
 
 
 # -- one dataset --
@@ -108,13 +110,14 @@ def _surely(one: Record, two: Record) -> str:
 
 READINGS = """\
 Protocol `{protocol}`: all items ranked, histories at test with the validation item, rounds and parameters chosen on
-validation items. Rows with trials had {trials} on the validation items of {tuned_on}, each as many as any other
-([tuning](tune.md)), and keep what was found there on the other data; rows with 0 have their method's own settings.
-Mean ± deviation over seeds. Rows of one **group** cannot be told apart from its best by NDCG (paired bootstrap over
-users, Holm-corrected, 0.05). **MB up**: what a client has sent up to the chosen round, in the mean. **Server**: what
-reaches it; where that is {sums}, secure aggregation can keep it blind. Seconds are of one run, training and
-evaluation, on machines that did other work as well: an order of magnitude. Commands, versions and commits of every
-run are in `results/leaderboard/`; `fedrec leaderboard` goes on with it.
+validation items. **Trials** are on the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} for a
+row; what was found there is kept on the other data. Rows with 0 have their method's own settings. Those with more
+than {trials} had them before the leaderboard: they stand here to compare with, and are never called the best
+federated method. Mean ± deviation over seeds. Rows of one **group** cannot be told apart from its best by NDCG
+(paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client has sent up to the chosen round, in the
+mean. **Server**: what reaches it; where that is {sums}, secure aggregation can keep it blind. Seconds are of one run,
+training and evaluation, on machines that did other work as well: an order of magnitude. Commands, versions and
+commits of every run are in `results/leaderboard/`; `fedrec leaderboard` goes on with it.
 """
 
 
@@ -151,7 +154,7 @@ def _line(record: Record, row: Record) -> list[str]:
     group = "-" if row["group"] is None else str(row["group"])
     seconds = f"{mean(cell['seconds'] for cell in cells):.0f}"
     gpu = " (GPU)" if any(cell["device"] != "cpu" for cell in cells) else ""
-    return [name, *figures, group, rounds, sent, row["server"], str(row["trials"]), str(len(cells)), seconds + gpu]
+    return [name, *figures, group, rounds, sent, row["server"], f"{row['trials']:,}", str(len(cells)), seconds + gpu]
 
 
 # -- worth against bytes --

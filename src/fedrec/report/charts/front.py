@@ -9,8 +9,8 @@ from html import escape
 from fedrec.report.charts.frame import LEFT, TOP, WIDTH, svg
 from fedrec.report.charts.scales import Axis, axis, number
 
-TALL, FOOT, RIGHT = 420.0, 42.0, 70.0
-LETTER, LINE = 5.2, 11.0  # of a label: the width of a letter, the height of a line
+TALL, FOOT, RIGHT = 420.0, 42.0, 118.0
+LETTER, LINE = 6.8, 12.0  # of a label: the width of a letter, the height of a line
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _points(offers: Sequence[Offer], x: Axis, y: Axis) -> list[str]:
         taken.append((left, right, height))
         parts.append(
             f'<circle class="ring {offer.style}" cx="{x(offer.cost):.1f}" cy="{y(offer.worth):.1f}" r="3"/>'
-            f'<text class="end {offer.style}" x="{left:.1f}" y="{height:.1f}" font-size="9">'
+            f'<text class="end {offer.style}" x="{left:.1f}" y="{height:.1f}">'
             f"{escape(offer.label)}</text>"
         )
     return parts
