@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check index bench docs clean help
+.PHONY: demo test check index bench leaderboard docs clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
@@ -12,6 +12,7 @@ help:
 	@echo "make check  lint and types only"
 	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
 	@echo "make docs   the documentation as a site"
+	@echo "make leaderboard   all methods with equal trials: what is missing is run (hours), data and page are written"
 	@echo "make bench  seconds per round of every method, and against one client at a time (half an hour)"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
@@ -38,6 +39,9 @@ index: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/fedrec bench
+
+leaderboard: $(STAMP)
+	$(BIN)/fedrec leaderboard
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -100,6 +100,29 @@ def reproduce_command(
         raise typer.Exit(1)
 
 
+@app.command("leaderboard")
+def leaderboard_command(
+    datasets: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, help="A run that takes longer is stopped, its cell empty.")
+    ] = 20.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands, do nothing.")] = False,
+    pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write what has ended.")] = False,
+    runs: Annotated[Path, typer.Option(help="Folder of all trials and runs.")] = Path("runs/leaderboard"),
+    results: Annotated[Path, typer.Option(help="Folder of the data.")] = Path("results/leaderboard"),
+    page: Annotated[Path, typer.Option(help="The page; its picture lies beside it.")] = Path("docs/leaderboard.md"),
+    readme: Annotated[Path, typer.Option(help="A page whose marked block is replaced.")] = Path("README.md"),
+) -> None:
+    """All methods on the same data with equal trials: run what is missing, write the data and the page."""
+    from fedrec.commands.leaderboard import Wanted, leaderboard
+
+    wanted = Wanted(_words(datasets, ","), _words(rows, ";"), device, jobs, minutes, runs, results, page, readme)
+    leaderboard(wanted, dry_run, pages_only)
+
+
 def _words(text: str | None, separator: str) -> list[str]:
     return [word.strip() for word in text.split(separator) if word.strip()] if text else []
 

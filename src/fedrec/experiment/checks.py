@@ -13,7 +13,7 @@ from fedrec.federation.contract import Method, NoisesItself
 from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
-from fedrec.federation.stages import Stage, parse_stages
+from fedrec.federation.stages import Shortening, Stage, parse_stages
 from fedrec.methods import listings
 from fedrec.models import Sequential
 from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
@@ -112,10 +112,11 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
 
 
 def claims_epsilon(run: Run) -> bool:
-    """Whether an epsilon will be printed. Noise on an upload by name must be one of those that clients send."""
+    """Whether an epsilon will be printed. A stage for an upload by name must find it among those that clients send."""
     names, unprotected = run.simulator.preview() if run.stages else ([], [])
     for stage in run.stages:
-        if isinstance(stage, Noise) and names and stage.only not in ("", *names):
+        reaches = isinstance(stage, Noise | Shortening) and any(stage.reaches(name) for name in names)
+        if isinstance(stage, Noise | Shortening) and names and not reaches:
             raise unknown("upload", stage.only, names)
     by_stages = promised(run, run.method.rounds, unprotected).epsilon is not None
     return by_stages or bool(_own_promise(run))
