@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check index bench docs clean help
+.PHONY: demo test check index bench coverage docs clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
 	@echo "make test   set up, lint, type-check, run all tests"
 	@echo "make check  lint and types only"
 	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
+	@echo "make coverage  the pages of docs/coverage, from the runs that were measured"
 	@echo "make docs   the documentation as a site"
 	@echo "make bench  speed against one-client-at-a-time code, and growth to 100,000 clients"
 
@@ -38,6 +39,10 @@ index: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+coverage: $(STAMP)
+	for paper in fedca fedcia cgfedrec ifedrec fedrkg; do \
+		$(BIN)/fedrec reproduce $$paper --coverage --out docs/coverage/$$paper > /dev/null || exit 1; done
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

@@ -18,10 +18,10 @@ from fedrec.reproduce.cells import cells
 from fedrec.reproduce.collect import trimmed
 from fedrec.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
 from fedrec.reproduce.coverage_page import by_table, drawn, lines, missing_data, not_run, summary_line, write_coverage
-from fedrec.reproduce.definition import papers, tables
+from fedrec.reproduce.definition import names, papers, tables
 from fedrec.reproduce.estimate import Estimate, estimated, hours
 from fedrec.reproduce.figures import figures_of, guidance_figures
-from fedrec.reproduce.measured import MeasuredRun, joined, shipped, still_asked_for, write
+from fedrec.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
 from fedrec.reproduce.printed import PrintedCell, printed_cells, selected
 
 PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg": 344}
@@ -33,7 +33,8 @@ def run_of(paper: str, table: str, row: str, dataset: str, **changed: object) ->
     found = tables(paper)[table]
     cell = next(cell for cell in cells(found, Path(), "cpu", "8G")
                 if (cell.row, cell.dataset, cell.protocol) == (row, dataset, found.published))  # fmt: skip
-    values = {"figures": {}, "rounds": 10, "best_round": 3, "seconds": 20.0, "interactions": 100_000, **changed}
+    usual = {"figures": {}, "rounds": 10, "best_round": 3, "seconds": 20.0, "interactions": 100_000, "backbone": "mf"}
+    values = usual | changed
     return MeasuredRun(table, row, dataset, cell.protocol, cell.config.seed, cell.command(), "cpu", **values)  # type: ignore[arg-type]
 
 
@@ -161,6 +162,19 @@ def test_coverage_counts_and_names_what_is_missing() -> None:
         in page
     )
     assert "NineRec" in page
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "coverage"
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
+@pytest.mark.parametrize("paper", PRINTED)
+def test_the_documentation_has_what_was_measured(paper: str) -> None:
+    """Made by `make coverage`; not edited by hand."""
+    made = coverage(paper, shipped(paper), timed=everything())
+    assert (DOCS / paper / "coverage.md").read_text(encoding="utf-8") == "\n".join(
+        lines(names(paper).title, made)
+    ) + "\n"
 
 
 def test_the_picture_has_a_point_for_each_cell(tmp_path: Path) -> None:

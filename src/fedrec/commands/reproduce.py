@@ -14,7 +14,7 @@ from fedrec.reproduce.coverage import Reached, coverage
 from fedrec.reproduce.coverage_page import COLUMNS, by_table, missing_data, not_run, summary_line, write_coverage
 from fedrec.reproduce.definition import Table, chosen, names, narrowed, papers, tables
 from fedrec.reproduce.estimate import Estimate, estimated, hours
-from fedrec.reproduce.measured import finished, joined, shipped
+from fedrec.reproduce.measured import everything, finished, joined, shipped
 from fedrec.reproduce.page import write_page
 from fedrec.reproduce.printed import printed_cells
 
@@ -75,7 +75,7 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     here = finished(
         (table.name, cell) for table in tables(paper).values() for cell in cells(table, folder, device, "8G")
     )
-    reached = coverage(paper, joined(shipped(paper), here), device)
+    reached = coverage(paper, joined(shipped(paper), here), device, everything())
     if not reached:
         raise FedrecError(f"{paper} is no paper: nothing of it is printed, so there is nothing to cover")
     if "/" in target:
@@ -85,7 +85,7 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     _show_missing(reached)
     if waiting := not_run(reached):
         heads = ["table", "row", "data", "cells", "a seed takes about"]
-        console.table(heads, waiting, title="Not run: too long for the time that was given")
+        console.table(heads, waiting, title="Not run yet, and how long it takes")
     console.out.print(summary_line(reached))
     for path in write_coverage(names(paper).title, reached, folder):
         console.out.print(f"{path} written")
@@ -114,7 +114,7 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
 
 def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> None:
     """The runs of every table by row, with the time that they may take, then what cannot be run at all."""
-    runs, total = shipped(paper), [0.0, 0]
+    runs, total = everything(), [0.0, 0]
     for table, mine in planned:
         times = [estimated(cell, runs) for cell in mine]
         cost = sum(time.seconds for time in times if time)
@@ -132,7 +132,7 @@ def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> N
             console.out.print(f"  drawn by: {command}")
     console.out.print(f"all: {total[1]} runs, about {hours(total[0])} one after another, where it is known")
     if printed_cells(paper):
-        _show_missing(coverage(paper, runs))
+        _show_missing(coverage(paper, shipped(paper)))
 
 
 def _about(times: Sequence[Estimate | None]) -> str:

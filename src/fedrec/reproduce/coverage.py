@@ -18,7 +18,7 @@ from fedrec.reproduce.printed import Names, PrintedCell, printed_cells
 
 State = Literal["measured", "unavailable", "not run", "elsewhere"]
 STATES: dict[State, str] = {
-    "measured": "measured", "unavailable": "data not available", "not run": "not run, too long",
+    "measured": "measured", "unavailable": "data not available", "not run": "not run yet",
     "elsewhere": "another kind of figure",
 }  # fmt: skip
 NEAR, SHARE = 0.01, 0.1
@@ -65,8 +65,10 @@ class Claim:
     metric: str
 
 
-def coverage(paper: str, runs: Sequence[MeasuredRun], device: str = "cpu") -> list[Reached]:
-    """Every printed cell of a paper, in print's order. `runs` of settings that changed since do not count."""
+def coverage(paper: str, runs: Sequence[MeasuredRun], device: str = "cpu",
+             timed: Sequence[MeasuredRun] = ()) -> list[Reached]:  # fmt: skip
+    """Every printed cell of a paper, in print's order. `runs` of settings that changed since do not count, but say how
+    long others take; so do those of other papers, `timed`."""
     known, called = tables(paper), names(paper)
     planned = planned_cells(known.values(), device)
     counted = still_asked_for(runs, planned)
@@ -77,7 +79,9 @@ def coverage(paper: str, runs: Sequence[MeasuredRun], device: str = "cpu") -> li
     first = {(table, cell.row, cell.dataset): cell for table, cell in reversed(planned)
              if cell.protocol == known[table].published}  # fmt: skip
     claims = _claims(known.values())
-    made = [_reached(cell, claims.get(cell, ()), called, by_row, first, runs) for cell in printed_cells(paper)]
+    made = [
+        _reached(cell, claims.get(cell, ()), called, by_row, first, [*runs, *timed]) for cell in printed_cells(paper)
+    ]
     return _with_gains(made, called)
 
 

@@ -98,7 +98,7 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
         )
     if rows := not_run(reached):
         heads = ["table", "row", "data", "cells", "a seed takes about"]
-        yield from ("## Not run: too long for the time that was given", "", *_grid(heads, rows), "")
+        yield from ("## Not run yet, and how long it takes", "", *_grid(heads, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         yield from ("## Another kind of figure", "", *(f"- {table}: {why}" for table, why in other), "")
 

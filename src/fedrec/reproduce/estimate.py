@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -20,17 +19,12 @@ class Estimate:
 
 
 def estimated(cell: Cell, runs: Sequence[MeasuredRun]) -> Estimate | None:
-    """By the same method and backbone on the same data, else by the method alone, else on other data in proportion to
-    interactions; None where nothing is known of the method. Runs on the cell's own device count first."""
-    method, backbone = cell.config.method, cell.config.backbone or ""
-    mine = [run for run in runs if _words(run)[2] == method]
+    """By the same method, backbone and noise on gradients on the same data, else on other data in proportion to
+    interactions; None where nothing is known. Runs on the cell's own device count first."""
+    mine = [run for run in runs if _kind_of(run) == _kind(cell)]
     sizes = {run.dataset: run.interactions for run in runs}
-    for here, alike in ((True, True), (True, False), (False, True), (False, False)):
-        some = [
-            run
-            for run in mine
-            if (run.dataset == cell.dataset or not here) and (_backbone(run) == backbone or not alike)
-        ]
+    for here in (True, False):
+        some = [run for run in mine if run.dataset == cell.dataset or not here]
         some = [run for run in some if run.device == cell.config.device] or some
         if some and (here or sizes.get(cell.dataset)):
             pace = median(_pace(run) * (1 if here else sizes[cell.dataset] / max(run.interactions, 1)) for run in some)
@@ -53,10 +47,10 @@ def _pace(run: MeasuredRun) -> float:
     return run.seconds / max(run.rounds, 1)
 
 
-def _words(run: MeasuredRun) -> list[str]:
-    return shlex.split(run.command)
+def _kind(cell: Cell) -> tuple[str, str, bool]:
+    """What decides how it is computed: noise on gradients has no kernel."""
+    return cell.config.method, getattr(method_of(cell.config), "backbone", ""), "dp" in cell.config.params
 
 
-def _backbone(run: MeasuredRun) -> str:
-    words = _words(run)
-    return words[words.index("--backbone") + 1] if "--backbone" in words else ""
+def _kind_of(run: MeasuredRun) -> tuple[str, str, bool]:
+    return run.command.split()[2], run.backbone, "--set dp=" in run.command

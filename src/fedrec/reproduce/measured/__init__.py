@@ -32,6 +32,7 @@ class MeasuredRun:
     best_round: int
     seconds: float
     interactions: int
+    backbone: str = ""
     diverged: str = ""
     fedrec: str = __version__
 
@@ -52,6 +53,13 @@ def shipped(paper: str) -> list[MeasuredRun]:
         raise FedrecError(f"measured/{paper}.json is damaged ({error}); install fedrec again") from None
 
 
+def everything() -> list[MeasuredRun]:
+    """The runs of all papers that come with the library."""
+    files = resources.files("fedrec.reproduce.measured").iterdir()
+    return [run for file in sorted(file.name for file in files) if file.endswith(".json")
+            for run in shipped(file.removesuffix(".json"))]  # fmt: skip
+
+
 def finished(planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
     """Of these cells, each with the name of its table, those whose run folder has a summary."""
     return [_run(table, cell, summary) for table, cell in planned if (summary := cell.summary()) is not None]
@@ -63,7 +71,7 @@ def _run(table: str, cell: Cell, summary: Mapping[str, Any]) -> MeasuredRun:
     return MeasuredRun(
         table, cell.row, cell.dataset, cell.protocol, cell.config.seed, cell.command(), cell.config.device, figures,
         summary.get("rounds_run", summary["best_round"] + 1), summary["best_round"], summary["seconds"]["total"], size,
-        summary.get("diverged", ""),
+        summary.get("backbone") or "", summary.get("diverged", ""),
     )  # fmt: skip
 
 
