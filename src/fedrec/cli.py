@@ -79,7 +79,10 @@ def reproduce_command(
     rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Instead of the table's, e.g. 0,1,2.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One seed and a tenth of the rounds.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs, do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their time, do nothing.")] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="What is printed, measured, missing, and how far apart; runs nothing.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
     drop_models: Annotated[bool, typer.Option("--drop-models", help="Keep results, not gigabytes of models.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -87,10 +90,13 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
     """Run a paper's tables again, beside what it prints and under the honest protocol; continues where it stopped."""
-    from fedrec.commands.reproduce import Wanted, reproduce, show_papers
+    from fedrec.commands.reproduce import Wanted, reproduce, show_coverage, show_papers
 
     if target is None:
         show_papers()
+        return
+    if coverage:
+        show_coverage(target, device, out)
         return
     wanted = Wanted(
         _words(datasets, ","), _words(protocols, ";"), _words(rows, ";"), seed_list(seeds, None) or [], quick, jobs,
