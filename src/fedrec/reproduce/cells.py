@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,17 +56,9 @@ class Cell:
 
     def command(self) -> str:
         """The `fedrec run` that does the same, without what is a default and what a result does not depend on."""
-        values = {name: value for name, value in self.config.to_dict().items() if name not in MACHINE}
-        params = values.pop("params", {})
-        defaults = {f.name: f.default for f in fields(RunConfig)}
-        words = [
-            word
-            for name, value in values.items()
-            if name != "method" and value != defaults[name]
-            for word in (f"--{name.replace('_', '-')}", str(value))
-        ]
-        words += [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
-        return f"fedrec run {shlex.join([self.config.method, *words])}"
+        bare = RunConfig("")
+        config = replace(self.config, **{name: getattr(bare, name) for name in MACHINE})
+        return shlex.join(["fedrec", "run", config.method, *config.flags()])
 
     def name(self) -> str:
         return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"
