@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-audit_app = typer.Typer(help="Audits: leak.", no_args_is_help=True)
+audit_app = typer.Typer(help="Audits: leak, uploads.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 
 
@@ -169,6 +169,24 @@ def audit_leak(
              "scores": scores}  # fmt: skip
     if leak(data, protocol, rounds, quick, {name: file for name, file in files.items() if file}, out, json_):
         raise typer.Exit(1)
+
+
+@audit_app.command("uploads")
+def audit_uploads(
+    method: Annotated[str, typer.Argument(help="A method whose clients upload a table of items.")] = "fedmf",
+    data: Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = "ml-100k",
+    clients: Annotated[int, typer.Option(min=3, help="How many clients upload.")] = 100,
+    preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the round.")] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """What a server reads off one round of uploads (sign attack), with secure sums and without."""
+    from fedrec.commands.audit import uploads
+    from fedrec.experiment.params import parse_settings
+
+    values = {"method": method, "data": data, "seed": seed, "params": parse_settings(set_ or [])}
+    uploads(values | ({} if preset is None else {"preset": preset}), clients, json_)
 
 
 def main() -> None:

@@ -26,6 +26,10 @@ def run_command(
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Share of uploads lost on their way, simulated.")] = None,
+    secure_sums: Annotated[
+        bool | None, typer.Option("--secure-sums", help="The server sees sums over clients and nothing else.")
+    ] = None,
+    secure_bits: Annotated[int | None, typer.Option(help="Bits behind the point of secure sums; default 32.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
@@ -63,7 +67,7 @@ def run_command(
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
         "seed": seed, "silos": silos, "participation": participation, "lost_uploads": dropout, "eval_every": eval_every,
-        "patience": patience,
+        "patience": patience, "secure_sums": secure_sums, "secure_bits": secure_bits,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test, "attributes": attributes,
     }  # fmt: skip

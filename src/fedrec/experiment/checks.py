@@ -9,7 +9,8 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import UNDIVIDED, Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig, spoken
-from fedrec.federation.contract import Method, NoisesItself
+from fedrec.federation.blind import MakeBlindSums
+from fedrec.federation.contract import Method, NoisesItself, World
 from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
@@ -39,8 +40,18 @@ def notes_of(run: Run) -> list[str]:
         found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
     if run.config.lost_uploads and not method.info.centralised:
         found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost on their way")
+    found += filter(None, [_what_the_server_sees(run)])
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
+
+
+def _what_the_server_sees(run: Run) -> str:
+    """With secure sums, and where a method needs them and has none; otherwise nothing is claimed."""
+    if run.config.secure_sums:
+        return "secure sums: the server sees sums over the clients of a round, exact to fixed point, and nothing else"
+    if run.method.disclosure.secure_aggregation:
+        return f"{run.method.info.name} needs secure sums, here taken for granted; --secure-sums runs them"
+    return ""
 
 
 def reads_order(method: Method) -> bool:
@@ -76,6 +87,24 @@ def require_shared(method: Method, group: Group) -> None:
     if method.info.centralised and group.size > 1:
         raise FedrecError(f"{method.info.name} has all data in one place and trains in one process; start it without "
                           "torchrun")  # fmt: skip
+
+
+def blind_sums(config: RunConfig, method: Method, world: World, group: Group) -> MakeBlindSums | None:
+    """Secure sums, where they were asked for; what cannot have them is refused by name."""
+    if not config.secure_sums:
+        return None
+    if method.info.centralised:
+        raise FedrecError(f"{method.info.name} has all data in one place and uploads nothing; leave --secure-sums out")
+    if method.disclosure.gathers:
+        able = ", ".join(listing.name for listing in listings() if listing.blind != "no" and not listing.centralised)
+        raise FedrecError(
+            f"{method.info.name} needs each client's own upload, which secure sums hide; use one of {able}"
+        )
+    if group.size > 1:
+        raise FedrecError("--secure-sums runs in one process; start it without torchrun")
+    from fedrec.secure.simulated import simulated_sums  # an extra, which other runs do without
+
+    return simulated_sums(method.info.name, config.lost_uploads, world.device, config.secure_bits)
 
 
 def require_cold(run: Run) -> None:

@@ -17,6 +17,7 @@ from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Protocol, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import (
+    blind_sums,
     claims_epsilon,
     notes_of,
     require_cold,
@@ -113,7 +114,7 @@ class Run:
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
             sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
-            group=group,
+            group=group, blind=blind_sums(config, self.method, self.world, group),
         )  # fmt: skip
         require_room_for_uploads(self.simulator)
         self.claims = claims_epsilon(self)

@@ -73,16 +73,19 @@ class Ledger:
 
 class Wire:
     def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30,
-                 noised: Sequence[str] = (), secret: Secret | None = None) -> None:  # fmt: skip
-        """`noised`: uploads that carry noise already when they come here. `secret`: the clients', for noise."""
+                 noised: Sequence[str] = (), secret: Secret | None = None, apart: bool = False) -> None:  # fmt: skip
+        """`noised`: uploads that carry noise already when they come here. `secret`: the clients', for noise.
+
+        `apart`: every client's upload leaves by itself, in a secure sum.
+        """
         self.world, self.stages, self.memory, self.noised = world, tuple(stages), memory, tuple(noised)
-        self.secret = secret or SeededSecret(world.seed)
+        self.secret, self.apart = secret or SeededSecret(world.seed), apart
         self.ledger = Ledger(world.clients)
 
     @property
     def foldable(self) -> bool:
         """Nothing is done to single uploads, so a kernel may add them up itself."""
-        return not self.stages
+        return not self.stages and not self.apart
 
     def send_down(self, down: Down, clients: np.ndarray, round: int) -> None:
         common = sum(t.numel() * t.element_size() for t in down.shared.values())
@@ -94,9 +97,7 @@ class Wire:
         """Encode, count and fold the uploads of one chunk."""
         if not payload:
             return
-        for name, reduction in payload.items():
-            if not isinstance(reduction, Reduction):
-                raise FedrecError(f"the upload '{name}' has no reduction; return Sum, Mean or Gather of it from local")
+        _require_reductions(payload)
         self.ledger.record("up", round, clients, sum(self._bytes(name, r, len(clients)) for name, r in payload.items()))
         self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, accumulator))
         if not self.stages:
@@ -110,6 +111,22 @@ class Wire:
             keep = slice(start, min(start + block, len(clients)))
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
             accumulator.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
+
+    def send_apart(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, cohort: str, round: int,
+                   planned: int | None) -> Iterator[Update]:  # fmt: skip
+        """The uploads of one chunk, each by itself, with its share of the noise that belongs to sums.
+
+        Bytes are those of the secure sum, which counts them.
+        """
+        if not payload:
+            return
+        _require_reductions(payload)
+        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, Accumulator()))
+        for k in range(len(clients)):
+            keep, one = slice(k, k + 1), Accumulator()
+            part = {name: _block(reduction, keep) for name, reduction in payload.items()}
+            one.add(self._staged(part, self.stages, down, clients[keep], keep, round), clients[keep], cohort)
+            yield self.collect(one, round, planned)
 
     def _late(self, payload: dict[str, Reduction], clients: int) -> int:
         """Stages at the end whose noise can wait for the sums: one draw per entry, not one per entry and client.
@@ -205,6 +222,12 @@ class Wire:
                 entries, rows = entries // rows * stage.kept(rows), stage.kept(rows)
                 indices = rows * stage.INDEX
         return size + indices
+
+
+def _require_reductions(payload: dict[str, Reduction]) -> None:
+    for name, reduction in payload.items():
+        if not isinstance(reduction, Reduction):
+            raise FedrecError(f"the upload '{name}' has no reduction; return Sum, Mean or Gather of it from local")
 
 
 def _plain_sum(reduction: Reduction) -> bool:

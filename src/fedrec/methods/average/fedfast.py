@@ -64,7 +64,7 @@ class FedFast(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",), covered_with={"shares": "equal"})
+        return Disclosure(private=("user",), gathers=True, covered_with={"shares": "equal"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -72,7 +72,7 @@ class PerFedRec(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",))
+        return Disclosure(private=("user",), gathers=True)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         common = self.trainer.init_model(world)

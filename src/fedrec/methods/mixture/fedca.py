@@ -107,7 +107,7 @@ class FedCA(LocalMethod):
     @property
     def disclosure(self) -> Disclosure:
         covered = {"shares": "equal", "complementarity": "right-greedy"}
-        return Disclosure(private=("user",), covered_with=covered)
+        return Disclosure(private=("user",), gathers=True, covered_with=covered)
 
     def __post_init__(self) -> None:
         super().__post_init__()
