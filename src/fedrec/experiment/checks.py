@@ -10,7 +10,7 @@ from fedrec.evaluation import UNDIVIDED, Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig, spoken
 from fedrec.federation.blind import MakeBlindSums
-from fedrec.federation.contract import Method, NoisesItself, World
+from fedrec.federation.contract import Method, NoisesItself, World, cohorts_of
 from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
@@ -104,7 +104,8 @@ def blind_sums(config: RunConfig, method: Method, world: World, group: Group) ->
         raise FedrecError("--secure-sums runs in one process; start it without torchrun")
     from fedrec.secure.simulated import simulated_sums  # an extra, which other runs do without
 
-    return simulated_sums(method.info.name, config.lost_uploads, world.device, config.secure_bits)
+    cohorts = cohorts_of(method, world)
+    return simulated_sums(method.info.name, config.lost_uploads, world.device, config.secure_bits, cohorts)
 
 
 def require_cold(run: Run) -> None:

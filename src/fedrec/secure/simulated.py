@@ -6,7 +6,7 @@ all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.federation.blind import MakeBlindSums, Traffic
+from fedrec.federation.contract import Cohort
 from fedrec.federation.schema import Schema
 from fedrec.federation.update import Update
 from fedrec.secure.collector import Collector
@@ -36,22 +37,27 @@ class SimulatedSums:
     lost: float
     device: torch.device
     heard: Callable[[str, int, bytes], None] | None = None
+    cohorts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def begin(self, members: np.ndarray, round: int) -> SimulatedSum:
-        if 0 < len(members) < MINIMUM:
-            raise FedrecError(
-                f"{len(members)} clients upload in round {round + 1}, and a secure sum hides nobody in fewer than "
-                f"{MINIMUM}; raise --participation, or use more clients"
-            )
+        for name in sorted({part.cohort for part in self.layout.parts}):
+            count = int(np.isin(members, self.cohorts[name]).sum()) if name else len(members)
+            if 0 < count < MINIMUM:
+                raise FedrecError(
+                    f"{count} clients{name and f' of {name}'} upload in round {round + 1}, and a secure sum hides "
+                    f"nobody in fewer than {MINIMUM}; raise --participation, or use more clients"
+                )
         terms = Terms(new_session(f"round {round + 1}"), self.layout, MINIMUM, max(self.lost, LOST))
-        return SimulatedSum(terms, members, self.device, self.heard)
+        return SimulatedSum(terms, members, self.device, self.heard, self.cohorts)
 
 
-def simulated_sums(method: str, lost: float, device: torch.device, bits: int | None = None) -> MakeBlindSums:
+def simulated_sums(method: str, lost: float, device: torch.device, bits: int | None = None,
+                   cohorts: Sequence[Cohort] = ()) -> MakeBlindSums:  # fmt: skip
     """What cannot be summed blindly is refused by name."""
 
     def make(schema: Schema) -> SimulatedSums:
-        return SimulatedSums(layout_of(schema, method, FRACTION if bits is None else bits), lost, device)
+        layout = layout_of(schema, method, FRACTION if bits is None else bits)
+        return SimulatedSums(layout, lost, device, cohorts={cohort.name: cohort.clients for cohort in cohorts})
 
     return make
 
@@ -62,6 +68,7 @@ class SimulatedSum:
     numbers: np.ndarray
     device: torch.device
     heard: Callable[[str, int, bytes], None] | None = None
+    cohorts: Mapping[str, np.ndarray] = field(default_factory=dict)
     given_up: bool = False
     _bytes: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     _members: dict[int, Member] = field(default_factory=dict)
@@ -92,7 +99,8 @@ class SimulatedSum:
     def _opened(self) -> Collector:
         """Keys and shares of all who are to upload, at the first upload that arrives."""
         if self._collector is None:
-            self._collector = collector = Collector(self.terms, {int(n): np.array([n]) for n in self.numbers})
+            own = {int(number): np.array([number]) for number in self.numbers}
+            self._collector = collector = Collector(self.terms, own, self.cohorts)
             self._members = {int(number): Member(int(number), self.terms) for number in self.numbers}
             start = dict.fromkeys(self._members, self.terms.encode())
             try:

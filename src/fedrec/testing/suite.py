@@ -16,7 +16,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.client_side import CohortState
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import Method, State, Tensors
+from fedrec.federation.contract import Method, State, Tensors, cohorts_of
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.grid import Grid
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
@@ -325,13 +325,15 @@ class MethodTests:
             from fedrec.secure.simulated import MINIMUM, simulated_sums
         except FedrecError as error:
             raise SkipTest(str(error)) from None
-        blind = simulated_sums(self.method.info.name, 0.0, torch.device("cpu"), bits=40)
         for data in self.worlds():
+            cohorts = cohorts_of(self.method, data.world)
+            blind = simulated_sums(self.method.info.name, 0.0, torch.device("cpu"), bits=40, cohorts=cohorts)
             if self.method.disclosure.gathers:
                 refused = _refused(partial(Simulator, self.method, data, blind=blind))
                 assert self.method.info.name in refused, "it says that it gathers, but its uploads are sums"
                 continue
-            if len(Simulator(self.method, data).server_side.plan(0).uploads()) < MINIMUM:
+            uploads = Simulator(self.method, data).server_side.plan(0).uploads()
+            if any(np.isin(uploads, cohort.clients).sum() < MINIMUM for cohort in cohorts):
                 continue  # nobody could hide in so few
             clear, hidden = (run(self.method, data, self.rounds, **how) for how in ({}, {"blind": blind}))
             assert_close(self.compared(hidden), self.compared(clear), max(1e-6, self.tolerance), "with secure sums")
