@@ -4,14 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check index bench docs clean help
+.PHONY: demo test check index bench leaderboard coverage docs clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
 	@echo "make test   set up, lint, type-check, run all tests"
 	@echo "make check  lint and types only"
 	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
+	@echo "make coverage  the pages of docs/coverage, from the runs that were measured"
 	@echo "make docs   the documentation as a site"
+	@echo "make leaderboard   all methods with equal trials: what is missing is run (hours), data and page are written"
 	@echo "make bench  seconds per round of every method, and against one client at a time (half an hour)"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
@@ -38,6 +40,13 @@ index: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/fedrec bench
+
+leaderboard: $(STAMP)
+	$(BIN)/fedrec leaderboard
+
+coverage: $(STAMP)
+	for paper in fedca fedcia cgfedrec ifedrec fedrkg; do \
+		$(BIN)/fedrec reproduce $$paper --coverage --out docs/coverage/$$paper > /dev/null || exit 1; done
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"

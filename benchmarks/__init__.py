@@ -1,1 +1,1 @@
-"""What needs a device of its own to be measured; everything else is `fedrec bench`."""
+"""What `fedrec bench` compares with and the package cannot hold: the naive references of the tests."""

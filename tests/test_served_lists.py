@@ -72,7 +72,8 @@ def test_as_tested_the_held_out_item_may_stand_in_the_list(tmp_path: Path) -> No
 
 
 def test_a_run_says_what_its_lists_leave_out_and_why(cli: Cli) -> None:
-    assert cli("run", "fedmf", "--data", SMALL, "--rounds", 1, "--set", "dim=4", "--out", "run", "-q").code == 0
+    outcome = cli("run", "fedmf", "--data", SMALL, "--rounds", 1, "--set", "dim=4", "--out", "run", "-q")
+    assert "tested lists leave out users' training and validation items, which they have" in outcome.out
     said = cli("recommend", "run", "--user", "3").err
     assert "training, validation and test items are left out of the lists, because they have them" in said
     assert "fedrec fit run" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -14,10 +15,12 @@ from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
+from fedrec.commands.export import export_command
 from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
+from fedrec.commands.serve import serve_command
 from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
@@ -26,6 +29,10 @@ from fedrec.visible import visible, visible_line
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
 
 LONGEST_MESSAGE = 1_500
+NO_NUMBER = re.compile(
+    r"Input should be a valid (integer|number), unable to parse string as an? \1"
+    r"|'[^']*' is not a valid (integer|float)( range)?\.?"
+)
 USUAL_WARNING = warnings.showwarning
 
 app = typer.Typer(
@@ -37,7 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-audit_app = typer.Typer(help="Audits: leak.", no_args_is_help=True)
+audit_app = typer.Typer(help="Audits: leak, uploads.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 
 
@@ -58,6 +65,8 @@ app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)
 app.command("cold-add")(cold_add_command)
 app.command("similar")(similar_command)
+app.command("export")(export_command)
+app.command("serve")(serve_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 
@@ -70,7 +79,10 @@ def reproduce_command(
     rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Instead of the table's, e.g. 0,1,2.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One seed and a tenth of the rounds.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs, do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their time, do nothing.")] = False,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="What is printed, measured, missing, and how far apart; runs nothing.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
     drop_models: Annotated[bool, typer.Option("--drop-models", help="Keep results, not gigabytes of models.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -78,10 +90,13 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
     """Run a paper's tables again, beside what it prints and under the honest protocol; continues where it stopped."""
-    from fedrec.commands.reproduce import Wanted, reproduce, show_papers
+    from fedrec.commands.reproduce import Wanted, reproduce, show_coverage, show_papers
 
     if target is None:
         show_papers()
+        return
+    if coverage:
+        show_coverage(target, device, out)
         return
     wanted = Wanted(
         _words(datasets, ","), _words(protocols, ";"), _words(rows, ";"), seed_list(seeds, None) or [], quick, jobs,
@@ -89,6 +104,29 @@ def reproduce_command(
     )  # fmt: skip
     if not reproduce(target, wanted, out, dry_run):
         raise typer.Exit(1)
+
+
+@app.command("leaderboard")
+def leaderboard_command(
+    datasets: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    minutes: Annotated[
+        float, typer.Option(min=0.01, help="A run that takes longer is stopped, its cell empty.")
+    ] = 20.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands, do nothing.")] = False,
+    pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write what has ended.")] = False,
+    runs: Annotated[Path, typer.Option(help="Folder of all trials and runs.")] = Path("runs/leaderboard"),
+    results: Annotated[Path, typer.Option(help="Folder of the data.")] = Path("results/leaderboard"),
+    page: Annotated[Path, typer.Option(help="The page; its picture lies beside it.")] = Path("docs/leaderboard.md"),
+    readme: Annotated[Path, typer.Option(help="A page whose marked block is replaced.")] = Path("README.md"),
+) -> None:
+    """All methods on the same data with equal trials: run what is missing, write the data and the page."""
+    from fedrec.commands.leaderboard import Wanted, leaderboard
+
+    wanted = Wanted(_words(datasets, ","), _words(rows, ";"), device, jobs, minutes, runs, results, page, readme)
+    leaderboard(wanted, dry_run, pages_only)
 
 
 def _words(text: str | None, separator: str) -> list[str]:
@@ -133,6 +171,24 @@ def audit_leak(
         raise typer.Exit(1)
 
 
+@audit_app.command("uploads")
+def audit_uploads(
+    method: Annotated[str, typer.Argument(help="A method whose clients upload a table of items.")] = "fedmf",
+    data: Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = "ml-100k",
+    clients: Annotated[int, typer.Option(min=3, help="How many clients upload.")] = 100,
+    preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the round.")] = 0,
+    json_: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """What a server reads off one round of uploads (sign attack), with secure sums and without."""
+    from fedrec.commands.audit import uploads
+    from fedrec.experiment.params import parse_settings
+
+    values = {"method": method, "data": data, "seed": seed, "params": parse_settings(set_ or [])}
+    uploads(values | ({} if preset is None else {"preset": preset}), clients, json_)
+
+
 def main() -> None:
     """Entry point: every mistake of the user is one line on stderr and exit code 2."""
     warnings.showwarning = _show_warning
@@ -147,7 +203,7 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             sys.exit(0)
-        _fail(error.format_message())
+        _fail(_in_words(error.format_message()))
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `fedrec methods | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -155,6 +211,11 @@ def main() -> None:
         if (message := explained(error)) is None:
             raise
         _fail(message)
+
+
+def _in_words(message: str) -> str:
+    """What the parser of flags says of a number that is none, in whichever version, for people."""
+    return NO_NUMBER.sub(lambda found: f"write {'a whole number' if 'integer' in found[0] else 'a number'}", message)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,

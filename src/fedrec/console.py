@@ -25,6 +25,10 @@ class Screen(Console):
     def render_str(self, text: str, **how: Any) -> Text:
         return super().render_str(visible(text), **how)
 
+    def on_broken_pipe(self) -> None:
+        """Whoever reads has seen enough, which is no failure: the command line ends in peace."""
+        raise BrokenPipeError
+
 
 out, err = Screen(), Screen(stderr=True)
 

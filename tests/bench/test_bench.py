@@ -253,6 +253,6 @@ def test_goals_are_timed_whole(cli: Cli, tmp_path: Path) -> None:
 def test_the_page_is_what_the_measurements_say() -> None:
     page = (ROOT / "docs/speed.md").read_text(encoding="utf-8")
     sources = re.findall(r"--from (results/\S+\.json)", page)
-    assert "results/bench.json" in sources
+    assert sources
     found = {source: json.loads((ROOT / source).read_text(encoding="utf-8")) for source in sources}
     assert page == speed_page(found)

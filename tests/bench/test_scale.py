@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conftest import Cli
 from fedrec.bench import scale
 from fedrec.bench.machine import in_a_process
 from fedrec.bench.scale import Point, one_point, random_clients, series, slope
@@ -63,6 +64,19 @@ def test_what_does_not_fit_is_part_of_the_answer() -> None:
 def test_two_processes_share_a_point() -> None:
     found = in_a_process(Point("fedmf", 100, 50, 1_000, processes=2).words())
     assert found["processes"] == len(found["peak_gib_each"]) == 2
+
+
+def test_growth_is_measured_from_the_command_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "SIZES", {("fedgram", "clients"): ((0, 60), (40, 400))})
+    done = cli("bench", "--scale", "--methods", "fedgram", "--out", "scale.json")
+    assert done.code == 0, done
+    assert "fedgram (closed form) against clients: time grows as clients^" in done.out
+    found = json.loads((tmp_path / "scale.json").read_text())
+    (grown,) = found["series"]
+    assert [row["clients"] for row in grown["points"]] == [40, 400]
+    assert set(grown["exponents"]) == {"seconds_round", "memory"}
+    monkeypatch.setattr(scale, "in_a_process", lambda words: pytest.fail("nothing is measured twice"))
+    assert cli("bench", "--scale", "--methods", "fedgram", "--out", "scale.json", "--resume").code == 0
 
 
 def test_tables_stand_between_their_marks() -> None:

@@ -77,9 +77,12 @@ def test_figures_of_a_fitted_model_are_refused(cli: Cli, tmp_path: Path, logs: P
         outcome = cli(*words)
         assert outcome.code == 2
         assert "nothing was held out, so there are no figures; name the run that it was made from" in outcome.err
-    outcome = cli("run", "fedmf", "--data", logs, "--protocol", "honest,split=none", "--out", "x")
-    assert outcome.code == 2
-    assert "fedrec fit" in outcome.err
+    for words in (("run", "fedmf", "--out", "x"), ("audit", "leak")):
+        outcome = cli(*words, "--data", logs, "--protocol", "honest,split=none")
+        assert outcome.code == 2
+        assert "holds nothing out, so nothing could be tested; train a model to serve with fedrec fit" in outcome.err
+    with pytest.raises(FedrecError, match="nothing could be tested"):
+        fedrec.run("fedmf", str(logs), protocol="honest,split=none", rounds=1)
 
 
 @pytest.mark.parametrize("method", ["fedmf", "pfedrec", "mf", "gpfedrec", "local"])
@@ -136,6 +139,16 @@ def test_a_split_of_ones_own_is_put_together_again(cli: Cli, tmp_path: Path, log
     assert cli("run", "fedmf", *parts, "--rounds", 1, "--set", "dim=4", "--out", "run", "-q").code == 0
     outcome = cli("fit", "run", "-q", "--out", "fit")
     assert "fitted to all 280 interactions of 20 users" in outcome.out
+
+
+def test_noise_is_that_of_the_run_and_is_said(cli: Cli, tmp_path: Path) -> None:
+    assert cli("run", "fedmf", "--data", SMALL, "--rounds", 2, "--set", "dim=4", "--privacy", "clip=1", "--epsilon", 8,
+               "--delta", 1e-5, "--out", "run", "-q").code == 0  # fmt: skip
+    outcome = cli("fit", "run", "-q", "--out", "fit")
+    assert "privacy: epsilon 8" in outcome.out
+    told = [json.loads((tmp_path / name).read_text())["privacy"] for name in ("run/summary.json", "fit/fit.json")]
+    assert told[0]["epsilon"] == told[1]["epsilon"]
+    assert told[0]["stages"] == told[1]["stages"]
 
 
 def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:

@@ -277,7 +277,8 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert rounds_logged(tmp_path / "run") == list(range(ROUNDS))
 
 
-def test_state_too_large_to_hold_twice_is_kept_on_disk(tmp_path: Path) -> None:
+def test_state_too_large_to_hold_twice_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrec.experiment.config.SMALLEST_MEMORY", 1)
     small = replace(PLAIN, memory="64K", params=EARLY_BEST)
     execute(small, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):

@@ -16,7 +16,7 @@ from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Tensors, World
 from fedrec.federation.noise import Gaussian, Laplace, SumGaussian, UploadContext
 from fedrec.federation.simulator import Simulator
-from fedrec.federation.stages import Clip, Quantise, Stage, parse_stages
+from fedrec.federation.stages import Clip, Quantise, Stage, TopRows, parse_stages
 from fedrec.federation.wire import Wire
 from fedrec.methods import FedAvg, FedMF, Popularity
 from fedrec.testing import SINGLE, WHOLE, assert_close, run, tiny_world
@@ -283,6 +283,42 @@ class TestQuantise:
             alone = staged([Quantise(2)], {"x": Gather(value[k : k + 1])}, Down(), np.array([k]))["x"]
             assert torch.equal(alone[0], together[k])
 
+    def test_one_upload_alone_or_all_of_a_prefix(self):
+        value, stages = generated(3, 2, 4), list(parse_stages("quantise:change=2"))
+        found = staged(stages, {name: Gather(value) for name in ("change.item", "change", "changes")}, Down())
+        assert [torch.equal(part, value) for part in found.values()] == [False, False, True]
+        wire = Wire(world(), stages)
+        wire.send_up({"change.item": Gather(value), "gram": Sum(value)}, Down(), np.arange(3), "all", 0, Accumulator())
+        assert wire.ledger.up.tolist() == [(8 * 2 + 7) // 8 + 8 * 2 + 8 * 8] * 3
+        with pytest.raises(FedrecError, match="upload"):
+            staged(stages, {"gram": Sum(value)}, Down())
+
+
+class TestTopRows:
+    @pytest.mark.parametrize("broadcast", [False, True])
+    def test_the_rows_that_went_farthest(self, broadcast):
+        start = generated(6, 4, seed=9)
+        value = start * broadcast + generated(3, 6, 4)
+        down = Down({"x": start}) if broadcast else Down()
+        found = staged([TopRows(2)], {"x": Gather(value)}, down)["x"]
+        for sent, own in zip(found, value, strict=True):
+            away = (own - start * broadcast).norm(dim=1)
+            kept = away.argsort(descending=True)[:2]
+            expected = (start * broadcast).index_copy(0, kept, own[kept])
+            assert torch.equal(sent, expected)
+
+    def test_short_tables_and_vectors_pass(self):
+        payload: dict[str, Reduction] = {"x": Gather(generated(3, 2, 4)), "y": Gather(generated(3, 9))}
+        found = staged([TopRows(2)], payload, Down())
+        assert all(torch.equal(found[name], payload[name].value) for name in payload)
+
+    def test_rows_and_their_numbers_are_counted(self):
+        """Two of six rows of two entries; four bytes say which row it is."""
+        for text, size in (("top-rows=2", 2 * 2 * 8 + 2 * 4), ("top-rows=2,quantise=8", 2 * 2 + 2 * 8 + 2 * 4)):
+            wire = Wire(world(), parse_stages(text))
+            wire.send_up({"item": Mean(sparse())}, Down(), np.arange(3), "all", 0, Accumulator())
+            assert wire.ledger.up.tolist() == [size] * 3, text
+
 
 class TestStages:
     def test_act_in_the_order_given(self):
@@ -308,6 +344,8 @@ class TestStages:
         ("quantise=2.5", "whole number from 1 to 32"),
         ("quantise=33", "whole number from 1 to 32"),
         ("quantise=8,gaussian=1", "must be the last"),
+        ("top-rows=2.5", "whole number"),
+        ("clip:item=1", "leave out ':item'"),
     ])  # fmt: skip
     def test_parse_refuses(self, text, message):
         with pytest.raises(FedrecError, match=message):
@@ -507,5 +545,5 @@ class TestNoiseOnTheSum:
 
     def test_has_a_name(self):
         assert parse_stages("clip=2,sum-gaussian=0.5") == (Clip(2.0), SumGaussian(0.5))
-        with pytest.raises(FedrecError, match="one upload"):
+        with pytest.raises(FedrecError, match="leave out"):
             parse_stages("sum-gaussian:item=0.5")

@@ -148,7 +148,7 @@ def test_noised_axes_are_made_unit_again_and_left_products_clipped():
 
 def test_noise_with_a_name():
     assert parse_stages("laplace:item=0.1, gaussian:picture=2") == (Laplace(0.1, "item"), Gaussian(2.0, "picture"))
-    with pytest.raises(FedrecError, match="only noise"):
+    with pytest.raises(FedrecError, match="leave out ':item'"):
         parse_stages("clip:item=1")
     with pytest.raises(FedrecError, match="picture"):
         run(FedCA(**SMALL), tiny_world(), 1, stages=parse_stages("laplace:pictures=1"))

@@ -15,7 +15,8 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedBlend
-from fedrec.methods.closed_form.fedblend import SHARES
+from fedrec.methods.closed_form.fedblend import factors
+from fedrec.methods.mixing import SHARES, share_at
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from methods import test_fedopt
 
@@ -78,9 +79,8 @@ def test_parts_have_the_parameters_of_the_whole():
 
 @pytest.mark.parametrize("every", [1, 5, 7, 9, 10, 20, 25])
 def test_whichever_rounds_are_evaluated_all_shares_come_up(every):
-    method = FedBlend()
-    assert {method._share(round) for round in range(every - 1, 900, every)} == set(SHARES)
-    assert method._share(899) == 0.5
+    assert {share_at(round, 900, None) for round in range(every - 1, 900, every)} == set(SHARES)
+    assert share_at(899, 900, None) == 0.5
 
 
 def test_the_first_round_is_everybodys_and_sums_alone_leave():
@@ -101,6 +101,20 @@ def test_scores_do_not_depend_on_which_items_are_asked_for():
     chunk, state = data.chunk(data.clients), simulator.cohorts[0].state
     part, whole = (simulator.method.score(state, down, chunk, items) for items in (some, torch.arange(40)))
     assert_close({"scores": part}, {"scores": whole[:, some]}, 1e-12, "some items")
+
+
+def test_a_warm_start_is_from_the_factors_of_the_gram_model():
+    data = tiny_world()
+    cold, warm = (Simulator(FedBlend(**SMALL, warm_start=warm), data) for warm in (False, True))
+    cold.round(0)
+    warm.round(0)
+    table, weight = warm.server["sequence.item"], cold.server["gram.weight"]
+    assert torch.equal(table, factors(weight, 4, 0.03))
+    assert float(table.std()) == pytest.approx(0.03)
+    _, vectors = np.linalg.eigh((weight + weight.T).numpy() / 2)
+    assert np.abs(vectors.T @ table.numpy())[:-4].max() < 1e-12
+    same = [name for name in warm.server if name != "sequence.item"]
+    assert all(torch.equal(warm.server[name], cold.server[name]) for name in same)
 
 
 def test_bad_settings_are_refused():

@@ -20,6 +20,7 @@ from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedOpt
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.next_item_training import AmongDrawn
+from fedrec.training.sequences import packed
 from methods import naive, naive_sequences
 from methods.naive_base import Draws, by_index, taking_part
 
@@ -104,8 +105,14 @@ def reference(method: FedOpt, data: ClientData, rounds: int, everybody_first: bo
             value.grad = -torch.stack([change[name] for change in changes]).mean(0)
         optimiser.step()
         federation.server |= {name: value.detach().clone() for name, value in x.items()}
-    found = {f"server.{name}": value.detach() for name, value in x.items()}
-    return found | {"scores": federation.scores(True)}
+    return as_sent(method, {name: value.detach() for name, value in x.items()}) | {"scores": federation.scores(True)}
+
+
+def as_sent(method: FedOpt, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The server's tensors by name: the weights of a sequential backbone are rows of one table."""
+    if method.sequential:
+        x = {"item": x["item"], "network": packed(method.model, dict(x))}
+    return {f"server.{name}": value for name, value in x.items()}
 
 
 def change_of(federation: Any, number: int, round: int, shared: list[str]) -> dict[str, Tensor]:
@@ -196,7 +203,7 @@ def test_one_gradient_of_all_clients_is_full_batch_training(server):
             per_user.append(torch.nn.functional.cross_entropy(states @ central.item.T, targets))
         naive.descend(torch.stack(per_user).mean(), central, steps)
     found = run(method, data, 6)
-    expected = {f"server.{name}": value for name, value in central.held().items()}
+    expected = as_sent(method, central.held())
     expected["scores"] = by_index(data, torch.stack([central.scores(history) for history in histories]))
     assert_close({name: found[name] for name in expected}, expected, 1e-6, "centralised")
 

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk, ClientData, Forbidden
 from fedrec.federation.contract import Down, State
 from fedrec.federation.simulator import Simulator
-from fedrec.methods import PFedRec
+from fedrec.methods import FedAvg, PFedRec
+from fedrec.methods.reference.neumf import CentralNeuMF
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.local_training import LocalTrainer
 from methods import naive
@@ -93,6 +95,11 @@ class TestPFedRecMf(PFedRecTests):
     method = PFedRec(**SMALL, backbone="mf", lr=0.5, lr_item=2.0)
 
 
+class TestPFedRecNoised(MethodTests):
+    method = PFedRec(**LINEAR, dp="gradient", clip=0.5, noise=0.01)
+    sampled_rows_only = False  # noise falls on all rows
+
+
 class TestPFedRecNcf(PFedRecTests):
     method = PFedRec(**SMALL, backbone="ncf", optimiser="adam", lr=0.05, lr_item=0.02, epochs=2)
 
@@ -129,6 +136,37 @@ def test_a_simultaneous_step_is_another_one():
     state, _ = step_by_hand(Simultaneous(dim=2, lr=0.1, item_rate_scale=2.0))
     expected = torch.tensor([[1.056631, -0.056631], [-0.056631, 1.056631], [1, 1]]).double()
     assert torch.allclose(state.per_client["item"][0], expected, atol=1e-6)
+
+
+def test_noise_on_gradients_reaches_every_row_that_goes_up():
+    """Also rows of items that nobody trained, or they would show which these are; without noise they stay."""
+    data = tiny_world(200)
+    moved = {}
+    for dp in ("none", "gradient"):
+        simulator = Simulator(PFedRec(**SMALL, lr=0.3, lr_item=2.0, dp=dp, clip=100.0, noise=0.05), data)
+        before = simulator.server["item"].clone()
+        simulator.round(0)
+        moved[dp] = (simulator.server["item"] - before).abs().amax(1) > 0
+    assert bool(moved["gradient"].all())
+    assert not bool(moved["none"].all())
+
+
+def test_noise_on_gradients_needs_plain_steps():
+    with pytest.raises(FedrecError, match="optimiser=sgd"):
+        PFedRec(**SMALL, backbone="mf", optimiser="adam", dp="gradient")
+
+
+def test_the_sizes_of_fedrkgs_appendix():
+    """C.2: PFedRec 32 -> 16 -> 1, FedNCF 64 -> 32 -> 1, NeuMF 64 -> 32 -> 16 -> 8 beside 32 factors; all by SGD."""
+    own, common, central = (kind(**kind.info.presets["fedrkg"]) for kind in (PFedRec, FedAvg, CentralNeuMF))
+    assert own.model.dense_shapes()["weight0"] == (16, 32)
+    assert own.model.dense_shapes()["weight1"] == (1, 16)
+    assert common.model.sizes() == [64, 32, 1]
+    assert central.model.sizes() == [64, 32, 16, 8]
+    assert central.model.left() == 32
+    assert {method.optimiser for method in (own, common, central)} == {"sgd"}
+    assert {method.rounds for method in (own, common, central)} == {1000}
+    assert FedAvg(backbone="ncf").model.sizes() == [64, 32, 16, 1], "without the preset as before"
 
 
 def test_released_item_rates():

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method, method_of
 from fedrec.federation.clients import ClientData
-from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PFedRec
+from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PerFedRec, PFedRec
 from fedrec.reproduce.definition import tables
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.sequences import SequenceSamples
@@ -42,6 +42,12 @@ class TestFedAvg(MethodTests):
 
 class TestFedCA(MethodTests):
     method = FedCA(**SMALL, components=2, epochs=1)
+    layouts = ("devices",)
+    rounds = 2
+
+
+class TestPerFedRec(MethodTests):
+    method = PerFedRec(**SMALL, clusters=2)
     layouts = ("devices",)
     rounds = 2
 

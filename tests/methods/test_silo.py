@@ -57,6 +57,10 @@ class TestFedAvgMLP(FedAvgTests):
     method = SiloFedAvg(**MLP, epochs=2)
 
 
+class TestFedAvgNeuMF(SiloTests):
+    method = SiloFedAvg(**MLP | {"backbone": "neumf", "dim": 4}, epochs=2)
+
+
 class TestFedAvgBlocks(FedAvgTests):
     method = SiloFedAvg(batch=7, blocks="mf:3+lightgcn:2+mlp:4:0.05", layers=2)
 

@@ -310,7 +310,7 @@ def test_popularity_sends_the_history_and_so_needs_secure_sums(cli: Cli, tmp_pat
     assert methods()["popularity"]().disclosure.secure_aggregation
     outcome = cli("run", "popularity", "--data", SMALL, *BUDGET, "--quiet", "--out", "run")
     assert "epsilon 4, delta 1e-05 (of the sum: holds where secure aggregation" in outcome.out
-    assert "blind sum" in cli("methods", "popularity").out
+    assert "blind server: needed" in cli("methods", "popularity").out
 
 
 # -- FedRKG's own noise --

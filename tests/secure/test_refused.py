@@ -13,7 +13,8 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage, pack, unpack
-from fedrec.secure import Aborted, Layout, Member, Terms
+from fedrec.federation.update import Update
+from fedrec.secure import Aborted, Collector, Layout, Member, Terms
 from fedrec.secure.fixed_point import Part
 from secure.helpers import LAYOUT, Secure, added, terms, update
 
@@ -209,6 +210,29 @@ def test_a_member_does_not_take_part_in_a_group_that_is_too_small_for_it() -> No
         secure.members[0].unmask(changed(down, arrived=[1, 2, 3]))
     with pytest.raises(Aborted, match="of member 0 and its neighbours 2 sent"):
         secure.members[0].unmask(changed(down, arrived=[0, 1]))
+
+
+def test_a_cohort_is_hidden_too_or_there_is_no_sum() -> None:
+    """A part over one cohort is a sum of its members alone."""
+    layout = Layout((Part("item@a", (5,), mean=True), Part("item@b", (5,), mean=True)))
+    for size, hidden in ((3, True), (2, False)):
+        cohorts = {"a": np.arange(size), "b": np.arange(size, 7)}
+        secure = Secure(range(7), terms(layout))
+        secure.collector = Collector(secure.terms, {k: np.array([k]) for k in range(7)}, cohorts)
+        secure.phase("keys", dict.fromkeys(range(7), b""))
+        secure.phase("shares", secure.collector.close_keys())
+        for number, down in secure.collector.close_shares().items():
+            name = "item@a" if number < size else "item@b"
+            one = Update({name: torch.full((5,), number + 1.0)}, {name: 1.0}, frozenset({name}), {}, np.array([number]))
+            secure.collector.take_masked(number, secure.members[number].masked(down, one))
+        if not hidden:
+            with pytest.raises(Aborted, match="2 members of the cohort a arrived; a secure sum needs 3"):
+                secure.collector.close_masked()
+            continue
+        secure.phase("unmask", secure.collector.close_masked())
+        found = secure.collector.result()
+        assert found.totals["item@a"].tolist() == [6.0] * 5
+        assert found.weights == {"item@a": 3.0, "item@b": 4.0}
 
 
 # -- range --

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
@@ -43,14 +42,14 @@ def rates(device: torch.device) -> dict[str, float]:
     source = torch.ones(COPIED, device=device)
     target = torch.empty_like(source)
     left, right = torch.rand(2, SIDE, SIDE, device=device)
-    copy = typical(lambda: target.copy_(source), TURNS, device)
-    multiply = typical(lambda: left @ right, TURNS, device)
+    copy = fastest(lambda: target.copy_(source), TURNS, device)
+    multiply = fastest(lambda: left @ right, TURNS, device)
     return {"copy_gb_per_s": 8 * COPIED / copy / 1e9, "matmul_gflop_per_s": 2 * SIDE**3 / multiply / 1e9}
 
 
-def typical(work: Callable[[], object], turns: int, device: torch.device) -> float:
-    """The median seconds of some turns, after one that is not counted."""
-    return median([seconds(work, device) for _ in range(turns + 1)][1:])
+def fastest(work: Callable[[], object], turns: int, device: torch.device) -> float:
+    """The least seconds of some turns, after one that is not counted: other work on the machine only adds to it."""
+    return min([seconds(work, device) for _ in range(turns + 1)][1:])
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -82,14 +81,41 @@ def device_peak_gib(device: torch.device) -> float:
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else peak_gib()
 
 
-def in_a_process(words: Sequence[str]) -> dict[str, Any]:
-    """What Python prints as JSON on its last line when it is started with these words. Interrupted, it ends with us."""
+class Elsewhere:
+    """How many cores other processes keep busy from now on: figures taken beside other work should say so."""
+
+    def __init__(self) -> None:
+        self._wall, self._busy = time.perf_counter(), _busy()
+
+    def cores(self) -> float:
+        """0 where the system does not say."""
+        return max(0.0, (_busy() - self._busy) / (time.perf_counter() - self._wall))
+
+
+def _busy() -> float:
+    """Seconds that the cores have worked so far for others than this process and those that it waited for."""
+    status = Path("/proc/stat")
+    if not status.exists():
+        return 0.0
+    user, nice, system, _idle, _waiting, *interrupts = status.read_text(encoding="ascii").splitlines()[0].split()[1:9]
+    ours = os.times()
+    every = sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK")
+    return every - (ours.user + ours.system + ours.children_user + ours.children_system)
+
+
+def in_a_process(words: Sequence[str], within: float | None = None) -> dict[str, Any]:
+    """What Python prints as JSON on its last line when it is started with these words, within so many seconds.
+
+    Interrupted, it ends with us.
+    """
     command = [sys.executable, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
-            out, complaint = child.communicate()
-        except BaseException:
+            out, complaint = child.communicate(timeout=within)
+        except BaseException as stop:
             child.terminate()  # which it passes on to processes of its own
+            if isinstance(stop, subprocess.TimeoutExpired):
+                raise FedrecError(f"it took more than {within:g} s") from None
             raise
     lines = out.splitlines()
     if child.returncode or not lines:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from fedrec.bench.estimates import work_of
-from fedrec.bench.machine import device_peak_gib, rates, seconds, told
-from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, split_kernel
+from fedrec.bench.machine import Elsewhere, device_peak_gib, rates, seconds, told
+from fedrec.bench.phases import SAMPLING, TRAINING, Phases, split_kernel
 from fedrec.bench.references import reference_of
 from fedrec.bench.task import Task
 from fedrec.bench.trace import traced
 from fedrec.experiment.run import Run
 
-ENOUGH = 10.0  # seconds of rounds after which no more are measured
+ENOUGH = 5.0  # seconds of rounds after which no more are measured
 AGAIN, SPLIT, COUNTED = 100, 200, 300  # numbers of rounds that are run for other reasons than their seconds
 
 
@@ -34,27 +31,29 @@ def words(task: Task, programs: Mapping[str, Path]) -> list[str]:
 
 def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
     """Everything about one method; its figures are per round."""
-    started, load = time.perf_counter(), os.getloadavg() if hasattr(os, "getloadavg") else ()
+    started = time.perf_counter()
     data = task.interactions()
     made = time.perf_counter()
     run = task.run(data)
     ready = time.perf_counter()
     simulator, device = run.simulator, run.world.device
+    elsewhere = Elsewhere()
     first = seconds(lambda: simulator.round(0), device)
     rounds = _rounds(run, 1, task.turns)
+    others = elsewhere.cores()
     peak = device_peak_gib(device)
     reference = reference_of(run, task, programs)
     if sum(rounds) < ENOUGH:
         # behind the reference too: that shows where the machine was busy meanwhile
         rounds += _rounds(run, AGAIN, task.turns)
-    typical = median(rounds)
+    typical = min(rounds)  # other work on the machine only adds to it
     phases, evaluation = _phases(run, max(1, min(task.turns, int(ENOUGH / typical))))
     inside = split_kernel(simulator, phases)
     ours = typical if reference is None or reference.of == "round" else phases[TRAINING] + phases[SAMPLING]
     found = rates(device)
     return {
         "method": task.method,
-        "ratio": None if reference is None else reference.seconds / ours,
+        "ratio": None if reference is None or reference.seconds is None else reference.seconds / ours,
         "ratio_to": None if reference is None else reference.what,
         "reference_seconds": None if reference is None else reference.seconds,
         "data": task.label,
@@ -66,7 +65,7 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
         **work_of(simulator, COUNTED).rates(typical, found),
         "peak_gib": peak,
         **traced(partial(simulator.round, COUNTED + 1), device),
-        "machine": found | {"load": [round(value, 2) for value in load]},
+        "machine": found | {"others_cores": others},
         "task": asdict(task),
     }  # fmt: skip
 
@@ -80,18 +79,16 @@ def _rounds(run: Run, start: int, turns: int) -> list[float]:
 
 
 def _phases(run: Run, turns: int) -> tuple[dict[str, float], float]:
-    """Medians of every phase of some rounds, and of the evaluation of all users."""
-    seen: dict[str, list[float]] = defaultdict(list)
+    """The phases of the fastest of some rounds, and the fastest evaluation of all users."""
+    seen: list[tuple[float, dict[str, float]]] = []
+    evaluations: list[float] = []
     for number in range(SPLIT, SPLIT + turns):
         phases = Phases(run.world.device)
         with phases.watching(run.simulator):
             whole = seconds(partial(run.simulator.round, number), run.world.device)
-        for name in PHASES:
-            seen[name].append(phases.seconds[name])
-        seen["other"].append(whole - sum(phases.seconds.values()))
-        seen["evaluation"].append(seconds(partial(run.evaluate, "valid", number), run.world.device))
-    found = {name: median(values) for name, values in seen.items()}
-    return found, found.pop("evaluation")
+        seen.append((whole, phases.seconds | {"other": whole - sum(phases.seconds.values())}))
+        evaluations.append(seconds(partial(run.evaluate, "valid", number), run.world.device))
+    return min(seen, key=lambda one: one[0])[1], min(evaluations)
 
 
 def main(task: str, programs: str) -> dict[str, Any]:

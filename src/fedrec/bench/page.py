@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from fedrec.bench.kept import Row, rows_of
 from fedrec.bench.phases import PHASES, SAMPLING
-
-Row = dict[str, Any]
 
 HEAD = """# Speed
 
 Made by `fedrec bench --page docs/speed.md {sources}`; do not edit.
 
 Every method does a fixed piece of work in a process of its own: rounds with its default settings on the same data,
-timed as they are; medians. The split is of further rounds, in which the functions of both sides and of the wire are
-wrapped from outside. *Set-up* makes the server and the clients; *compilation* is what the first round took beyond a
-usual one, compiled kernels that lie in a cache on disk included.
+timed as they are; the fastest of up to ten, half of them before the reference is measured and half after. The split is
+of a further round, in which the functions of both sides and of the wire are wrapped from outside.
+
+*Set-up* makes the server and the clients; *compilation* is what the first round took beyond a usual one: little where
+compiled kernels lie in a cache on disk.
+
+An interrupted suite goes on with `--resume`; `fedrec bench --compare A.json B.json` says what changed between two
+measurements beyond their noise.
 
 *Ratio*: how many times longer one client at a time takes, for the same round; under the table, against what.
 *Sampling* with an asterisk happens inside the compiled kernel: it was drawn again alone and taken from training.
 *GFLOP/s* and *GB/s* are estimates: the least that a round computes and moves by its settings and shapes (products of
 matrices as torch counts them), over its seconds. *Roofline* is the time that this least would take at the machine's own
 rates, measured in the same process, over the time that it took; a small one says that something else is slow, or that
-the estimate leaves much out.
+the estimate leaves much out. *Cores busy for others*: how many cores other processes used during the rounds; where it
+is not near 0, the method is faster than it looks here.
+"""
+
+
+INTERRUPTED = """
+It was interrupted: what is missing was not measured.
 """
 
 
@@ -39,8 +48,7 @@ def speed_page(measured: Mapping[str, Row]) -> str:
 
 
 def rows_failed(found: Row) -> list[Row]:
-    rows: list[Row] = found.get("methods") or found.get("goals") or []
-    return [row for row in rows if "error" in row]
+    return [row for row in rows_of(found) if "error" in row]
 
 
 def _machine(found: Row) -> str:
@@ -53,7 +61,7 @@ def _machine(found: Row) -> str:
 Measured by `{found["command"]}` with {versions}: {about["cores"]} cores, {about["threads"]} threads,
 {about["memory_gib"]} GiB, load {" ".join(map(str, about["load"]))} when it began.
 It copies {about["copy_gb_per_s"]:.1f} GB/s and multiplies {about["matmul_gflop_per_s"]:.0f} GFLOP/s, in float32.
-"""
+{"" if found["complete"] else INTERRUPTED}"""
 
 
 def _methods(found: Row) -> list[str]:
@@ -91,9 +99,9 @@ def _split(rows: Sequence[Row]) -> str:
 
 
 def _rates(rows: Sequence[Row]) -> str:
-    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline"], ([
+    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline", "cores busy for others"], ([
         f"`{row['method']}`", f"{row['interactions_per_s']:,.0f}", f"{row['gflop_per_s']:.2f}",
-        f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}",
+        f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}", f"{row['machine']['others_cores']:.1f}",
     ] for row in rows))  # fmt: skip
 
 
@@ -127,7 +135,8 @@ def _longest(trace: Row) -> str:
     if not trace["longest"]:
         return ""
     first = trace["longest"][0]
-    name = first["kernel"].partition("<")[0].partition("(")[0].split("::")[-1].removeprefix("void ")
+    whole = first["kernel"].replace("(anonymous namespace)::", "")
+    name = whole.partition("<")[0].partition("(")[0].split("::")[-1].removeprefix("void ")
     return f"`{name}` {short(first['seconds'])} s"
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedrec.bench.kept import Kept, Row
-from fedrec.bench.machine import describe, in_a_process, peak_gib, told
+from fedrec.bench.machine import Elsewhere, describe, in_a_process, peak_gib, told
 from fedrec.bench.phases import Phases, split_kernel
 from fedrec.errors import explained, unknown
 from fedrec.experiment.limits import require_room, require_room_for_uploads
@@ -95,14 +95,13 @@ def measure(quick: bool, methods: Sequence[str], kept: Kept, command: str, say: 
         if name not in CLASSES:
             raise unknown("method of the scale study", name, CLASSES)
     kept.begin(describe(CPU), command)
-    chosen = [one for one in series(quick) if not methods or one.method in methods]
-    for one in chosen:
-        for point in one.points:
-            if "refused" in _measured(point, kept, say):
-                break
     if not methods or MILLION[0] in methods:
         for point in largest(quick):
             _measured(point, kept, say)
+    for one in series(quick):
+        for point in one.points if not methods or one.method in methods else ():
+            if "refused" in _measured(point, kept, say):
+                break
     return kept.completed(series=[grown for one in series(quick) if (grown := _grown(one, kept.found["points"]))])
 
 
@@ -173,6 +172,7 @@ def one_point(name: str, clients: int, items: int, interactions: int) -> dict[st
             simulator = Simulator(method, data, memory=2 << 30, group=group)
             require_room_for_uploads(simulator)
             ready = time.perf_counter()
+            elsewhere = Elsewhere()
             rounds, split = _three_rounds(simulator)
         except Exception as error:
             if (message := explained(error)) is None:
@@ -186,7 +186,9 @@ def one_point(name: str, clients: int, items: int, interactions: int) -> dict[st
         return about | {
             "interactions": total, "processes": group.size, "seconds_data": made - started,
             "seconds_set_up": ready - made, "seconds_first_round": rounds[0], "seconds_round": min(rounds[1:]),
-            "seconds_all": rounds, "phases": split, "peak_gib": float(peaks.max()), "peak_gib_each": peaks.tolist(),
+            "seconds_all": rounds,
+            "others_cores": elsewhere.cores() if group.size == 1 else None,
+            "phases": split, "peak_gib": float(peaks.max()), "peak_gib_each": peaks.tolist(),
         }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fedrec.bench.page import short, table
+from fedrec.bench.page import rows_failed, short, table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -28,10 +28,12 @@ def tables(found: dict[str, Any], source: str) -> str:
         table(["method", "class", "against", "from", "to", "time grows as", "memory grows as", "refused"],
               map(_growth, found["series"])),
         "",
-        table(["method", "clients", "items", "interactions", "processes", "s per round", "peak GiB"],
+        table(["method", "clients", "items", "interactions", "processes", "s per round", "peak GiB",
+               "cores busy for others"],
               _points(found)),
         "",
         *map(large, the_largest(found)),
+        *(f"- `{row['method']}`, {row['clients']:,} clients: {row['error']}" for row in rows_failed(found)),
     ]  # fmt: skip
     return "\n".join(lines).rstrip()
 
@@ -48,7 +50,8 @@ def _points(found: dict[str, Any]) -> Iterator[list[str]]:
     for row in found["points"]:
         if "seconds_round" in row:
             yield [f"`{row['method']}`", f"{row['clients']:,}", f"{row['items']:,}", f"{row['interactions']:,}",
-                   str(row["processes"]), short(row["seconds_round"]), f"{row['peak_gib']:.2f}"]  # fmt: skip
+                   str(row["processes"]), short(row["seconds_round"]), f"{row['peak_gib']:.2f}",
+                   "" if row["others_cores"] is None else f"{row['others_cores']:.1f}"]  # fmt: skip
 
 
 def the_largest(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -33,6 +33,8 @@ def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept,
     for number, task in enumerate(tasks, 1):
         kept.row(asdict(task), partial(in_a_process, words(task, programs)),
                  partial(say, f"{task.method}: {number} of {len(tasks)}"))  # fmt: skip
+    names = [task.method for task in tasks]
+    kept.found["methods"].sort(key=lambda row: names.index(row["method"]) if row["method"] in names else len(names))
     return kept.completed()
 
 

@@ -22,7 +22,7 @@ LONG = 2_000  # rounds: more than any measurement runs
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be measured. `turns`: of the median."""
+    """What is to be measured. `turns`: how often a round is timed before and after."""
 
     method: str
     data: str = "synthetic"

@@ -1,10 +1,11 @@
-"""`fedrec audit leak`: choose what to audit, audit it, show it."""
+"""`fedrec audit leak` and `fedrec audit uploads`: choose what to audit, audit it, show it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedrec import console, evaluation
 from fedrec.audit.case import Case, from_prepared, from_protocol
@@ -14,7 +15,10 @@ from fedrec.audit.page import WORDS, lines, write_audit
 from fedrec.data import load, load_split, stored_splits
 from fedrec.endings import PAGE, ending_of
 from fedrec.errors import FedrecError
+from fedrec.experiment.checks import require_tested
+from fedrec.experiment.config import make_config
 from fedrec.experiment.prepare import prepare_split
+from fedrec.experiment.run import Run
 
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
 
@@ -41,6 +45,7 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
 
 def _named(data: str, protocol: str, rounds: int, quick: bool) -> Case:
     rules = evaluation.protocol(protocol)
+    require_tested(rules)
     if data in {stored.name for stored in stored_splits()}:
         split, clients = load_split(data)
         return from_prepared(prepare_split(split, rules, clients=clients), rounds, quick)
@@ -55,3 +60,23 @@ def _show(report: Report, as_json: bool) -> None:
         console.out.print(console.left_out(record))
     for line in lines(report):
         console.out.print(line, style=STYLES.get(line.split(" ", 1)[0]))
+
+
+def uploads(values: dict[str, Any], clients: int, as_json: bool) -> None:
+    """The sign attack on the first round of some clients."""
+    from fedrec.audit.uploads import exposed  # needs an extra
+
+    run = Run(make_config(values))
+    found = exposed(run.method, run.simulator.data, clients)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return
+    console.out.print(f"{found.method}: the items of {found.clients} clients, guessed from one round", style="bold")
+    rows = [
+        ["each client's own upload", found.upload],
+        ["its message of a secure sum", found.message],
+        ["the secure sum", found.total],
+        ["popularity, without any attack", found.popularity],
+    ]
+    console.table(["what the server sees", "AUC"], rows)
+    console.out.print(f"largest correlation of a masked upload with the true one: {found.correlation:.4f}")

@@ -148,16 +148,20 @@ def _show(found: dict[str, Any]) -> None:
     about = found["machine"]
     title = (f"{about['device']}, {about['cores']} cores: copies {about['copy_gb_per_s']:.1f} GB/s, multiplies "
              f"{about['matmul_gflop_per_s']:.0f} GFLOP/s\nseconds per round; rates are estimates")  # fmt: skip
-    rows = [
-        [row["method"], row["seconds"]["round"], "" if row["ratio"] is None else f"{row['ratio']:.0f}",
-         *(f"{row['phases'][name]:.4f}" for name in PHASES), row["seconds"]["evaluation"], row["seconds"]["set_up"],
-         row["seconds"]["compilation"], f"{row['gflop_per_s']:.2f}", f"{row['gb_per_s']:.2f}",
-         f"{row['roofline']:.1%}", f"{row['peak_gib']:.2f}"]
-        for row in found["methods"] if "seconds" in row
-    ]  # fmt: skip
-    columns = ["method", "round", "ratio", *PHASES, "evaluation", "set-up", "compilation", "GFLOP/s", "GB/s",
-               "roofline", "peak GiB"]  # fmt: skip
-    console.table(columns, rows, title=title)
+    rows = [row for row in found["methods"] if "seconds" in row]
+    console.table(
+        ["method", "round", "ratio", "evaluation", "set-up", "compilation", "peak GiB"],
+        [[row["method"], row["seconds"]["round"], "" if row["ratio"] is None else f"{row['ratio']:.0f}",
+          row["seconds"]["evaluation"], row["seconds"]["set_up"], row["seconds"]["compilation"],
+          f"{row['peak_gib']:.2f}"] for row in rows],
+        title=title,
+    )  # fmt: skip
+    console.table(
+        ["method", *PHASES, "GFLOP/s", "GB/s", "roofline"],
+        [[row["method"], *(row["phases"][name] for name in PHASES), f"{row['gflop_per_s']:.2f}",
+          f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}"] for row in rows],
+        title="\nwhere a round goes, and its rates",
+    )  # fmt: skip
     _show_failed(found)
 
 
@@ -197,6 +201,7 @@ def _show_scale(found: dict[str, Any]) -> None:
                 console.out.print(f"{row['clients']:,} clients, {row['items']:,} items: {row['refused']}")
     for row in the_largest(found):
         console.out.print(f"\n{large(row)}")
+    _show_failed(found)
 
 
 def _show_changes(before: Path, after: Path) -> None:

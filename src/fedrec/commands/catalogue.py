@@ -22,9 +22,13 @@ def methods_command(
 
     if name is None:
         for title, central in (("federated", False), ("references, all data in one place", True)):
-            rows = [[method.name, _what(method)] for method in listings() if method.centralised == central]
-            console.table(["method", title], rows)
+            found = [method for method in listings() if method.centralised == central]
+            if central:
+                console.table(["method", title], [[method.name, _what(method)] for method in found])
+            else:
+                console.table(["method", title, "blind server"], [[m.name, _what(m), m.blind] for m in found])
             console.out.print()
+        console.out.print("blind server: yes: it can do with sums over clients alone (--secure-sums)? needed: it must")
         return
     _show(method_class(name)[0])
 
@@ -32,6 +36,7 @@ def methods_command(
 def _show(cls: type[Method]) -> None:
     from fedrec import console
     from fedrec.methods.kinds import kinds_of
+    from fedrec.privacy.exposure import seen_by_server
 
     console.out.print(
         f"{cls.info.name}: {cls.info.summary}" + (f" ({cls.info.paper})" if cls.info.paper else ""), style="bold"
@@ -44,10 +49,8 @@ def _show(cls: type[Method]) -> None:
     for kind in others:
         console.out.print()
         _show_parameters(kind, f"with --backbone {' | '.join(kind.info.backbones)} of silos")
-    if cls().disclosure.secure_aggregation:
-        console.out.print(
-            "blind sum: a single upload would reveal everything; outside a simulation it needs secure aggregation"
-        )
+    if not cls.info.centralised:
+        console.out.print(seen_by_server(cls()))
 
 
 def _show_parameters(cls: type[Method], title: str) -> None:

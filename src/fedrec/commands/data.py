@@ -49,10 +49,11 @@ def data_show(
     fresh = place(spec) is None
     data = load(spec, progress=console.download)
     rows = facts(data, in_words(spec, downloaded=fresh))
+    page = None if out is None else write_data_page(data, rows, out)  # before whoever reads has seen enough
     for name, value in rows:
         console.out.print(f"{name:>16}  {value}", markup=False)
-    if out is not None:
-        console.out.print(f"{write_data_page(data, rows, out)} written")
+    if page is not None:
+        console.out.print(f"{page} written")
 
 
 @data_app.command("get")
@@ -76,7 +77,7 @@ def data_import(
 ) -> None:
     """Read your own file once and keep it under a name."""
     from fedrec import console
-    from fedrec.data import datasets, import_table
+    from fedrec.data import datasets, import_table, ratings_note
 
     given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
     taken = tuple(entry.name for entry in datasets())
@@ -84,7 +85,7 @@ def data_import(
         role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column
     }
     data, _, path = import_table(file, name, columns, taken)
-    for note in data.notes:
+    for note in (*data.notes, *ratings_note(data)):
         console.out.print(note, markup=False)
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
     console.out.print(f"use it with: fedrec run fedmf --data {name}")

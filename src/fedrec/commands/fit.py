@@ -47,6 +47,7 @@ def fit_command(
 
 def _show(fitted: Fitted) -> None:
     from fedrec import console
+    from fedrec.commands.summary import show_privacy
 
     data, rows, name = fitted.run.prepared.source, len(fitted.run.prepared.split.train), fitted.run.method.info.name
     console.out.print(
@@ -56,6 +57,9 @@ def _show(fitted: Fitted) -> None:
         new_users, new_items = data.n_users - fitted.carried.users, data.n_items - fitted.carried.items
         console.out.print(f"went on from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
                           f"{new_users:,} users and {new_items:,} items are new")  # fmt: skip
+    if fitted.privacy is not None:
+        show_privacy(fitted.privacy)
+        console.out.print("  that is of the fit alone: the run before it spent its own on the same users")
     console.out.print(f"model: {fitted.folder}")
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec import console
 from fedrec.data.atomic import require_unlinked
+from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
-from fedrec.reproduce.definition import Table, chosen, narrowed, papers, tables
+from fedrec.reproduce.coverage import Reached, coverage
+from fedrec.reproduce.coverage_page import COLUMNS, by_table, missing_data, not_run, summary_line, write_coverage
+from fedrec.reproduce.definition import Table, chosen, names, narrowed, papers, tables
+from fedrec.reproduce.estimate import Estimate, estimated, hours
+from fedrec.reproduce.measured import everything, finished, joined, shipped
 from fedrec.reproduce.page import write_page
+from fedrec.reproduce.printed import printed_cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +47,7 @@ def show_papers() -> None:
 def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> bool:
     """Run the tables of `target`; whether every run succeeded."""
     paper, found = chosen(target)
-    folder = out or Path("runs") / "reproduce" / (paper + ("-quick" if wanted.quick else ""))
+    folder = out or _folder(paper, wanted.quick)
     parts = narrowed(found, wanted.datasets, wanted.protocols, wanted.rows, wanted.seeds, wanted.quick)
     planned = [(table, cells(table, folder, wanted.device, wanted.memory)) for table in parts]
     for _, runs in planned:
@@ -50,14 +55,47 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
             require_unlinked(cell.folder, folder)
         require_runnable(runs)
     if dry_run:
-        for _, runs in planned:
-            _show_commands(runs)
+        _show_plan(paper, planned)
         return True
     whole = [cell for table in tables(paper).values() for cell in cells(table, folder, wanted.device, wanted.memory)]
     others = [] if wanted.quick else whole  # quick runs are kept apart
     # a list, so that one failure does not stop the others
     succeeded = [_run_table(table, runs, wanted, folder, others) for table, runs in planned]
     return all(succeeded)
+
+
+def _folder(paper: str, quick: bool = False) -> Path:
+    return Path("runs") / "reproduce" / (paper + ("-quick" if quick else ""))
+
+
+def show_coverage(target: str, device: str, out: Path | None) -> None:
+    """What a paper prints against what was measured: by runs that come with fedrec, and by those in the folder."""
+    paper, found = chosen(target)
+    folder = out or _folder(paper)
+    here = finished(
+        (table.name, cell) for table in tables(paper).values() for cell in cells(table, folder, device, "8G")
+    )
+    reached = coverage(paper, joined(shipped(paper), here), device, everything())
+    if not reached:
+        raise FedrecError(f"{paper} is no paper: nothing of it is printed, so there is nothing to cover")
+    if "/" in target:
+        mine = {cell for table in found for row in table.rows for same in row.cells.values() for cell in same}
+        reached = [one for one in reached if one.cell in mine]
+    console.table(["printed table", *COLUMNS], by_table(reached))
+    _show_missing(reached)
+    if waiting := not_run(reached):
+        heads = ["table", "row", "data", "cells", "a seed takes about"]
+        console.table(heads, waiting, title="Not run yet, and how long it takes")
+    console.out.print(summary_line(reached))
+    for path in write_coverage(names(paper).title, reached, folder):
+        console.out.print(f"{path} written")
+
+
+def _show_missing(reached: Sequence[Reached]) -> None:
+    if data := missing_data(reached):
+        console.table(["data", "cells", "why, and where to get it"], data, title="Data that is not available")
+    for table, why in sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
+        console.out.print(f"{table}: {why}")
 
 
 def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path, others: Sequence[Cell]) -> bool:
@@ -74,6 +112,33 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
     return not failed
 
 
-def _show_commands(runs: Sequence[Cell]) -> None:
-    for cell in runs:
-        console.out.print(shlex.join(["fedrec", "run", cell.config.method, *cell.config.flags()]))
+def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> None:
+    """The runs of every table by row, with the time that they may take, then what cannot be run at all."""
+    runs, total = everything(), [0.0, 0]
+    for table, mine in planned:
+        times = [estimated(cell, runs) for cell in mine]
+        cost = sum(time.seconds for time in times if time)
+        total = [total[0] + cost, total[1] + len(mine)]
+        console.out.print(f"{table.name}: {table.title}", style="bold")
+        console.out.print(f"{len(mine)} runs, {_about(times)}")
+        for row in table.rows:
+            of_row = [cell for cell in mine if cell.row == row.label]
+            if of_row:
+                printed = sum(len(same) for same in row.cells.values())
+                console.out.print(f"  {row.label}: {len(of_row)} runs, {printed} printed cells")
+            for cell in of_row:
+                console.out.print(f"    {cell.command()}")
+        for command in table.drawn:
+            console.out.print(f"  drawn by: {command}")
+    console.out.print(f"all: {total[1]} runs, about {hours(total[0])} one after another, where it is known")
+    if printed_cells(paper):
+        _show_missing(coverage(paper, shipped(paper)))
+
+
+def _about(times: Sequence[Estimate | None]) -> str:
+    known = [time for time in times if time is not None]
+    if not known:
+        return "time unknown"
+    on = ", ".join(sorted({time.device for time in known}))
+    rest = len(times) - len(known)
+    return f"about {hours(sum(time.seconds for time in known))} on {on}" + (f", {rest} unknown" if rest else "")

@@ -26,6 +26,10 @@ def run_command(
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Share of uploads lost on their way, simulated.")] = None,
+    secure_sums: Annotated[
+        bool | None, typer.Option("--secure-sums", help="The server sees sums over clients and nothing else.")
+    ] = None,
+    secure_bits: Annotated[int | None, typer.Option(help="Bits behind the point of secure sums; default 32.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
@@ -44,7 +48,9 @@ def run_command(
     attributes: Annotated[str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
+    from fedrec import evaluation
     from fedrec.commands.run import config_to_resume, require_place, run_seeds
+    from fedrec.experiment.checks import require_tested
     from fedrec.experiment.config import make_config, read_config
     from fedrec.experiment.params import parse_settings
 
@@ -61,7 +67,7 @@ def run_command(
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
         "seed": seed, "silos": silos, "participation": participation, "lost_uploads": dropout, "eval_every": eval_every,
-        "patience": patience,
+        "patience": patience, "secure_sums": secure_sums, "secure_bits": secure_bits,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test, "attributes": attributes,
     }  # fmt: skip
@@ -72,17 +78,8 @@ def run_command(
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
-    require_tested(values.get("protocol", "honest"))
+    require_tested(evaluation.protocol(values.get("protocol", "honest")))
     run_seeds(make_config(values), chosen, out, resume, quiet, json_)
-
-
-def require_tested(protocol: str) -> None:
-    """A protocol that holds nothing out belongs to `fedrec fit`."""
-    from fedrec import evaluation
-
-    if evaluation.protocol(protocol).split == evaluation.UNDIVIDED:
-        raise FedrecError(f"split={evaluation.UNDIVIDED} holds nothing out, so nothing could be tested; train a model "
-                          "to serve with fedrec fit RUN")  # fmt: skip
 
 
 def with_min_rating(protocol: str, min_rating: float) -> str:

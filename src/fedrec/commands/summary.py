@@ -7,6 +7,7 @@ from typing import Any
 
 from fedrec.console import human, left_out, out, table
 from fedrec.data import Filtered
+from fedrec.evaluation import protocol
 from fedrec.privacy.explain import beside
 
 
@@ -33,6 +34,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         out.print(left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):
         out.print(f"warning: {summary['diverged']}", style="yellow")
+    out.print(protocol(summary["protocol"]).masks)
     names = [name for name in summary["test"] if not name.startswith("hr@")]
     rows = [
         [name, summary["test"][name], summary["valid"].get(name, "-"), summary["chance"].get(name, "-")]
@@ -51,9 +53,13 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{human(traffic['largest_down'])} down"
     )
     if "privacy" in summary:
-        privacy = summary["privacy"]
-        epsilon, delta = privacy["epsilon"], privacy["delta"]
-        value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
-        out.print(f"privacy: {value} ({privacy['meaning']})")
-        if more := beside(privacy):
-            out.print(f"  {more}")
+        show_privacy(summary["privacy"])
+
+
+def show_privacy(privacy: Mapping[str, Any]) -> None:
+    """What noise on uploads guarantees."""
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:g}"
+    out.print(f"privacy: {value} ({privacy['meaning']})")
+    if more := beside(privacy):
+        out.print(f"  {more}")

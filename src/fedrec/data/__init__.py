@@ -7,6 +7,7 @@ from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.items import with_items
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
+from fedrec.data.ratings import ratings_note
 from fedrec.data.splits import (
     Split,
     before_test,
@@ -51,6 +52,7 @@ __all__ = [
     "load",
     "load_split",
     "one_user_per_client",
+    "ratings_note",
     "ratio",
     "read",
     "read_table",

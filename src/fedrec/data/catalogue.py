@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from fedrec.data.imported import imported_path
 from fedrec.data.interactions import Interactions
 from fedrec.data.stored import stored_splits
 from fedrec.data.synthetic import from_options
-from fedrec.data.table import looks_like_path, read_table
+from fedrec.data.table import folder_error, looks_like_path, read_table
 from fedrec.errors import FedrecError, unknown
 
 _MOVIELENS = "https://files.grouplens.org/datasets/movielens"
@@ -207,6 +208,10 @@ def entry(name: str) -> Entry:
     raise _unknown(name)
 
 
+def _named(name: str) -> bool:
+    return any(name.lower() in {alias.lower() for alias in (one.name, *one.aliases)} for one in _ENTRIES)
+
+
 def _unknown(name: str) -> FedrecError:
     """Published splits are data to a user, too; those of one dataset are named together."""
     known = [*(one.name for one in _ENTRIES), *(split.name for split in stored_splits())]
@@ -238,6 +243,8 @@ def load(spec: str, progress: Progress | None = None) -> Interactions:
         )
     if not parts and imported_path(name).is_file():
         return with_ties(replace(read_table(imported_path(name))[0], name=name), tie_seed)
+    if os.path.isdir(name) and not _named(name):
+        raise folder_error(Path(name))
     chosen = entry(name)
     if chosen.name == "synthetic":
         return with_ties(from_options(parts).interactions, tie_seed)

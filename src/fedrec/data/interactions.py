@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_FEWEST = 3  # items of a user that can be split into three parts
 TIMES = ("real", "order", "none")
 
 
@@ -262,9 +263,11 @@ class Interactions:
         distinct = self.distinct_pairs() // self.n_items
         counts = np.bincount(distinct, minlength=self.n_users)
         if not (counts >= k).any():
+            most = int(counts.max(initial=0))
+            lower = f"lower the minimum, for instance with --protocol honest,min_interactions={min(3, k - 1)}"
             raise FedrecError(
-                f"no user of '{self.name}' has at least {k} interactions; lower the minimum, for instance with "
-                "--protocol honest,min_interactions=3"
+                f"no user of '{self.name}' has at least {k} different items: the most is {most} (repeats count once); "
+                + (lower if most >= _FEWEST else f"give users with at least {_FEWEST} items")
             )
         few = counts[self.user] < k
         return self._without(

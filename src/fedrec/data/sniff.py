@@ -52,7 +52,7 @@ def read_text(path: Path) -> bytes:
         raw = gunzip(path) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    raw = _utf8(path, raw)
     if b"\0" in raw:
         raise FedrecError(f"{path} is not a text file; give a CSV, TSV or Parquet file")
     try:
@@ -63,6 +63,16 @@ def read_text(path: Path) -> bytes:
     if not raw.strip():
         raise FedrecError(f"{path} is empty")
     return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
+
+
+def _utf8(path: Path, raw: bytes) -> bytes:
+    """Without a byte order mark; UTF-16, which spreadsheets call Unicode text, as UTF-8."""
+    if raw[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return raw.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return raw.decode("utf-16").encode()
+    except UnicodeDecodeError:
+        raise FedrecError(f"{path} begins as UTF-16 text but is not; save the file as UTF-8") from None
 
 
 def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> tuple[Shape, bytes]:
@@ -91,6 +101,10 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
         raise FedrecError(f"{path}: the same column is given as {' and '.join(given)}; name two different ones")
     guessed = _roles_by_name(shape) if shape.header else {} if columns else _roles_by_position(path, shape)
     roles = {role: j for role, j in guessed.items() if j not in given.values()} | given
+    for j in set(roles.values()) - {given[role] for role, column in (columns or {}).items() if isinstance(column, int)}:
+        if shape.names.count(shape.names[j]) > 1:
+            raise FedrecError(f"{path} has two columns '{shape.names[j]:.40}'; rename one, or say which by number: "
+                              f"fedrec data import {path} --name NAME --user 1 --item 2")  # fmt: skip
     if missing := [role for role in ("user", "item") if role not in roles]:
         found = _listed(shape.names)
         flags = " ".join(f"--{role} COLUMN" for role in missing)

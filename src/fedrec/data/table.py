@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedrec.data import dates
 from fedrec.data.atomic import atomic_file
 from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.sniff import Shape, bad_line, find_roles, read_text, sniff
@@ -20,8 +21,11 @@ from fedrec.errors import FedrecError, reason
 if TYPE_CHECKING:
     import polars as pl
 
+_MISSING = ["nan", "NaN", "NAN", "null", "NULL", "Null", "None", "<NA>", "NaT"]
+"""What programs write where a value is missing."""
 _LONGEST_ID = 1_000  # characters; ids are kept in one array, whose cells are as wide as the longest
-_SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".parquet", ".pq", ".data", ".inter"}
+_SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".parquet", ".pq", ".data", ".inter", ".jsonl", ".ndjson"}
+_JSON_LINES = {".jsonl", ".ndjson"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Guess:
 
     def __str__(self) -> str:
         roles = ", ".join(f"{role} = column {column}" for role, column in self.columns.items())
-        header = "" if self.format == "parquet" else f", {'with' if self.header else 'without'} header"
+        header = "" if self.format in ("parquet", "json lines") else f", {'with' if self.header else 'without'} header"
         absent = "" if "timestamp" in self.columns else "; no times"
         return f"{self.path} read as {self.format}{header}: {roles}{absent}"
 
@@ -56,16 +60,32 @@ def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None)
     import polars as pl
 
     path = Path(path)
+    if os.path.isdir(path):  # False, where the name is too long to ask
+        raise folder_error(path)
     if not _is_file(path):
         raise FedrecError(f"there is no file {path}; check the path")
-    parquet = path.suffix.lower() in {".parquet", ".pq"}
-    frame, guess = (_read_parquet if parquet else _read_delimited)(path, columns)
+    suffix = path.suffix.lower()
+    read = (
+        _read_parquet
+        if suffix in {".parquet", ".pq"}
+        else _read_json_lines
+        if suffix in _JSON_LINES
+        else _read_delimited
+    )
+    frame, guess = read(path, columns)
     if frame.height == 0:
         raise FedrecError(f"{path} holds no interactions")
     try:
         return _to_interactions(frame, path, guess), guess
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # dates outside the calendar, say
         raise FedrecError(f"{path} holds values that cannot be used: {_first_line(error)}") from error
+
+
+def folder_error(path: Path) -> FedrecError:
+    """The error for a folder that was given instead of a file, with a file in it where there is one."""
+    inside = sorted(file.name for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
+    example = f", e.g. {path / inside[0]}" if inside else ""
+    return FedrecError(f"{path} is a folder; give the file in it that holds the interactions{example}")
 
 
 def _first_line(error: BaseException) -> str:
@@ -136,6 +156,22 @@ def _read_parquet(path: Path, columns: Mapping[str, str | int] | None) -> tuple[
     )
 
 
+def _read_json_lines(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
+    """One JSON object on each line, with the names of columns."""
+    import polars as pl
+
+    try:
+        whole = pl.read_ndjson(read_text(path), infer_schema_length=None)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise FedrecError(f"{path} is not JSON lines: {_first_line(error)}; write one object such as "
+                          '{"user": 1, "item": 2} on each line') from error  # fmt: skip
+    shape = Shape(delimiter="", label="json lines", header=True, names=whole.columns, sample=(("",),))
+    named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
+    return whole.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
+        str(path), "json lines", False, named
+    )
+
+
 def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interactions:
     location = _Location(path, guess)
     user_ids, user = _ids(frame["user"], location)
@@ -179,6 +215,19 @@ class _Location:
             shown = f"{value!s:.40}..." if len(str(value)) > 40 else value
             raise self.error(row, role, f"{role} is missing" if value is None else f"'{shown}' is not {wanted}")
 
+    def dates(self, text: pl.Series) -> pl.Series:
+        """As moments, null where there is none; an error where they can be read in two ways."""
+        try:
+            return dates.dates(text)
+        except FedrecError as error:
+            raise FedrecError(f"{self.path}, column {self.guess.columns['timestamp']}: {error}") from None
+
+    def require_one_kind(self, text: pl.Series, numbers: pl.Series) -> None:
+        """Numbers and dates in one column cannot be put in order."""
+        row = (numbers.is_null() & text.is_not_null()).arg_max()
+        if row is not None and numbers[row] is None and dates.dates(text[row : row + 1])[0] is not None:
+            raise self.error(int(row), "timestamp", f"'{text[row]}' is a date where others are numbers")
+
     def check_type(self, series: pl.Series, legal: bool) -> None:
         """A column of Parquet may hold anything."""
         if not legal:
@@ -202,6 +251,7 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
         series = series.cast(pl.String).str.strip_chars()
         series = series if location.guess.format == "parquet" else unguarded_column(series)
         location.check(series, series.is_null() | (series == ""), role, "an id")
+        location.check(series, series.is_in(_MISSING), role, "an id: it stands for a missing value")
         whole = series.cast(pl.Int64, strict=False)
         # Only numbers that are written as we would write them: 007 and 7 may be two users.
         if whole.null_count() == 0 and (whole.cast(pl.String) == series).all():
@@ -235,31 +285,23 @@ def _timestamp(series: pl.Series, location: _Location) -> Array:
     """Whole numbers as they are; fractions of a second and dates as microseconds, so that no order is lost."""
     import polars as pl
 
-    dates = series.dtype in (pl.Date, pl.Datetime)
-    location.check_type(series, dates or series.dtype.is_numeric() or series.dtype == pl.String)
+    is_date = series.dtype in (pl.Date, pl.Datetime)
+    location.check_type(series, is_date or series.dtype.is_numeric() or series.dtype == pl.String)
     text = _stripped(series)
     whole = text.cast(pl.Int64, strict=False) if series.dtype.is_integer() or series.dtype == pl.String else None
     if whole is not None and whole.null_count() == 0:
         return np.asarray(whole.to_numpy())
-    real = None if dates else text.cast(pl.Float64, strict=False)
+    real = None if is_date else text.cast(pl.Float64, strict=False)
     if real is None or (real.null_count() == len(real) and text.dtype == pl.String):
-        days = text if dates else _dates(text)
+        days = text if is_date else location.dates(text)
         whole = days.cast(pl.Datetime("us")).dt.epoch("us")
     else:
         scale = 1 if (real == real.round()).all() else 1_000_000
         whole = (real * scale).round().cast(pl.Int64, strict=False)  # null where it is not finite, or too large
+        if text.dtype == pl.String and whole.null_count():
+            location.require_one_kind(text, real)
     location.check(series, whole.is_null(), "timestamp", "a time (a number, or a date such as 2024-01-31)")
     return np.asarray(whole.to_numpy())
-
-
-def _dates(text: pl.Series) -> pl.Series:
-    """Null where there is none, also where nothing in the column looks like a date."""
-    import polars as pl
-
-    try:
-        return text.str.to_datetime(time_unit="us", strict=False)
-    except pl.exceptions.ComputeError:
-        return pl.Series(text.name, [None] * len(text), dtype=pl.Datetime("us"))
 
 
 def _stripped(series: pl.Series) -> pl.Series:

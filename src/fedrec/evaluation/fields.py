@@ -64,7 +64,7 @@ KINDS: dict[str, Kind] = {
 def check(key: str, value: Any) -> None:
     """Raise unless the field may hold the value."""
     if not KINDS[key].valid(value):
-        raise _illegal(key, str(value))
+        raise _illegal(key, text(value))
 
 
 def parse(key: str, word: str) -> Any:

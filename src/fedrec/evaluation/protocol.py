@@ -102,6 +102,14 @@ class Protocol:
         return ",".join([self.name, *(f"{key}={fields.text(getattr(self, key))}" for key in sorted(changed))])
 
     @property
+    def masks(self) -> str:
+        """Which items tested lists leave out, and why."""
+        left_out = "training and validation items" if self.mask_val_at_test else "training items"
+        return (
+            f"tested lists leave out users' {left_out}, which they have, and rank the test items, which they look for"
+        )
+
+    @property
     def leaks(self) -> tuple[str, ...]:
         """One sentence for each choice that keeps the figures from being read as recommendation accuracy."""
         return tuple(sentence for key, value, sentence in LEAKS if getattr(self, key) == value)

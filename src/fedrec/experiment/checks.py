@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import Protocol
+from fedrec.evaluation import UNDIVIDED, Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig, spoken
-from fedrec.federation.contract import Method, NoisesItself
+from fedrec.federation.blind import MakeBlindSums
+from fedrec.federation.contract import Method, NoisesItself, World, cohorts_of
 from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
-from fedrec.federation.stages import Stage, parse_stages
+from fedrec.federation.stages import Shortening, Stage, parse_stages
 from fedrec.methods import listings
 from fedrec.models import Sequential
 from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
@@ -39,8 +40,18 @@ def notes_of(run: Run) -> list[str]:
         found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
     if run.config.lost_uploads and not method.info.centralised:
         found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost on their way")
+    found += filter(None, [_what_the_server_sees(run)])
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
+
+
+def _what_the_server_sees(run: Run) -> str:
+    """With secure sums, and where a method needs them and has none; otherwise nothing is claimed."""
+    if run.config.secure_sums:
+        return "secure sums: the server sees sums over the clients of a round, exact to fixed point, and nothing else"
+    if run.method.disclosure.secure_aggregation:
+        return f"{run.method.info.name} needs secure sums, here taken for granted; --secure-sums runs them"
+    return ""
 
 
 def reads_order(method: Method) -> bool:
@@ -64,11 +75,37 @@ def require_selectable(protocol: Protocol) -> None:
             )
 
 
+def require_tested(protocol: Protocol) -> None:
+    """A protocol that holds nothing out belongs to `fedrec fit`."""
+    if protocol.split == UNDIVIDED:
+        raise FedrecError(f"split={UNDIVIDED} holds nothing out, so nothing could be tested; train a model to serve "
+                          "with fedrec fit RUN")  # fmt: skip
+
+
 def require_shared(method: Method, group: Group) -> None:
     """Several processes share clients; where all data is with one, there is nothing to share."""
     if method.info.centralised and group.size > 1:
         raise FedrecError(f"{method.info.name} has all data in one place and trains in one process; start it without "
                           "torchrun")  # fmt: skip
+
+
+def blind_sums(config: RunConfig, method: Method, world: World, group: Group) -> MakeBlindSums | None:
+    """Secure sums, where they were asked for; what cannot have them is refused by name."""
+    if not config.secure_sums:
+        return None
+    if method.info.centralised:
+        raise FedrecError(f"{method.info.name} has all data in one place and uploads nothing; leave --secure-sums out")
+    if method.disclosure.gathers:
+        able = ", ".join(listing.name for listing in listings() if listing.blind != "no" and not listing.centralised)
+        raise FedrecError(
+            f"{method.info.name} needs each client's own upload, which secure sums hide; use one of {able}"
+        )
+    if group.size > 1:
+        raise FedrecError("--secure-sums runs in one process; start it without torchrun")
+    from fedrec.secure.simulated import simulated_sums  # an extra, which other runs do without
+
+    cohorts = cohorts_of(method, world)
+    return simulated_sums(method.info.name, config.lost_uploads, world.device, config.secure_bits, cohorts)
 
 
 def require_cold(run: Run) -> None:
@@ -105,10 +142,11 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
 
 
 def claims_epsilon(run: Run) -> bool:
-    """Whether an epsilon will be printed. Noise on an upload by name must be one of those that clients send."""
+    """Whether an epsilon will be printed. A stage for an upload by name must find it among those that clients send."""
     names, unprotected = run.simulator.preview() if run.stages else ([], [])
     for stage in run.stages:
-        if isinstance(stage, Noise) and names and stage.only not in ("", *names):
+        reaches = isinstance(stage, Noise | Shortening) and any(stage.reaches(name) for name in names)
+        if isinstance(stage, Noise | Shortening) and names and not reaches:
             raise unknown("upload", stage.only, names)
     by_stages = promised(run, run.method.rounds, unprotected).epsilon is not None
     return by_stages or bool(_own_promise(run))

@@ -20,6 +20,7 @@ FORMAT = 2
 """Format of a run folder. Format 1, which had no number, lacked three fields of the protocol."""
 FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train,neg_unique=positive"
 """What every run of format 1 did."""
+SMALLEST_MEMORY = 16 << 20
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
 
 
@@ -41,6 +42,10 @@ class RunConfig:
     """Share of uploads that are lost on their way."""
     eval_every: int = 1
     patience: int | None = None
+    secure_sums: bool | None = None
+    """The server sees sums over the clients of a round and nothing else."""
+    secure_bits: int | None = None
+    """Of secure sums, how many behind the point; None: the usual 32."""
     privacy: str = ""
     epsilon: float | None = None
     delta: float | None = None
@@ -61,6 +66,10 @@ class RunConfig:
         _require(self.seed >= 0, f"seed {self.seed} must not be negative")
         _require((self.train is None) == (self.test is None), "give --train and --test together (--valid is optional)")
         _require(self.valid is None or self.train is not None, "--valid needs --train and --test beside it")
+        _require(
+            self.secure_bits is None or 1 <= self.secure_bits <= 52, f"secure-bits {self.secure_bits} is not in 1 to 52"
+        )
+        _require(self.secure_bits is None or bool(self.secure_sums), "--secure-bits needs --secure-sums beside it")
         _require(self.delta is None or 0 < self.delta < 1, f"delta {self.delta} is not between 0 and 1; 1e-5 is usual")
         parse_memory(self.memory)
 
@@ -99,6 +108,8 @@ def parse_memory(text: str) -> int:
     size = 0.0 if match is None else float(match[1]) * 1024 ** (" KMGT".index(match[2].upper()))
     if not 0 < size < float("inf"):
         raise FedrecError(f"memory '{text}' is not a size; write for example 8G or 512M")
+    if size < SMALLEST_MEMORY:
+        raise FedrecError(f"memory '{text}' is too little to train in; write at least {SMALLEST_MEMORY >> 20}M")
     return int(size)
 
 

@@ -40,6 +40,6 @@ def open_model(path: Path) -> Chosen:
     folder = RunFolder.open(path)
     folder.require_model()
     config = make_config(folder.settings())
-    kept = read_kept(folder, config)
+    kept = read_kept(folder, config, ranked=False)
     run = Run(config, None if kept is None else kept.prepared)
     return Chosen(run, run.load_best(folder))

@@ -19,6 +19,7 @@ from fedrec.experiment.kept import found_again, read_kept
 from fedrec.experiment.machine import versions
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener, Run
+from fedrec.experiment.summary import privacy_of
 from fedrec.experiment.warm import Carried, carry_over
 from fedrec.federation.loop import Progress
 
@@ -32,6 +33,11 @@ class Fitted:
     run: Run
     folder: Path
     carried: Carried | None
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What the noise on uploads guarantees; None where there was none."""
+        return privacy_of(self.run) if self.run.stages else None
 
 
 def fit(source: Path, out: Path, *, warm: bool = False, data: str | None = None, rounds: int | None = None,
@@ -104,7 +110,7 @@ def _data_of(folder: RunFolder, config: RunConfig) -> str:
 
 def _about(run: Run, source: Path, carried: Carried | None) -> dict[str, Any]:
     data = run.prepared.source
-    return {
+    about = {
         "format": FORMAT,
         "method": run.method.info.name,
         "backbone": getattr(run.method, "backbone", None),
@@ -117,3 +123,4 @@ def _about(run: Run, source: Path, carried: Carried | None) -> dict[str, Any]:
         "seconds": run.progress.seconds_train,
         "versions": versions(),
     }  # fmt: skip
+    return about | ({"privacy": privacy_of(run)} if run.stages else {})

@@ -155,7 +155,7 @@ class RunFolder:
     def discard_unused(self) -> None:
         """Remove everything of a run that ended before its first round was finished."""
         begun = {self.config, self.prepared}
-        if set(self.path.iterdir()) <= begun:
+        if self.path.is_dir() and set(self.path.iterdir()) <= begun:
             for file in begun:
                 file.unlink(missing_ok=True)
             self.path.rmdir()
@@ -164,7 +164,7 @@ class RunFolder:
         """Remove all files of a run that is not to be resumed."""
         for file in self.files():
             file.unlink(missing_ok=True)
-        if not any(self.path.iterdir()):
+        if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
@@ -180,11 +180,19 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
+        self.require_there()
         with open(self.metrics, "a", encoding="utf-8", opener=_without_links) as file:
             file.write(json.dumps(record) + "\n")
 
+    def require_there(self) -> None:
+        """Somebody may remove a folder while a run writes to it."""
+        if not self.config.exists():
+            raise FedrecError(f"{self.path} was removed or emptied while its run was under way; nothing of it can be "
+                              "saved: start it again")  # fmt: skip
+
     def sync_log(self) -> None:
-        """Flush the log before a checkpoint relies on it."""
+        """Flush the log before a checkpoint, which would make the folder anew, relies on it."""
+        self.require_there()
         if self.metrics.exists():
             synced(self.metrics)
 
@@ -208,6 +216,7 @@ class RunFolder:
         _write_columns(self.users, ["user", "client"], columns, private=True)
 
     def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None:
+        self.require_there()
         _write_columns(self.per_user, list(columns), list(columns.values()), private=True)
 
     def take_over(self, other: RunFolder) -> None:
@@ -239,6 +248,8 @@ class ReadOnlyFolder(RunFolder):
     def sweep(self) -> None: ...
 
     def log(self, record: Mapping[str, Any]) -> None: ...
+
+    def require_there(self) -> None: ...
 
     def sync_log(self) -> None: ...
 

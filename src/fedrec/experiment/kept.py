@@ -111,8 +111,11 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def read_kept(folder: RunFolder, config: RunConfig) -> Kept | None:
-    """What a run with this config has kept; None where there is nothing that can be used, so that the data decides."""
+def read_kept(folder: RunFolder, config: RunConfig, ranked: bool = True) -> Kept | None:
+    """What a run with this config has kept; None where there is nothing that can be used, so that the data decides.
+
+    `ranked`: with what is ranked to test it, which serving does not need.
+    """
     try:
         with zipfile.ZipFile(folder.prepared) as members:
             if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
@@ -123,7 +126,7 @@ def read_kept(folder: RunFolder, config: RunConfig) -> Kept | None:
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
-        return Kept(_prepared(about, arrays, protocol(config.protocol)), about["checksum"], about.get("size"))
+        return Kept(_prepared(about, arrays, protocol(config.protocol), ranked), about["checksum"], about.get("size"))
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError, RecursionError,
             zipfile.BadZipFile, NotImplementedError, FedrecError):  # fmt: skip
         return None
@@ -225,7 +228,7 @@ def _text(value: Any) -> np.ndarray:
 # -- reading --
 
 
-def _prepared(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol) -> Prepared:
+def _prepared(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol, ranked: bool) -> Prepared:
     source = _source(about["source"], arrays)
     train, valid, test, dropped = (_part(source, name, arrays) for name in PARTS)
     if train is None or valid is None or test is None:
@@ -237,7 +240,8 @@ def _prepared(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol) -> Pre
     clients = _partition("clients", arrays)
     if clients is None:
         raise ValueError("the clients are missing")
-    prepared = with_targets(source, split, clients, chosen, dropped, about["warm"], about["n_interactions"], grouping)
+    rows = about["n_interactions"]
+    prepared = with_targets(source, split, clients, chosen, dropped, about["warm"], rows, grouping, ranked)
     return replace(prepared, aside=_aside(arrays), notes=tuple(about.get("notes", prepared.notes)))
 
 

@@ -118,7 +118,7 @@ class Prepared:
 
     def require_candidates(self) -> None:
         """Metrics at k need a user with more than k candidates at test: otherwise every list is a hit."""
-        if not self.tested:
+        if not len(self.test):  # of a model that only serves
             return
         most = int(self.test.n_candidates.max())
         if most < 2:
@@ -205,22 +205,12 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
     """Filter, split and partition as the protocol says; `items` is a file that describes them."""
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
+    if protocol.split != UNDIVIDED and kept.n_users == 1:
+        raise FedrecError(f"'{data.name}' has a single user with at least {minimum} different items; there is "
+                          "nobody to learn from: give the interactions of several users")  # fmt: skip
     prepared = prepare_split(split_by(protocol, kept), protocol, silos, centralised, source=kept, items=items)
     return replace(prepared, aside=set_aside(data, prepared.source, protocol.min_rating),
-                   notes=(*prepared.notes, *_ratings_note(data, protocol.min_rating)))  # fmt: skip
-
-
-def _ratings_note(data: Interactions, min_rating: float | None) -> list[str]:
-    """What the ratings of a user's own file are taken for."""
-    if data.rating is None or not data.guessed or not len(data):
-        return []
-    least, most = float(data.rating.min()), float(data.rating.max())
-    if min_rating is not None:
-        return [f"ratings go from {least:g} to {most:g}: {min_rating:g} and more count as positive interactions, the "
-                "others are neither trained on nor recommended again"]  # fmt: skip
-    every = "every one" if least > 0 else "every one above 0"
-    return [f"ratings go from {least:g} to {most:g} and {every} counts as a positive interaction, whatever its value; "
-            f"to count only high ones, add e.g. --min-rating {least + 0.75 * (most - least):g}"]  # fmt: skip
+                   notes=(*prepared.notes, *rooms.ratings_note(data, protocol.min_rating)))  # fmt: skip
 
 
 def _as_asked(given: Split, protocol: Protocol) -> Split:
@@ -245,13 +235,13 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
 
 
 def with_targets(source: Interactions, split: Split, partition: Partition, protocol: Protocol,
-                 dropped: Interactions | None, warm: int | None, n_interactions: int,
-                 grouping: Grouping) -> Prepared:  # fmt: skip
-    """A finished split with what is ranked in it."""
+                 dropped: Interactions | None, warm: int | None, n_interactions: int, grouping: Grouping,
+                 ranked: bool = True) -> Prepared:  # fmt: skip
+    """A finished split with what is ranked in it; unless `ranked`, for serving alone."""
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
     rest = None if dropped is None else _pairs(dropped)
     ranked_valid: Targets | None
-    if protocol.split == UNDIVIDED:
+    if protocol.split == UNDIVIDED or not ranked:
         ranked_valid, ranked_test = None, Targets.none(source.n_items)
     elif len(split.valid):
         ranked_valid, ranked_test = candidate_targets(

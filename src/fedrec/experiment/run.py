@@ -17,11 +17,13 @@ from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Protocol, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import (
+    blind_sums,
     claims_epsilon,
     notes_of,
     require_cold,
     require_selectable,
     require_shared,
+    require_tested,
     rules_of,
     stages_of,
 )
@@ -112,7 +114,7 @@ class Run:
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
             sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
-            group=group,
+            group=group, blind=blind_sums(config, self.method, self.world, group),
         )  # fmt: skip
         require_room_for_uploads(self.simulator)
         self.claims = claims_epsilon(self)
@@ -122,6 +124,8 @@ class Run:
         self._best: dict[str, Tensor] | None = None
         self._stored = -1  # the round whose state this run has put into checkpoint.safetensors
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
+        self._seen: Evaluation | None = None  # the latest one that selection looked at
+        self._seen_before: Evaluation | None = None  # that of `_before`
 
     @cached_property
     def data(self) -> str:
@@ -150,6 +154,7 @@ class Run:
 
     def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
+        require_tested(self.protocol)
         listener = listener or Listener()
         chosen = self.train(folder, listener)
         result = self._finish(folder, chosen)
@@ -273,19 +278,23 @@ class Run:
         if part == "valid" and self.prepared.valid is None:
             return None
         started = time.perf_counter()
-        means = self.evaluate(part, round, self.protocol.selecting).mean()
+        self._seen = self.evaluate(part, round, self.protocol.selecting)
+        means = self._seen.mean()
         return Score(self.protocol.selection_value(means), means, time.perf_counter() - started)
 
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
         due = self.rules.due(round) and self.observer.looks_before_answer(round)
         self._before = self._select(round) if due else None
+        self._seen_before = None if self._before is None else self._seen
 
     def _seen_inside(self, round: int) -> dict[str, Any]:
         """What a record of a simulation may tell beside its metrics."""
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
         whole = self.group.size == 1  # what looks across clients needs them all here
         inside = dict(self.observer.figures(self.simulator, round)) if whole and self.rules.due(round) else {}
+        if whole and self._seen_before is not None and self._seen is not None:
+            inside |= self.observer.effect(self.simulator, self._seen_before, self._seen)
         return found | ({"inside": inside} if inside else {})
 
     def evaluate(self, part: Part, round: int, metrics: tuple[str, ...] | None = None) -> Evaluation:

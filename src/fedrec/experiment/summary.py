@@ -97,7 +97,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "versions": versions(),
     }
     cohorts = [cohort.record(test) for cohort in tested_cohorts(run)]
-    return summary | ({"blocks": cohorts} if cohorts else {}) | ({"privacy": _privacy(run)} if run.stages else {})
+    return summary | ({"blocks": cohorts} if cohorts else {}) | ({"privacy": privacy_of(run)} if run.stages else {})
 
 
 def ending(progress: Progress) -> str:
@@ -106,7 +106,7 @@ def ending(progress: Progress) -> str:
     return f"{why}; the figures are those of round {chosen}, chosen before that" if why else ""
 
 
-def _privacy(run: Run) -> dict[str, Any]:
+def privacy_of(run: Run) -> dict[str, Any]:
     """What the client that uploaded most often has, and what one that uploads in every round would have.
 
     Actual uploads count only where the schedule was fixed before the first round. Where it depends on what was sent,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, T
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Wire
+
+if TYPE_CHECKING:
+    from fedrec.federation.blind import BlindSum
 
 Delivered = Callable[[np.ndarray], Down]
 """What went down, for some of its clients."""
@@ -85,10 +89,10 @@ class Observed:
 
 class ClientSide:
     def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
-                 sealed: bool = False) -> None:  # fmt: skip
-        """`sealed`: nothing may leave that no noise reaches."""
+                 sealed: bool = False, apart: bool = False) -> None:  # fmt: skip
+        """`sealed`: nothing may leave that no noise reaches. `apart`: each upload by itself, in a secure sum."""
         self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
-        self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise, data.secret)
+        self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise, data.secret, apart)
         self.cohorts = [self._settle(cohort) for cohort in cohorts_of(method, self.world)]
 
     def _settle(self, cohort: Cohort) -> CohortState:
@@ -100,28 +104,41 @@ class ClientSide:
     # -- what clients do --
 
     def train(self, clients: np.ndarray, sending: np.ndarray, round: int, down: Delivered,
-              planned: int | None = None) -> tuple[Update, Observed]:  # fmt: skip
+              planned: int | None = None, blind: BlindSum | None = None) -> tuple[Update, Observed]:  # fmt: skip
         """Local training of some hosted clients; the uploads of those who send, reduced.
 
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
+        `blind`: each upload enters this sum by itself, and nothing but what comes out of it is seen.
         """
         self.wire.ledger.trained(round, len(clients))
         accumulator, observed = Accumulator(), []
         for group, send in _by_sending(clients, sending):
             for members, chunk, where in self._chunks(group):
-                self._train(members, chunk, where, round, down(chunk.clients), accumulator if send else None)
+                delivered = down(chunk.clients)
+                payload = self._train(members, chunk, where, round, delivered)
+                if send:
+                    self._require_covered(payload, chunk, round, accumulator)
+                    self._send(payload, chunk, round, delivered, accumulator, planned, blind)
                 observed.append(chunk.observed)
+        if blind is not None:
+            return blind.result(), Observed.of(observed)
         return self.wire.collect(accumulator, round, planned), Observed.of(observed)
 
-    def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int, down: Down,
-               accumulator: Accumulator | None) -> None:  # fmt: skip
+    def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int,
+               down: Down) -> dict[str, Reduction]:  # fmt: skip
         self.wire.send_down(down, chunk.clients, round)
         with decomposable(self.method, round):
             state, payload = self.method.local(self._take(members, where), down, chunk, round)
         self._put(members, where, state)
-        if accumulator is not None:
-            self._require_covered(payload, chunk, round, accumulator)
+        return payload
+
+    def _send(self, payload: dict[str, Reduction], chunk: Chunk, round: int, down: Down, accumulator: Accumulator,
+              planned: int | None, blind: BlindSum | None) -> None:  # fmt: skip
+        if blind is None:
             self.wire.send_up(payload, down, chunk.clients, chunk.cohort, round, accumulator)
+            return
+        for update in self.wire.send_apart(payload, down, chunk.clients, chunk.cohort, round, planned):
+            blind.take(update)
 
     def receive(self, clients: np.ndarray, round: int, down: Delivered) -> None:
         """What hosted clients do with the answer of a round."""
@@ -132,15 +149,15 @@ class ClientSide:
                 state = self.method.receive(self._take(members, where), answer, chunk, round)
             self._put(members, where, state)
 
-    def scores(self, items: Tensor, offer: Delivered,
-               known: Histories | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
-        """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not.
+    def scores(self, items: Tensor, offer: Delivered, known: Histories | None = None,
+               clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+        """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not, or some.
 
         `known` are the histories to answer from, where they are longer than what was trained on.
         Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
         """
         cost = np.diff(self.data.client_ptr) * self.method.footprint(self.world).score
-        for members, chunk, where in self._chunks(self.data.clients, cost):
+        for members, chunk, where in self._chunks(self.data.clients if clients is None else clients, cost):
             with torch.no_grad():
                 asked = replace(chunk, known=known)
                 yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)

@@ -173,6 +173,11 @@ class ClientData:
             pool=Pool(np.array([0, len(gap)]), gap),
         )
 
+    def clients_of(self, users: np.ndarray) -> np.ndarray:
+        """The clients of some of the data set's users, ascending, each once."""
+        at = np.searchsorted(self.client_ptr, self.place_of[users], side="right") - 1
+        return np.unique(self.clients[at])
+
     @cached_property
     def place_of(self) -> np.ndarray:
         """The place of every user of the data set; -1 for those who are not here."""

@@ -53,6 +53,10 @@ class Disclosure:
     """Tensors of the state that must never influence an upload after `local`."""
     secure_aggregation: bool = False
     """A single upload would reveal everything, so nobody may see less than the sum over clients."""
+    gathers: bool = False
+    """The server works with single uploads, which it must see; otherwise sums suffice and it can be blind."""
+    reveals: str = ""
+    """What a single upload tells of its client; empty: what any trained upload tells."""
     sensitivity: float = 2.0
     """How many clipping norms apart two uploads of one client can be: noise is measured by it."""
     attributes: Literal["none", "server", "clients"] = "none"

@@ -256,7 +256,7 @@ class Coordinator:
     def fold_sum(self, update: Update) -> None:
         """Take the sum over all groups that a secure sum ended with; `fold` took blind replies."""
         self.schema.check(update, self._plan.uploads())
-        self._update = merged([self._update, update])
+        self._update = merged([self._update, update.to(self.server.world.device)])
 
     def asked(self, group: int) -> np.ndarray:
         """Clients of a group whose uploads the round is to have."""

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from fedrec.errors import DivergedError
 from fedrec.federation.advice import remedy_of
+from fedrec.federation.blind import MakeBlindSums
 from fedrec.federation.client_side import ClientSide, CohortState, Observed
 from fedrec.federation.clients import ClientData, Histories
 from fedrec.federation.contract import Answer, Method, Tensors
 from fedrec.federation.group import ALONE, Group
-from fedrec.federation.schema import Like
+from fedrec.federation.schema import Like, schema_of
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
@@ -46,14 +47,15 @@ class Simulator:
 
     def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
                  attributes: Tensor | None = None, sealed: bool = False, dropout: float = 0.0,
-                 group: Group = ALONE) -> None:  # fmt: skip
+                 group: Group = ALONE, blind: MakeBlindSums | None = None) -> None:  # fmt: skip
         """`data`: of the clients that live in this process. `dropout`: the share of uploads that are lost on the way.
 
-        `sealed`: nothing may leave that no noise reaches.
+        `sealed`: nothing may leave that no noise reaches. `blind`: the server sees what secure sums let out.
         """
         self.method, self.data, self.world, self.dropout, self.group = method, data, data.world, dropout, group
         self.server_side = ServerSide(method, data.world, attributes)
-        self.client_side = ClientSide(method, data, stages, memory, sealed)
+        self.client_side = ClientSide(method, data, stages, memory, sealed, blind is not None)
+        self.blind = None if blind is None else blind(schema_of(self.server_side, self.like()))
 
     @property
     def server(self) -> Tensors:
@@ -81,10 +83,12 @@ class Simulator:
         plan = self.server_side.plan(number)
         arriving = self.arriving(plan.uploads(), number)
         train = self.data.hosted(plan.train)
+        blind = None if self.blind is None else self.blind.begin(plan.uploads(), number)
         try:
             update, observed = self.client_side.train(
-                train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads())
-            )
+                train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads()),
+                blind,
+            )  # fmt: skip
         except DivergedError as error:  # the other processes must hear of it
             update, observed = Update(), Observed(diverged=error.what)
         observed = self._require_finite(observed, number)
@@ -96,6 +100,10 @@ class Simulator:
             started += time.perf_counter() - paused
         self._answer(answer, number)
         lost = len(plan.uploads()) - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
+        if blind is not None:
+            lost = len(plan.uploads()) if blind.given_up else lost
+            for way, clients, sizes in blind.traffic():
+                self.wire.ledger.record(way, number, clients, sizes)
         seconds = time.perf_counter() - started
         return self._log(number, len(plan.train), seconds, observed.means(), lost)
 
@@ -162,11 +170,11 @@ class Simulator:
 
     # -- inference --
 
-    def scores(self, round: int, items: Tensor | None = None,
-               known: Histories | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+    def scores(self, round: int, items: Tensor | None = None, known: Histories | None = None,
+               clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
         """As `ClientSide.scores`, of the users in this process, with what the server offers now."""
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
-        return self.client_side.scores(wanted, lambda some: self.server_side.offer(some, round, wanted), known)
+        return self.client_side.scores(wanted, lambda some: self.server_side.offer(some, round, wanted), known, clients)
 
     def scores_of(self, user: int, round: int, items: Tensor, known: Histories | None = None) -> Tensor:
         """As `ClientSide.scores_of`, with what the server offers now."""

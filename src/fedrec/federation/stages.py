@@ -1,10 +1,10 @@
-"""The stages that uploads pass: clip, laplace, gaussian, quantise, in the order given; sum-gaussian for sums."""
+"""The stages that uploads pass in the order given: clip, noise, top-rows, quantise; sum-gaussian for sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ class Clip:
                 square.index_add_(0, value.owner, change)
             else:
                 change = value - context.reference[name] if name in context.reference else value
-                square += _squares(change.flatten(1))
+                square += _squares(change)
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
         return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
 
@@ -77,26 +77,68 @@ class Clip:
 
 
 @dataclass(frozen=True)
-class Quantise:
-    """Each row (last axis) as integers of `bits` bits between its minimum and maximum, which are sent as two floats."""
+class Shortening:
+    """Makes uploads shorter. `only`: those of this name, or whose names begin with it and a dot; empty: all."""
 
-    bits: int
+    number: int
+    only: str = ""
     per_entry = True
 
     def apply(self, values: Values, context: UploadContext) -> Values:
-        return {name: self._rounded(dense(value)) for name, value in values.items()}
+        reached = [name for name in values if self.reaches(name)]
+        if not reached:
+            raise unknown("upload", self.only, values)
+        return values | {name: self._short(dense(values[name]), context.reference.get(name)) for name in reached}
+
+    def reaches(self, name: str) -> bool:
+        return self.only in ("", name) or name.startswith(self.only + ".")
+
+    def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TopRows(Shortening):
+    """Of every table with more rows, so many: those that are farthest from what was broadcast, and which they are.
+
+    The others count as broadcast; a tensor that was not broadcast is measured from zero.
+    """
+
+    INDEX: ClassVar[int] = 4  # bytes
+
+    def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
+        if value.dim() < 3 or value.shape[1] <= self.number or not value.is_floating_point():
+            return value
+        change = value if reference is None else value - reference
+        farthest = change.square().sum(-1).topk(self.number, 1).indices.unsqueeze(-1).expand(-1, -1, value.shape[2])
+        sent = torch.zeros_like(value) if reference is None else reference.expand_as(value).clone()
+        return sent.scatter_(1, farthest, value.gather(1, farthest))
+
+    def kept(self, rows: int) -> int:
+        return min(rows, self.number)
+
+    def bytes(self, entries: int, rows: int, plain: int) -> int:
+        return plain * self.kept(rows) // rows
+
+
+@dataclass(frozen=True)
+class Quantise(Shortening):
+    """Each row (last axis) as integers of so many bits between its minimum and maximum, which go as two floats."""
+
+    def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
+        return self._rounded(value)
 
     def _rounded(self, value: Tensor) -> Tensor:
         if not value.is_floating_point():
             return value
         rows = value.reshape(len(value), -1) if value.dim() < 3 else value  # never across clients
         low, high = rows.amin(-1, keepdim=True), rows.amax(-1, keepdim=True)
-        step = (high - low) / (2**self.bits - 1)
+        step = (high - low) / (2**self.number - 1)
         level = torch.round((rows - low) / torch.where(step > 0, step, torch.ones_like(step)))
         return (low + level * step).reshape(value.shape)
 
     def bytes(self, entries: int, rows: int, plain: int) -> int:
-        return (entries * self.bits + 7) // 8 + 8 * rows
+        return (entries * self.number + 7) // 8 + 8 * rows
 
 
 STAGES: dict[str, Callable[[float], Stage]] = {
@@ -104,6 +146,7 @@ STAGES: dict[str, Callable[[float], Stage]] = {
     "laplace": Laplace,
     "gaussian": Gaussian,
     "sum-gaussian": SumGaussian,
+    "top-rows": lambda rows: TopRows(int(rows)),
     "quantise": lambda bits: Quantise(int(bits)),
 }
 
@@ -124,16 +167,21 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
             raise FedrecError(f"privacy stage '{part}': the number must be positive; for none, leave it out")
         if name == "quantise" and number not in range(1, 33):
             raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
+        if name == "top-rows" and number != int(number):
+            raise FedrecError(f"privacy stage '{part}': rows must be a whole number")
         if any(isinstance(stage, Quantise) for stage in stages):
             raise FedrecError(f"privacy stage '{part}' comes after quantise, which must be the last stage")
         stage = STAGES[name](number)
-        if only and (not isinstance(stage, Noise) or isinstance(stage, SumGaussian)):
-            raise FedrecError(f"privacy stage '{part}': only noise can act on one upload alone")
-        stages.append(replace(stage, only=only) if isinstance(stage, Noise) else stage)
+        if only and (isinstance(stage, SumGaussian) or not isinstance(stage, Noise | Shortening)):
+            raise FedrecError(f"privacy stage '{part}': {name} acts on all uploads; leave out ':{only}'")
+        stages.append(replace(stage, only=only) if isinstance(stage, Noise | Shortening) else stage)
     return tuple(stages)
 
 
 def _squares(value: Tensor) -> Tensor:
-    """Squared norms of rows in float64, without a copy of all in that type."""
-    parts = value.split(max(1, SQUARED // max(1, value.shape[1])))
+    """Squared norms of clients' tensors in float64, without a copy of all in that type."""
+    if value.device.type != "cpu" and value.dim() > 2:  # a pass over rows, then over their norms
+        return torch.linalg.vector_norm(value, dim=-1).double().square().flatten(1).sum(1)
+    flat = value.flatten(1)
+    parts = flat.split(max(1, SQUARED // max(1, flat.shape[1])))
     return torch.cat([part.double().square().sum(1) for part in parts])

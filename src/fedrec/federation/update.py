@@ -6,7 +6,7 @@ Updates of several groups merge into one: sums add up, gathered uploads stand si
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,10 @@ class Update:
     gathered: Gathered = field(default_factory=dict)
     clients: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Whose uploads these are."""
+
+    def to(self, device: torch.device) -> Update:
+        """With its sums on a device."""
+        return replace(self, totals={name: total.to(device) for name, total in self.totals.items()})
 
     def ups(self, dtype: torch.dtype) -> Ups:
         """For the server. The sums are handed over: they may be as large as a method's largest message."""

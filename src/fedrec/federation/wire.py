@@ -19,7 +19,7 @@ from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction
 from fedrec.federation.messages import content, is_exact
 from fedrec.federation.noise import Behind, Noise, OnSums, Stream, SumGaussian, UploadContext, Values, dense
 from fedrec.federation.secret import Secret, SeededSecret
-from fedrec.federation.stages import Stage
+from fedrec.federation.stages import Shortening, Stage, TopRows
 from fedrec.federation.update import Update
 
 DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
@@ -73,16 +73,19 @@ class Ledger:
 
 class Wire:
     def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30,
-                 noised: Sequence[str] = (), secret: Secret | None = None) -> None:  # fmt: skip
-        """`noised`: uploads that carry noise already when they come here. `secret`: the clients', for noise."""
+                 noised: Sequence[str] = (), secret: Secret | None = None, apart: bool = False) -> None:  # fmt: skip
+        """`noised`: uploads that carry noise already when they come here. `secret`: the clients', for noise.
+
+        `apart`: every client's upload leaves by itself, in a secure sum.
+        """
         self.world, self.stages, self.memory, self.noised = world, tuple(stages), memory, tuple(noised)
-        self.secret = secret or SeededSecret(world.seed)
+        self.secret, self.apart = secret or SeededSecret(world.seed), apart
         self.ledger = Ledger(world.clients)
 
     @property
     def foldable(self) -> bool:
         """Nothing is done to single uploads, so a kernel may add them up itself."""
-        return not self.stages
+        return not self.stages and not self.apart
 
     def send_down(self, down: Down, clients: np.ndarray, round: int) -> None:
         common = sum(t.numel() * t.element_size() for t in down.shared.values())
@@ -94,10 +97,8 @@ class Wire:
         """Encode, count and fold the uploads of one chunk."""
         if not payload:
             return
-        for name, reduction in payload.items():
-            if not isinstance(reduction, Reduction):
-                raise FedrecError(f"the upload '{name}' has no reduction; return Sum, Mean or Gather of it from local")
-        self.ledger.record("up", round, clients, sum(self._bytes(r, len(clients)) for r in payload.values()))
+        _require_reductions(payload)
+        self.ledger.record("up", round, clients, sum(self._bytes(name, r, len(clients)) for name, r in payload.items()))
         self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, accumulator))
         if not self.stages:
             accumulator.add(payload, clients, cohort)
@@ -110,6 +111,22 @@ class Wire:
             keep = slice(start, min(start + block, len(clients)))
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
             accumulator.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
+
+    def send_apart(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, cohort: str, round: int,
+                   planned: int | None) -> Iterator[Update]:  # fmt: skip
+        """The uploads of one chunk, each by itself, with its share of the noise that belongs to sums.
+
+        Bytes are those of the secure sum, which counts them.
+        """
+        if not payload:
+            return
+        _require_reductions(payload)
+        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, Accumulator()))
+        for k in range(len(clients)):
+            keep, one = slice(k, k + 1), Accumulator()
+            part = {name: _block(reduction, keep) for name, reduction in payload.items()}
+            one.add(self._staged(part, self.stages, down, clients[keep], keep, round), clients[keep], cohort)
+            yield self.collect(one, round, planned)
 
     def _late(self, payload: dict[str, Reduction], clients: int) -> int:
         """Stages at the end whose noise can wait for the sums: one draw per entry, not one per entry and client.
@@ -178,29 +195,39 @@ class Wire:
         weighted = isinstance(reduction, Mean) and reduction.weight is not None
         weights = clients * self.world.dtype.itemsize if weighted else 0
         if is_exact(reduction.value) or not any(_noises(stage, name, reduction) for stage in self.stages):
-            sizes = np.broadcast_to(self._bytes(reduction, clients), clients)
+            sizes = np.broadcast_to(self._bytes(name, reduction, clients), clients)
             yield f"'{name}'", int(sizes.sum()) - weights
         if weights:
             yield f"the weights of '{name}'", weights
         if _has_lengths(reduction):
             yield f"the lengths of '{name}'", clients * LENGTH
 
-    def _bytes(self, reduction: Reduction, clients: int) -> int | np.ndarray:
+    def _bytes(self, name: str, reduction: Reduction, clients: int) -> int | np.ndarray:
         """Of one client's upload; one number for each where they differ in length."""
         tensor = content(reduction.value)
         entries = _entries(reduction.value, clients)
         rows = max(1, entries // max(1, tensor.shape[-1]))
         if isinstance(reduction, Gather) and reduction.lengths is not None:
-            return np.array([self._size(rows * length, rows, tensor) for length in reduction.lengths.tolist()])
+            return np.array([self._size(name, rows * length, rows, tensor) for length in reduction.lengths.tolist()])
         weighted = isinstance(reduction, Mean) and reduction.weight is not None
-        return self._size(entries, rows, tensor) + (self.world.dtype.itemsize if weighted else 0)
+        return self._size(name, entries, rows, tensor) + (self.world.dtype.itemsize if weighted else 0)
 
-    def _size(self, entries: int, rows: int, tensor: Tensor) -> int:
-        size = entries * tensor.element_size()
-        if tensor.is_floating_point():
-            for stage in self.stages:
-                size = stage.bytes(entries, rows, size)
-        return size
+    def _size(self, name: str, entries: int, rows: int, tensor: Tensor) -> int:
+        size, indices = entries * tensor.element_size(), 0
+        for stage in self.stages if tensor.is_floating_point() else ():
+            if isinstance(stage, Shortening) and not stage.reaches(name):
+                continue
+            size = stage.bytes(entries, rows, size)
+            if isinstance(stage, TopRows) and stage.kept(rows) < rows:
+                entries, rows = entries // rows * stage.kept(rows), stage.kept(rows)
+                indices = rows * stage.INDEX
+        return size + indices
+
+
+def _require_reductions(payload: dict[str, Reduction]) -> None:
+    for name, reduction in payload.items():
+        if not isinstance(reduction, Reduction):
+            raise FedrecError(f"the upload '{name}' has no reduction; return Sum, Mean or Gather of it from local")
 
 
 def _plain_sum(reduction: Reduction) -> bool:

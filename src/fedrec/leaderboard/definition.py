@@ -33,6 +33,19 @@ class Row:
     space: Mapping[str, str] = field(default_factory=dict)
     printed: Mapping[str, str] = field(default_factory=dict)
     """By paper, what its table calls the method."""
+    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings that differ by dataset."""
+    datasets: Sequence[str] = ()
+    """Empty: all of the board."""
+    like: str = ""
+    """Another row, whose trials have found what this one has."""
+    chosen_from: int = 0
+    """Trials that its settings come from, where that was before the board."""
+
+    @property
+    def source(self) -> str:
+        """The row whose trials count."""
+        return self.like or self.label
 
 
 @dataclass(frozen=True)
@@ -41,10 +54,14 @@ class Board:
     metrics: Sequence[str]
     tuned_on: str
     trials: int
+    enough: int
+    """Trials with which a row is run, though more are to come."""
     datasets: Sequence[str]
     rows: Sequence[Row]
     new_items: Mapping[str, Any]
     print: Mapping[str, Mapping[str, str]]
+    studies: Sequence[Row]
+    """All rows with trials of their own, whichever rows are asked for."""
     seeds: Mapping[str, Sequence[int]] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,7 +77,8 @@ class Board:
         if dataset == self.new_items["dataset"]:
             table = _table_named(self.new_items["table"])
             return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]], seeds=[0])
-        rows = [definition.Row(row.label, _with(row.run, found.get(row.label))) for row in self.rows]
+        here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
+        rows = [definition.Row(row.label, _with(row.run, found.get(row.source)), on=row.on) for row in here]
         return definition.Table(
             name=dataset,
             title=dataset,
@@ -75,6 +93,10 @@ class Board:
         """Why a row is not run on this data; empty where it is."""
         return self.skipped.get(cell.dataset, "") if reads_order(method_of(cell.config)) else ""
 
+    def waiting(self, found: Mapping[str, Trial]) -> set[str]:
+        """Rows that have not had enough trials."""
+        return {row.label for row in self.rows if (row.tuned or row.like) and row.source not in found}
+
     def row(self, label: str) -> Row | None:
         """None for rows of another table."""
         return next((row for row in self.rows if row.label == label), None)
@@ -85,9 +107,8 @@ class Board:
         return Study(folder / TRIALS / safe(row.label), config, self.space(row, config))
 
     def config(self, row: Row, device: str = "cpu") -> RunConfig:
-        table = self.table(self.tuned_on, {})
-        one = next(one for one in table.rows if one.label == row.label)
-        return dataclasses.replace(table.config(one, self.tuned_on, self.protocol, 0), device=device)
+        one = dataclasses.replace(self, rows=[row]).table(self.tuned_on, {})
+        return dataclasses.replace(one.config(one.rows[0], self.tuned_on, self.protocol, 0), device=device)
 
     def space(self, row: Row, config: RunConfig) -> Space:
         method = method_of(config)
@@ -100,7 +121,8 @@ def board() -> Board:
     """The leaderboard as it is defined."""
     text = (resources.files("fedrec.leaderboard") / "board.toml").read_text(encoding="utf-8")
     values = tomllib.loads(text)
-    return Board(**values | {"rows": [_row(dict(row)) for row in values["rows"]]})
+    rows = [_row(dict(row)) for row in values["rows"]]
+    return Board(**values | {"rows": rows, "studies": [row for row in rows if row.tuned]})
 
 
 def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str]) -> Board:
@@ -122,15 +144,15 @@ def cells_of(whole: Board, dataset: str, found: Mapping[str, Trial], folder: Pat
 def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Trial]]:
     """The trials of every tuned row: those of the studies here, or those that are kept with the results."""
     found: dict[str, list[Trial]] = {}
-    for row in (row for row in whole.rows if row.tuned):
+    for row in whole.studies:
         here, kept = whole.study(row, runs, "cpu").there(), stored_trials(results, row.label)
         found[row.label] = here if len(here) >= len(kept) else kept
     return found
 
 
-def best_trials(found: Mapping[str, Sequence[Trial]], enough: int) -> dict[str, Trial]:
-    """The best trial of every row that has had all of its trials: one with fewer is not tuned yet."""
-    best = {label: best_of(trials[:enough]) for label, trials in found.items() if len(trials) >= enough}
+def best_trials(whole: Board, found: Mapping[str, Sequence[Trial]]) -> dict[str, Trial]:
+    """The best trial of every row that has had enough of them."""
+    best = {label: best_of(trials[: whole.trials]) for label, trials in found.items() if len(trials) >= whole.enough}
     return {label: trial for label, trial in best.items() if trial is not None}
 
 

@@ -7,6 +7,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from fedrec.data.atomic import atomic_file
@@ -21,8 +22,8 @@ from fedrec.leaderboard.definition import TRIALS, Board, best_trials, cells_of, 
 from fedrec.leaderboard.work import made_by, why_not
 from fedrec.report import comparison
 from fedrec.report.significance import values_by_row
-from fedrec.reproduce.cells import Cell
-from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, json_line, optional, read_json
+from fedrec.reproduce.cells import STOPPED, Cell
+from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, json_line, named, optional, read_json
 from fedrec.tune.space import described, settings_text
 from fedrec.tune.study import Trial
 
@@ -30,7 +31,8 @@ CELL: Shape = {"seed": COUNT, "command": TEXT, "version": TEXT, "commit": TEXT, 
                "rounds_run": COUNT, "seconds": NUMBER, "test": METRICS, "up": NUMBER, "down": NUMBER}  # fmt: skip
 ROW: Shape = {"label": TEXT, "method": TEXT, "kind": TEXT, "server": TEXT, "trials": COUNT, "settings": TEXT,
               "group": optional(COUNT), "why": TEXT, "cells": [CELL]}  # fmt: skip
-RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance": METRICS, "rows": [ROW]}
+RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance": METRICS, "rows": [ROW],
+                 "tested": {"row": TEXT, "p": named(NUMBER, "rows with numbers")}}  # fmt: skip
 FEDERATED, ALONE, TOGETHER = "federated", "alone", "all data in one place"
 SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
 WORLD = "synthetic@users=50+items=200"
@@ -40,18 +42,20 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
     """Bring the files up to date with the runs that have ended; what only the files know stays."""
     found = trials_found(whole, runs, results)
     _write_trials(whole, found, results)
-    best = best_trials(found, whole.trials)
+    best = best_trials(whole, found)
     for dataset in datasets:
         before = _before(results / f"{safe(dataset)}.json")
         planned = cells_of(whole, dataset, best, runs, "cpu")
         labels = list(dict.fromkeys(cell.row for cell in planned))
         rows = [_row(whole, label, [c for c in planned if c.row == label], found, best, before) for label in labels]
-        together = groups(_comparable(planned), whole.metrics_on(dataset)[-1])
+        here, metric = _comparable(planned), whole.metrics_on(dataset)[-1]
+        together = groups(here, metric)
         for row in rows:
             row["group"] = together.get(row["label"])
         _write(results / f"{safe(dataset)}.json", {
             "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
-            "chance": _chance(planned) or before.get("chance", {}), "rows": rows,
+            "chance": _chance(planned) or before.get("chance", {}),
+            "tested": against_all(here, metric, best_federated(rows, metric, whole.trials)), "rows": rows,
         })  # fmt: skip
 
 
@@ -62,7 +66,7 @@ def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, 
 
 
 def groups(rows: Sequence[comparison.Row], metric: str) -> dict[str, int]:
-    """Rows by group: 1 has the best and those not significantly different from it, 2 the best of the rest, and so on."""
+    """Rows by group: 1 is the best and those not significantly different from it, 2 the best of the rest, and so on."""
     values = {label: numbers.mean(0) for label, numbers in values_by_row(rows, metric).items()}
     left, found = sorted(values, key=lambda label: -values[label].mean()), dict[str, int]()
     while left:
@@ -73,6 +77,20 @@ def groups(rows: Sequence[comparison.Row], metric: str) -> dict[str, int]:
         found |= dict.fromkeys([best, *like], number)
         left = [label for label in others if label not in like]
     return found
+
+
+def best_federated(rows: Sequence[Mapping[str, Any]], metric: str, trials: int) -> str:
+    """The label of the highest federated row that has had no more trials than this; empty where there is none."""
+    fair = [row for row in rows if row["kind"] == FEDERATED and row["trials"] <= trials and row["cells"]]
+    return max(fair, key=lambda row: mean(cell["test"][metric] for cell in row["cells"]))["label"] if fair else ""
+
+
+def against_all(rows: Sequence[comparison.Row], metric: str, label: str) -> dict[str, Any]:
+    """One row against every other that is at hand: Holm-corrected p of the paired bootstrap over users."""
+    values = {name: numbers.mean(0) for name, numbers in values_by_row(rows, metric).items()}
+    others = [name for name in values if name != label] if label in values else []
+    p = holm([paired_bootstrap(values[label], values[name]).p for name in others])
+    return {"row": label, "p": dict(zip(others, (round(one, 4) for one in p), strict=True))}
 
 
 def server_sees(config: RunConfig) -> str:
@@ -96,21 +114,29 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
         one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
     }
     ended = kept | {cell.config.seed: _cell(cell) for cell in planned if cell.summary() is not None}
-    waits = row is not None and row.tuned and label not in best
-    why = "" if ended else whole.reason_to_skip(planned[0]) or next(filter(None, map(why_not, planned)), "") or (
-        f"{len(found[label])} of its {whole.trials} trials done" if waits else (old or {}).get("why") or "not run yet"
-    )  # fmt: skip
+    waits, source = label in whole.waiting(best), label if row is None else row.source
+    why = "" if ended else _why(whole, planned, old or {}, len(found[source]) if waits else None)
     return {
         "label": label,
         "method": info.name,
         "kind": TOGETHER if info.centralised else ALONE if info.name == "local" else FEDERATED,
         "server": (old or {}).get("server") or _sees(config),
-        "trials": len(found.get(label, ())) if label in best else 0,
+        "trials": len(found[source]) if source in best else row.chosen_from if row is not None else 0,
         "settings": _settings(config),
         "group": None,
         "why": why,
         "cells": [ended[seed] for seed in sorted(ended)] if not waits else [],
     }
+
+
+def _why(whole: Board, planned: Sequence[Cell], old: Mapping[str, Any], trials: int | None) -> str:
+    """Why a row is empty. `trials`: how many it has had, where it waits for more."""
+    if skipped := whole.reason_to_skip(planned[0]):
+        return skipped
+    if trials is not None:
+        return f"{trials} of its {whole.trials} trials done"
+    stopped = old["why"] if old.get("why", "").startswith(STOPPED) else ""
+    return next(filter(None, map(why_not, planned)), "") or stopped or "not run yet"
 
 
 def _sees(config: RunConfig) -> str:
@@ -162,13 +188,10 @@ def _settings(config: RunConfig) -> str:
 
 
 def _comparable(planned: Sequence[Cell]) -> list[comparison.Row]:
-    """Rows with all their seeds at hand, user by user."""
-    rows = []
-    for label in dict.fromkeys(cell.row for cell in planned):
-        mine = [cell for cell in planned if cell.row == label]
-        if all(cell.summary() is not None for cell in mine):
-            rows.append(comparison.Row(label, tuple(comparison.read_run(cell.folder) for cell in mine)))
-    return rows
+    """Rows with runs at hand, user by user."""
+    ended = [cell for cell in planned if cell.summary() is not None]
+    return [comparison.Row(label, tuple(comparison.read_run(cell.folder) for cell in ended if cell.row == label))
+            for label in dict.fromkeys(cell.row for cell in ended)]  # fmt: skip
 
 
 def _chance(planned: Sequence[Cell]) -> dict[str, float]:
@@ -177,11 +200,8 @@ def _chance(planned: Sequence[Cell]) -> dict[str, float]:
 
 
 def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], results: Path) -> None:
-    for label, trials in found.items():
-        row = whole.row(label)
-        if row is None or not trials:
-            continue
-        study = whole.study(row, results, "cpu")
+    for row in (row for row in whole.studies if found[row.label]):
+        label, trials, study = row.label, found[row.label], whole.study(row, results, "cpu")
         _write(results / TRIALS / f"{safe(label)}.json", {
             "label": label, "data": whole.tuned_on, "searched": described(study.space),
             "config": study.config.to_dict(), "trials": [dataclasses.asdict(trial) for trial in trials],

@@ -23,9 +23,9 @@ Told = Callable[[str], None]
 
 def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told) -> None:
     """Every tuned row gets its trials, unless they are there or with the results."""
-    have = trials_found(whole, runs, results)
-    for row in (row for row in whole.rows if row.tuned):
-        if len(have[row.label]) >= whole.trials:
+    have, needed = trials_found(whole, runs, results), {row.source for row in whole.rows}
+    for row in whole.studies:
+        if row.label not in needed or len(have[row.label]) >= whole.trials:
             continue
         study = whole.study(row, runs, device)
         told(f"{row.label}: {whole.trials} trials on {whole.tuned_on}")
@@ -37,13 +37,14 @@ def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told)
 def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, device: str, jobs: int, minutes: float,
              told: Told) -> None:  # fmt: skip
     """Every cell that is not there. A row that is to be tuned waits for its trials."""
-    best = best_trials(trials_found(whole, runs, results), whole.trials)
-    waiting = {row.label for row in whole.rows if row.tuned and row.label not in best}
+    best = best_trials(whole, trials_found(whole, runs, results))
+    waiting = whole.waiting(best)
     for label in sorted(waiting):
         told(f"{label}: waits for its trials")
     for dataset in datasets:
-        planned = [cell for cell in cells_of(whole, dataset, best, runs, device)
-                   if cell.row not in waiting and not whole.reason_to_skip(cell) and _may_end(cell, minutes)]  # fmt: skip
+        every = cells_of(whole, dataset, best, runs, device)
+        planned = [cell for cell in every if cell.row not in waiting and not whole.reason_to_skip(cell)]
+        planned = [cell for cell in planned if _may_end(cell, minutes)]
         require_runnable(planned)
         for cell in planned:
             _note(cell.folder / ABOUT, {"version": __version__, "commit": commit()}, keep=True)

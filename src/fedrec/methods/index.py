@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedrec.federation.contract import Method
+    from fedrec.federation.contract import Disclosure, Method
 
 FILE = Path(__file__).with_name("index.json")
 
@@ -26,6 +26,8 @@ class Listing:
     centralised: bool
     attributes: str
     """Who sees item attributes: none, server or clients."""
+    blind: str
+    """Whether the server can do with secure sums: yes, no, or needed where it must not see more."""
     backbones: list[str]
     names: Mapping[str, str]
     """Its own name and its aliases, each with the module and class of the method."""
@@ -43,9 +45,15 @@ def listing_of(method: type[Method]) -> Listing:
     for kind in kinds_of(method):
         for name in (kind.info.name, *kind.info.aliases):
             names.setdefault(name, path_of(kind))
+    disclosure = method().disclosure
     return Listing(
-        info.name, info.summary, info.centralised, method().disclosure.attributes, backbones_of(method), names
+        info.name, info.summary, info.centralised, disclosure.attributes, blind(disclosure), backbones_of(method), names
     )
+
+
+def blind(disclosure: Disclosure) -> str:
+    """Whether the server can be blind: see sums over clients alone."""
+    return "needed" if disclosure.secure_aggregation else "no" if disclosure.gathers else "yes"
 
 
 def path_of(method: type[Method]) -> str:

@@ -14,11 +14,12 @@ from fedrec.models.user_batches import by_users
 @dataclass(frozen=True)
 class NCF:
     dim: int
-    hidden: tuple[int, ...] = ()  # default: dim, dim / 2, that is 2d -> d -> d/2 -> 1
+    hidden: tuple[int, ...] = ()  # default: so many layers, each half as wide as the one before: 2d -> d -> d/2 -> 1
+    layers: int = 2
     has_user = True
 
     def sizes(self) -> list[int]:
-        hidden = self.hidden or (self.dim, max(1, self.dim // 2))
+        hidden = self.hidden or tuple(max(1, self.dim >> layer) for layer in range(self.layers))
         return [2 * self.dim, *hidden, 1]
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -2,6 +2,16 @@
 
 from fedrec.data.attributes import Arrival
 from fedrec.recommend.reading import read_arrivals, read_history, read_ids
-from fedrec.recommend.recommender import Recommendation, Recommender, Similar
+from fedrec.recommend.recommender import Folded, NotKnown, Recommendation, Recommender, Similar
 
-__all__ = ["Arrival", "Recommendation", "Recommender", "Similar", "read_arrivals", "read_history", "read_ids"]
+__all__ = [
+    "Arrival",
+    "Folded",
+    "NotKnown",
+    "Recommendation",
+    "Recommender",
+    "Similar",
+    "read_arrivals",
+    "read_history",
+    "read_ids",
+]

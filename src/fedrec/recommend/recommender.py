@@ -50,6 +50,10 @@ class Similar:
     title: str | None = None
 
 
+class NotKnown(FedrecError):
+    """An id that the model does not know."""
+
+
 class Folded(NamedTuple):
     """The list of somebody new, and those of their items that the model does not know."""
 
@@ -109,6 +113,20 @@ class Recommender:
             self.__dict__.pop(name, None)
         return unknown
 
+    def about(self) -> dict[str, Any]:
+        """What the model is, with a user and an item to ask for."""
+        run, examples = self.run, {"item": self._names[0]}
+        return {
+            "method": run.method.info.name,
+            "data": run.data,
+            "round": self.round + 1,
+            "users": len(self.user_ids) + len(self.few_ids),
+            "items": len(self.offered),
+            "trained_on_everything": not run.prepared.tested,
+            "folds_in": can_fold_in(self.chosen),
+            "examples": examples | ({"user": self._users[0]} if self._users else {}),
+        }
+
     # -- users of the run, and those whom it left out --
 
     @cached_property
@@ -116,11 +134,6 @@ class Recommender:
         """Users of the data whom a filter of the run left out; nobody where lists are as tested."""
         aside = self.run.prepared.aside
         return self.user_ids[:0] if aside is None or self.as_tested or self.offered[0] else aside.user_ids
-
-    @property
-    def served(self) -> Served:
-        """How users whom the run left out are served."""
-        return "folded in" if can_fold_in(self.chosen) else "popularity"
 
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
         name = str(user).strip()
@@ -135,7 +148,7 @@ class Recommender:
         return found
 
     def for_users(self, places: Sequence[int], k: int = 10) -> list[Recommendation]:
-        """The users at these places of `user_ids`: one pass over the scores, ended as soon as all were met."""
+        """The users at these places of `user_ids`."""
         return [rec for part in self._passed(np.array(sorted(places)), k) for rec in part]
 
     def for_ids(self, users: Sequence[Any], k: int = 10) -> Iterator[Recommendation]:
@@ -157,14 +170,11 @@ class Recommender:
         yield from self._all_few(np.arange(len(self.few_ids)), k)
 
     def _passed(self, places: np.ndarray, k: int) -> Iterator[list[Recommendation]]:
-        left = places
-        for users, scores in self._scores() if len(left) else ():
-            here = np.flatnonzero(np.isin(users, left))
-            if len(here):
-                yield self._lists(users[here], scores[torch.from_numpy(here)], k)
-                left = np.setdiff1d(left, users[here])
-            if not len(left):
-                break
+        """The users at these places, ascending; only their clients are asked."""
+        clients = self.run.simulator.data.clients_of(places) if len(places) else places
+        for users, scores in self._scores(clients) if len(clients) else ():
+            here = np.flatnonzero(np.isin(users, places))
+            yield self._lists(users[here], scores[torch.from_numpy(here)], k)
 
     @cached_property
     def _known(self) -> Histories | None:
@@ -172,14 +182,15 @@ class Recommender:
         run = self.run
         return run.known_at_test if self.as_tested else run.prepared.known_to_serve(run.simulator.data)
 
-    def _scores(self) -> Iterator[tuple[np.ndarray, Tensor]]:
-        return self.run.simulator.scores(self.round, self._items(), self._known)
+    def _scores(self, clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
+        return self.run.simulator.scores(self.round, self._items(), self._known, clients)
 
     def _scores_of(self, place: int) -> Tensor:
         """Of one user, alone where the method allows it."""
         if not self.run.method.info.scores_together:
             return self.run.simulator.scores_of(place, self.round, self._items(), self._known)
-        return next(scores[np.flatnonzero(users == place)] for users, scores in self._scores() if place in users)
+        users, scores = next(self._scores(self.run.simulator.data.clients_of(np.array([place]))))
+        return scores[np.flatnonzero(users == place)]
 
     def _items(self) -> Tensor:
         return torch.from_numpy(self.offered).to(self.run.world.device)
@@ -322,12 +333,12 @@ class Recommender:
             raise self._missing(self.item_ids, item, "item")
         return found
 
-    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> FedrecError:
+    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> NotKnown:
         """Why an id is not known: a filter left it out, or it never was in the data."""
         for record in self.run.prepared.filtered:
             if record.holds(kind, str(wanted).strip()):
                 instead = "give their items with --history FILE" if kind == "user" else "leave it out"
-                return FedrecError(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
+                return NotKnown(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
                                    f"train with {record.remedy}, or {instead}")  # fmt: skip
         examples = ", ".join(str(name) for name in ids[:3])
-        return FedrecError(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
+        return NotKnown(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")

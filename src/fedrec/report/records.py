@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,13 @@ class Curve:
 
 def rounds(run: FinishedRun) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; a line cut short by a kill is passed over."""
+    return rounds_in(run.folder)
+
+
+def rounds_in(folder: Path) -> list[dict[str, Any]]:
+    """The same of a run folder that has not been read."""
     try:
-        text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+        text = (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     return [record for line in text.splitlines() if (record := json_line(line, ROUND)) is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -52,6 +53,12 @@ class Cell:
         bare = RunConfig("")
         rest = replace(self.config, **{name: getattr(bare, name) for name in (*SAID_BY_METHOD, *MACHINE)})
         return method_of(self.config), rest
+
+    def command(self) -> str:
+        """The `fedrec run` that does the same, without what is a default and what a result does not depend on."""
+        bare = RunConfig("")
+        config = replace(self.config, **{name: getattr(bare, name) for name in MACHINE})
+        return shlex.join(["fedrec", "run", config.method, *config.flags()])
 
     def name(self) -> str:
         return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"

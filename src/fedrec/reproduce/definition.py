@@ -6,14 +6,18 @@ import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.reproduce.printed import Names, PrintedCell, printed_cells, selected
 from fedrec.schema import TEXT, TEXTS, Shape, check
 
 TABLE: Shape = {"title": TEXT, "metrics": TEXTS, "protocols": TEXTS, "datasets": TEXTS, "rows": [{"label": TEXT}]}
+NAME = "name"  # among the values of `each`: a word for labels alone
+PAPER = "paper"  # the section of a file that is no table
 SETTINGS = {f.name for f in dataclasses.fields(RunConfig)}
 
 
@@ -26,7 +30,11 @@ class Row:
     only: Sequence[str] = ()  # protocols; empty: all of the table
     datasets: Sequence[str] = ()  # the same of datasets
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    printed: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    group: str = ""  # of users or clients: its figures are those of this group, by name
+    print: Mapping[str, str] = field(default_factory=dict)  # which printed cells are its own
+    printed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # by dataset, in order of the metrics
+    cells: Mapping[tuple[str, str], Sequence[PrintedCell]] = field(default_factory=dict)
+    """By dataset and metric. The first is the one that is compared with; others are the same run in another table."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,10 @@ class Table:
     notes: Sequence[str] = ()
     measured: Sequence[str] = ()  # metrics of the other protocols, where the published ones do not exist there
     published: str = ""  # the protocol of the printed figures; the first one, also when that is not asked for
+    print: Mapping[str, str] = field(default_factory=dict)  # what the printed cells of all its rows have in common
+    metric_names: Mapping[str, str] = field(default_factory=dict)  # where this table prints a metric by another name
+    dataset_names: Mapping[str, str] = field(default_factory=dict)  # where it means another version of a dataset
+    drawn: Sequence[str] = ()  # of a figure: the commands that draw it from the runs
 
     def __post_init__(self) -> None:
         if not self.published:
@@ -73,12 +85,51 @@ def papers() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
+def names(paper: str) -> Names:
+    """What the paper calls data and metrics, and what of it cannot be had."""
+    return Names(**_read(paper).get(PAPER, {}))
+
+
 def tables(paper: str) -> dict[str, Table]:
     """The tables of one paper by name."""
+    called, cells = names(paper), printed_cells(paper)
+    found = {name: _table(name, dict(values)) for name, values in _read(paper).items() if name != PAPER}
+    return {name: _with_print(table, called, cells) for name, table in found.items()}
+
+
+@cache
+def _read(paper: str) -> dict[str, Any]:
     if paper not in papers():
         raise unknown("paper", paper, papers())
-    text = (resources.files("fedrec.reproduce") / "tables" / f"{paper}.toml").read_text(encoding="utf-8")
-    return {name: _table(name, dict(values)) for name, values in tomllib.loads(text).items()}
+    return tomllib.loads((resources.files("fedrec.reproduce") / "tables" / f"{paper}.toml").read_text(encoding="utf-8"))
+
+
+def _with_print(table: Table, called: Names, cells: Sequence[PrintedCell]) -> Table:
+    """The table with the printed figures of its rows."""
+    metrics, datasets = {**called.metrics, **table.metric_names}, {**called.datasets, **table.dataset_names}
+    rows = [_row_with_print(table, row, datasets, metrics, cells) for row in table.rows]
+    return dataclasses.replace(table, rows=rows)
+
+
+def _row_with_print(table: Table, row: Row, datasets: Mapping[str, str], metrics: Mapping[str, str],
+                    cells: Sequence[PrintedCell]) -> Row:  # fmt: skip
+    if not row.print:
+        return row
+    found: dict[tuple[str, str], list[PrintedCell]] = {}
+    for cell in selected(cells, {**table.print, **row.print}):
+        place = datasets.get(cell.dataset, ""), metrics.get(cell.metric, "")
+        if place[0] not in table.datasets or place[1] not in table.metrics:
+            continue
+        same = found.setdefault(place, [])
+        if any(other.table == cell.table for other in same):
+            raise FedrecError(f"row '{row.label}' of {table.name} has two printed figures for {' '.join(place)}")
+        same.append(cell)
+    printed = {data: [_number(found.get((data, metric), ())) for metric in table.metrics] for data, _ in found}
+    return dataclasses.replace(row, cells=found, printed=printed)
+
+
+def _number(cells: Sequence[PrintedCell]) -> float | None:
+    return cells[0].number() if cells else None
 
 
 def chosen(target: str) -> tuple[str, list[Table]]:
@@ -147,11 +198,14 @@ def _each(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for turn in zip(*each.values(), strict=True):
         own = dict(zip(each, turn, strict=True))
         run = {name: value for name, value in own.items() if name in SETTINGS}
-        params = {name: value for name, value in own.items() if name not in SETTINGS}
-        yield {**values, **run, "label": values["label"].format(**own), "set": values.get("set", {}) | params}
+        params = {name: value for name, value in own.items() if name not in SETTINGS and name != NAME}
+        words = {"label": values["label"].format(**own)}
+        if "print" in values:
+            words["print"] = {key: value.format(**own) for key, value in values["print"].items()}
+        yield {**values, **run, **words, "set": values.get("set", {}) | params}
 
 
 def _row(values: dict[str, Any]) -> Row:
-    known = {f.name for f in dataclasses.fields(Row)} - {"run"}
+    known = {f.name for f in dataclasses.fields(Row)} - {"run", "printed", "cells"}
     parts = {key: values.pop(key) for key in list(values) if key in known}
     return Row(run=values, **parts)

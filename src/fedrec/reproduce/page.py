@@ -12,6 +12,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.report.comparison import counted
 from fedrec.reproduce.cells import Cell
 from fedrec.reproduce.definition import Row, Table
+from fedrec.reproduce.figures import figure_name, figures_of
 
 
 def write_page(table: Table, planned: Sequence[Cell], failed: Mapping[str, str], folder: Path) -> Path:
@@ -71,15 +72,17 @@ def _blocks(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[st
 
 
 def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Iterable[str]:
-    done = [summary for cell in mine if (summary := cell.summary()) is not None]
+    ran = [(cell, summary) for cell in mine if (summary := cell.summary()) is not None]
+    done, found = [summary for _, summary in ran], [figures_of(summary, cell.folder) for cell, summary in ran]
     printed = row.printed.get(mine[0].dataset, ()) if protocol == table.published else ()
     for index, metric in enumerate(table.shown(protocol)):
-        values = [summary["test"][metric] for summary in done if metric in summary["test"]]
+        name = figure_name(metric, row.group)
+        values = [figures[name] for figures in found if name in figures]
         yield _spread(values)
         if table.compared(protocol):
-            there = index < len(printed)
-            yield f"{printed[index]:.4f}" if there else "-"
-            yield f"{mean(values) - printed[index]:+.4f}" if there and values else "-"
+            print = printed[index] if index < len(printed) else None
+            yield "-" if print is None else f"{print:.4f}"
+            yield "-" if print is None or not values else f"{mean(values) - print:+.4f}"
     yield counted(done)
     yield f"{mean(summary['seconds']['total'] for summary in done):.0f}" if done else "-"
 
@@ -98,7 +101,8 @@ def _records(table: Table, planned: Sequence[Cell]) -> list[dict[str, Any]]:
         printed = rows[cell.row].printed.get(cell.dataset, ()) if cell.protocol == table.published else ()
         found.append({
             "row": cell.row, "dataset": cell.dataset, "protocol": cell.protocol, "seed": cell.config.seed,
-            "printed": dict(zip(table.metrics, printed, strict=False)), "config": cell.config.to_dict(),
+            "printed": {m: value for m, value in zip(table.metrics, printed, strict=False) if value is not None},
+            "config": cell.config.to_dict(),
             "test": None if summary is None else summary["test"],
             "best_round": None if summary is None else summary["best_round"],
             "diverged": None if summary is None else summary.get("diverged", ""),

@@ -30,7 +30,10 @@ class Collector:
     `close_keys`, `close_shares` and `close_masked` return what those who are left are sent next.
     """
 
-    def __init__(self, terms: Terms, members: Mapping[int, np.ndarray]) -> None:
+    def __init__(self, terms: Terms, members: Mapping[int, np.ndarray],
+                 cohorts: Mapping[str, np.ndarray] | None = None) -> None:  # fmt: skip
+        """`cohorts`: the clients of each, where parts of the sum are over one cohort alone."""
+        self._cohorts = cohorts or {}
         self.terms, self.members, self.phase = terms, members, PHASES[0]
         self._roster: list[int] = []  # who sent keys: the circle is made of them
         self._left = set(members)  # who may send in this phase: all, then those who sent in the phase before
@@ -111,6 +114,7 @@ class Collector:
     def close_masked(self) -> dict[int, bytes]:
         arrived = self._close("masked", "unmask")
         self._require_holders(set(arrived), "sent their uploads")
+        self._require_hidden()
         message = closed(self.terms, "unmask", {"arrived": arrived})
         return dict.fromkeys(arrived, message)
 
@@ -188,6 +192,15 @@ class Collector:
             self.phase = "done"
             raise Aborted(f"{len(self._left)} members sent '{phase}'; a secure sum needs {needed}")
         return sorted(self._left)
+
+    def _require_hidden(self) -> None:
+        """A part over one cohort is a sum as well, of those of its members who arrived."""
+        for name in sorted({part.cohort for part in self.terms.layout.parts} - {""}):
+            inside = self._cohorts.get(name, np.zeros(0, dtype=np.int64))
+            count = sum(bool(np.isin(clients, inside).any()) for clients in self._clients.values())
+            if 0 < count < self.terms.minimum:
+                self.phase = "done"
+                raise Aborted(f"{count} members of the cohort {name} arrived; a secure sum needs {self.terms.minimum}")
 
     def _require_holders(self, left: set[int], did: str) -> None:
         """Every secret that will be asked for must have enough holders left."""

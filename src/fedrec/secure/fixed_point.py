@@ -31,6 +31,11 @@ class Part:
     def entries(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def cohort(self) -> str:
+        """Whose clients alone send it; empty: all."""
+        return self.name.partition("@")[2]
+
 
 @dataclass(frozen=True)
 class Layout:

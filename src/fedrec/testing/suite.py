@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 from unittest import SkipTest
 
@@ -11,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.client_side import CohortState
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import Method, State, Tensors
+from fedrec.federation.contract import Method, State, Tensors, cohorts_of
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.grid import Grid
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
@@ -57,6 +59,15 @@ def _private(method: Method, state: State) -> Tensors:
 
 def _perturb(value: Tensor) -> None:
     value.copy_(~value if value.dtype == torch.bool else value + 1)
+
+
+def _refused(make: Callable[[], object]) -> str:
+    """Why something cannot be made; empty where it can."""
+    try:
+        make()
+    except FedrecError as error:
+        return str(error)
+    return ""
 
 
 class MethodTests:
@@ -305,6 +316,27 @@ class MethodTests:
         for name, value in _private(self.method, mine).items():
             _perturb(value)
             assert encoded(payload) == before, f"the private '{name}' of the input state reaches an upload"
+
+    def test_a_blind_server_ends_alike(self) -> None:
+        """Secure sums change nothing beyond fixed point; a method that gathers says so and is refused by name."""
+        if self.method.info.centralised:
+            raise SkipTest("all data is in one place")
+        try:
+            from fedrec.secure.simulated import MINIMUM, simulated_sums
+        except FedrecError as error:
+            raise SkipTest(str(error)) from None
+        for data in self.worlds():
+            cohorts = cohorts_of(self.method, data.world)
+            blind = simulated_sums(self.method.info.name, 0.0, torch.device("cpu"), bits=40, cohorts=cohorts)
+            if self.method.disclosure.gathers:
+                refused = _refused(partial(Simulator, self.method, data, blind=blind))
+                assert self.method.info.name in refused, "it says that it gathers, but its uploads are sums"
+                continue
+            uploads = Simulator(self.method, data).server_side.plan(0).uploads()
+            if any(np.isin(uploads, cohort.clients).sum() < MINIMUM for cohort in cohorts):
+                continue  # nobody could hide in so few
+            clear, hidden = (run(self.method, data, self.rounds, **how) for how in ({}, {"blind": blind}))
+            assert_close(self.compared(hidden), self.compared(clear), max(1e-6, self.tolerance), "with secure sums")
 
     def test_every_byte_is_counted(self) -> None:
         for data in self.worlds():

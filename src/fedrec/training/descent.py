@@ -105,7 +105,7 @@ class Descent:
                 leaves = {name: group.value[: group.end[batch.clients]].detach().requires_grad_()
                           for name, group in self.groups.items()}  # fmt: skip
                 total, gradients = self._gradients(leaves, list(leaves.values()), batch)
-                self.chunk.observe("loss", float(total.sum()), int(batch.size.sum()))
+                self.chunk.observe("loss", total.sum(), batch.size.sum())
                 for name, gradient in zip(leaves, gradients, strict=True):
                     part = gradient * self._part(batch, self.groups[name], gradient)
                     if name not in found and len(part) == len(self.groups[name].value):

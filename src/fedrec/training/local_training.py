@@ -245,7 +245,8 @@ class LocalTrainer:
     def common_scores(self, user: Tensor, common: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores where all clients have the same model: `common` holds `item` and dense weights."""
         user = self._vectors(user, common, chunk)
-        return self.model.scores(user, common["item"][items], {k: v for k, v in common.items() if k != "item"})
+        table = _columns(common["item"][None], items)[0]
+        return self.model.scores(user, table, {k: v for k, v in common.items() if k != "item"})
 
     def _vectors(self, user: Tensor, tensors: Tensors, chunk: Chunk) -> Tensor:
         """What users are scored with: their own vectors, or what a sequential backbone makes of their items."""

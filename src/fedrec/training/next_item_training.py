@@ -18,8 +18,8 @@ from fedrec.federation.contract import Tensors
 from fedrec.random import Purpose, fold_tensor, shuffle
 from fedrec.training.descent import Fitted
 from fedrec.training.samples import allowed_item
-from fedrec.training.sequence_training import SequenceDescent
-from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, filled
+from fedrec.training.sequence_training import PACKED, SequenceDescent
+from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, filled, unpacked
 
 LOGITS = 1 << 23  # at a time
 LOGITS_ON_GPU = 1 << 28
@@ -145,7 +145,7 @@ class AmongAllDescent(SequenceDescent):
         met = s.input[at] % self.chunk.world.items
         read = mine["item"].detach().gather(1, met.unsqueeze(-1).expand(-1, -1, self.model.dim)).requires_grad_()
         drop = Dropout(self.model.dropout, batch.key[band], max(self.model.dim, self.model.length))
-        network = {name.removeprefix("dense."): value for name, value in mine.items()}
+        network = unpacked(self.model, mine[PACKED])
         logits = self.model.encode(read, network, drop) @ mine["item"].mT
         losses = (_surprise(logits, s.column[at]) * real).sum(1)
         owner = s.owner_of_sequence[sequence]

@@ -15,8 +15,9 @@ from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.replayed import Replayed
-from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, filled, weights_of
+from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, filled, unpacked, weights_of
 
+PACKED = "dense.network"  # the group of a network whose weights are rows of one table
 REPLAYED = 8  # batches from which on it pays to record a step
 
 
@@ -36,7 +37,7 @@ class SequenceDescent(Descent):
 
     def run(self) -> Fitted:
         self.warm = False
-        if self.joins and len(self.samples.order) == 1 and not self.start:
+        if self.joins and len(self.samples.order) == 1 and not self.start and PACKED not in self.groups:
             self.apart = self.groups
             network = [self.groups[f"dense.{name}"] for name in self.model.dense_shapes()]
             self.groups = {"user": self.groups["user"], "item": self.groups["item"], "dense": _joined(network)}
@@ -122,7 +123,8 @@ class SequenceDescent(Descent):
             shapes = self.model.dense_shapes()
             parts = leaves["dense"][0].split([math.prod(shape) for shape in shapes.values()])
             return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-        return weights_of({name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}, owner)
+        mine = weights_of({name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}, owner)
+        return unpacked(self.model, mine["network"]) if PACKED in leaves else mine
 
 
 def _joined(groups: list[Group]) -> Group:

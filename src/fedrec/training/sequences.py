@@ -7,6 +7,7 @@ a step takes.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from fedrec.training.samples import negatives
 
 SequenceLoss = Literal["bce", "bpr", "ce"]
 FLOATS = 32 << 20  # of a band's activations
-FLOATS_ON_GPU = 512 << 20
+FLOATS_ON_GPU = 1 << 30
 LANES = 4  # draws of 16 bits in one hash
 
 
@@ -87,6 +88,19 @@ def weights_of(dense: Tensors, owner: Tensor) -> Tensors:
         for name, value in dense.items()
         if name != "item"
     }
+
+
+def packed(model: Sequential, dense: Tensors) -> Tensor:
+    """All weights of a network as rows of one table: each has rows, or is one, of the model's width."""
+    return torch.cat([dense[name].reshape(-1, model.dim) for name in model.dense_shapes()])
+
+
+def unpacked(model: Sequential, network: Tensor) -> Tensors:
+    """The weights by name, as views of a table of them; it may have leading axes."""
+    shapes = model.dense_shapes()
+    rows = network.split([math.prod(shape) // model.dim for shape in shapes.values()], -2)
+    return {name: part if len(shape) == 2 else part.squeeze(-2)
+            for (name, shape), part in zip(shapes.items(), rows, strict=True)}  # fmt: skip
 
 
 class Dropout:

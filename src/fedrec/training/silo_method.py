@@ -15,7 +15,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Cohort, Footprint, Method, World
 from fedrec.federation.declarations import Settings, with_defaults
 from fedrec.federation.ranges import Count
-from fedrec.models import MF, NCF, Backbone
+from fedrec.models import MF, NCF, Backbone, NeuMF
 from fedrec.models.gfcf import GFCF
 from fedrec.models.lightgcn import LightGCN
 from fedrec.training.silo_training import FilterTrainer, SiloTrainer, Trainer
@@ -23,6 +23,7 @@ from fedrec.training.triple_descent import TripleLoss
 
 DEFAULTS: Mapping[str, Settings] = {
     "mlp": {"dim": 32, "lr": 0.001, "weight_decay": 1e-3, "loss": "bce"},
+    "neumf": {"dim": 64, "lr": 0.001, "weight_decay": 1e-3, "loss": "bce"},  # 32 factors, and a tower from 64
     "lightgcn": {"weight_decay": 1e-3, "loss": "bpr"},
     "gfcf": {"rounds": 1},
 }
@@ -55,7 +56,7 @@ class SiloMethod(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss == "mse_elem" and self.backbone in ("mlp", "lightgcn"):
+        if self.loss == "mse_elem" and self.backbone in ("mlp", "neumf", "lightgcn"):
             raise FedrecError(f"loss=mse_elem is for backbone mf; use loss=bpr or loss=bce with {self.backbone}")
         if self.rank_by == "sigmoid" and self.backbone == "gfcf":
             raise FedrecError("rank_by=sigmoid is for trained backbones; gfcf has no sigmoid, leave it out")
@@ -133,6 +134,7 @@ class SiloMethod(Method):
 
 MODELS: dict[str, Callable[[SiloMethod], Backbone]] = {
     "mf": lambda settings: MF(settings.dim),
+    "neumf": lambda settings: NeuMF(settings.dim, settings.dim // 2),
     "mlp": lambda settings: NCF(settings.dim, hidden=(32,)),
     "lightgcn": lambda settings: LightGCN(settings.dim, settings.layers),
 }

@@ -177,6 +177,16 @@ def test_similarity_is_the_cosines_in_order_of_clusters(studies: Path) -> None:
     assert float(facts["agreement of those shown"]) == pytest.approx(naive[np.triu_indices(4, 1)].mean(), abs=6e-5)
 
 
+def test_heat_maps_are_the_rows_in_order_of_clusters(studies: Path) -> None:
+    drawing = draw("heatmap", studies / "cgfedrec", clients="0,3", items="100000")
+    tensors, _ = checkpoint.load(studies / "cgfedrec" / "checkpoint.safetensors")
+    order = np.argsort(tensors["server.labels"].numpy(), kind="stable")
+    rows = tensors["client.all.item"][[0, 3]].double().numpy()[:, order]
+    shades = Shades(-np.quantile(np.abs(rows), 0.99), np.quantile(np.abs(rows), 0.99), DIVERGING)
+    for panel, mine in enumerate(rows):
+        assert np.abs(_pixels(parsed(drawing, panel)).astype(int) - shades(mine)).max() <= 1
+
+
 def _cosines(table: np.ndarray) -> np.ndarray:
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
     return np.asarray(unit @ unit.T)
@@ -318,6 +328,7 @@ SHOWN = {
     "sensitivity": ("dims",),
     "activity": ("local", "fedca"),
     "similarity": ("cgfedrec",),
+    "heatmap": ("cgfedrec",),
     "tsne": ("local",),
     "embeddings": ("local", "dims/4-0"),
     "aggregation": ("fedca",),

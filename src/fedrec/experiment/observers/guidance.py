@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
+from fedrec.evaluation import Evaluation
 from fedrec.evaluation.groups import ACTIVITY, TASTE, by_activity, by_taste, popular_items
+from fedrec.evaluation.targets import Ints
 from fedrec.experiment.observers.observer import Observer
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.personal.fedrkg import FedRKG
 from fedrec.methods.personal.gate import gate_logits
+
+SHARES, SIZES = (0.3, 0.2, 0.1), (100, 300, 500)  # of users: of cold and warm ones, numbers of distinct and followers
+TOGETHER = 64  # clients whose gates are computed at a time
 
 
 class GuidanceObserver(Observer):
@@ -26,6 +31,9 @@ class GuidanceObserver(Observer):
     def figures(self, simulator: Simulator, round: int) -> Mapping[str, float]:
         return gates_by_group(simulator) if self.method.gated and self.method.guides(round) else {}
 
+    def effect(self, simulator: Simulator, before: Evaluation, after: Evaluation) -> Mapping[str, float]:
+        return changes(simulator, before, after)
+
     def may_stop(self, round: int) -> bool:
         """Not right before guidance, which changes all tables."""
         return not self.method.guides(round + 1)
@@ -33,18 +41,51 @@ class GuidanceObserver(Observer):
 
 def gates_by_group(simulator: Simulator) -> dict[str, float]:
     """Mean gate and mean logit, after the last commit: of cold and warm users over all items, of distinct users and
-    followers over popular items."""
+    followers over popular items. The first size of a group has its bare name, as in `gate cold`, others theirs."""
     data, items = simulator.data, simulator.world.items
-    count = np.diff(data.user_ptr)
-    pairs = np.repeat(np.arange(len(count)), count), data.items  # users by index
-    tastes, popular = by_taste(pairs, len(count), items), popular_items(data.items, items)
+    popular = popular_items(data.items, items)
+    means: dict[tuple[str, ...], np.ndarray] = {
+        ACTIVITY: user_gates(simulator),
+        TASTE: user_gates(simulator, popular),
+    }
     found: dict[str, float] = {}
-    for names, labels, chosen in ((ACTIVITY, by_activity(count), None), (TASTE, tastes, popular)):
-        by_user = np.empty(int(data.users.max()) + 1, np.int64)
-        by_user[data.users] = labels
-        means = gate_means(simulator, by_user, chosen)
+    for names, size, labels in groups_of(simulator):
         for label in (0, 2):
-            found |= {f"{kind} {names[label]}": means[label][kind] for kind in ("gate", "logit") if label in means}
+            mine = means[names][np.asarray(labels) == label]
+            if len(mine):
+                gate, logit = mine.mean(0).tolist()
+                found |= {f"gate {names[label]}{size}": gate, f"logit {names[label]}{size}": logit}
+    return found
+
+
+def groups_of(simulator: Simulator) -> Iterator[tuple[tuple[str, ...], str, Ints]]:
+    """Names of groups, the size that tells them apart, and one label per user of the simulator, in its order."""
+    data = simulator.data
+    count = np.diff(data.user_ptr)
+    pairs = np.repeat(np.arange(len(count)), count), data.items
+    for number, share in enumerate(SHARES):
+        yield ACTIVITY, f" {share:.0%}" if number else "", by_activity(count, share)
+    for number, size in enumerate(SIZES):
+        if number == 0 or 2 * size <= len(count):
+            yield TASTE, f" {size}" if number else "", by_taste(pairs, len(count), simulator.world.items, size)
+
+
+def changes(simulator: Simulator, before: Evaluation, after: Evaluation) -> dict[str, float]:
+    """What a commit did: a metric's relative change among distinct users and followers, and the shares of users for
+    whom the sum of all metrics rose and fell, among those for whom it changed."""
+    names, _, labels = next(found for found in groups_of(simulator) if found[0] is TASTE)
+    group = dict(zip(simulator.data.users.tolist(), np.asarray(labels).tolist(), strict=True))
+    of_user = np.array([group[user] for user in before.users.tolist()])
+    found: dict[str, float] = {}
+    for metric, values in before.per_user.items():
+        for label in (0, 2):
+            was, now = values[of_user == label].mean(), after.per_user[metric][of_user == label].mean()
+            if was > 0:
+                found[f"{metric} change {names[label]}"] = float((now - was) / was)
+    total = np.sum([after.per_user[metric] - values for metric, values in before.per_user.items()], axis=0)
+    moved = np.abs(total) > 1e-12
+    if moved.any():
+        found |= {"improved": float((total[moved] > 0).mean()), "declined": float((total[moved] < 0).mean())}
     return found
 
 
@@ -52,31 +93,36 @@ def gate_means(
     simulator: Simulator, labels: np.ndarray, items: np.ndarray | None = None
 ) -> dict[int, dict[str, float]]:
     """By group of users (`labels`, by the data set's user index): its size, mean gate and mean logit over `items`."""
-    sums: dict[int, list[float]] = {int(label): [0, 0.0, 0.0] for label in np.unique(labels[simulator.data.users])}
-    chosen = None if items is None else torch.from_numpy(np.asarray(items))
-    for users, logits in _all_logits(simulator):
-        some = logits if chosen is None else logits[:, chosen.to(logits.device)]
-        means = torch.stack([torch.sigmoid(some.double()).mean(1), some.double().mean(1)]).tolist()
-        for user, gate, logit in zip(users, *means, strict=True):
-            entry = sums[int(labels[user])]
-            entry[0], entry[1], entry[2] = entry[0] + 1, entry[1] + gate, entry[2] + logit
+    means, own = user_gates(simulator, items), labels[simulator.data.users]
     return {
-        label: {"users": n, "gate": gate / max(n, 1), "logit": logit / max(n, 1)}
-        for label, (n, gate, logit) in sums.items()
+        int(label): {"users": int((own == label).sum()), "gate": gate, "logit": logit}
+        for label in np.unique(own)
+        for gate, logit in [means[own == label].mean(0).tolist()]
     }
 
 
-def _all_logits(simulator: Simulator) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Users and the gate logits of all items, client by client."""
+def user_gates(simulator: Simulator, items: np.ndarray | None = None) -> np.ndarray:
+    """[users, 2] mean gate and mean logit of every user over `items`, or over all, in the simulator's order."""
+    chosen = None if items is None else torch.from_numpy(np.asarray(items))
+    found = []
+    for logits in _all_logits(simulator):
+        some = (logits if chosen is None else logits[:, chosen.to(logits.device)]).double()
+        found.append(torch.stack([torch.sigmoid(some).mean(1), some.mean(1)], 1).cpu())
+    return torch.cat(found).numpy()
+
+
+def _all_logits(simulator: Simulator) -> Iterator[Tensor]:
+    """The gate logits of all items for some users after others, in the simulator's order."""
     method, data = _fedrkg(simulator), simulator.data
     if not method.gated:
         raise FedrecError("there are no gates without gate=true and variant=full")
     held, common = simulator.cohorts[0].state.per_client, simulator.server["item"]
-    for client in range(simulator.world.clients):
-        own = {name: held[name][client : client + 1] for name in ("item", "gate", "gate_bias")}
+    users = torch.from_numpy(np.diff(data.client_ptr))
+    for first in range(0, simulator.world.clients, TOGETHER):
+        some = slice(first, first + TOGETHER)
+        own = {name: held[name][some] for name in ("item", "gate", "gate_bias")}
         logits = gate_logits(own["item"], common, own["gate"], own["gate_bias"])
-        users = data.users[data.client_ptr[client] : data.client_ptr[client + 1]]
-        yield users, logits.expand(len(users), -1)
+        yield logits.repeat_interleave(users[some].to(logits.device), 0)
 
 
 def _fedrkg(simulator: Simulator) -> FedRKG:

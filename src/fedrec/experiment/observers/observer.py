@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fedrec.evaluation import Evaluation
 from fedrec.federation.simulator import Simulator
 
 
@@ -14,6 +15,10 @@ class Observer:
 
     def figures(self, simulator: Simulator, round: int) -> Mapping[str, float]:
         """For the record of a round that is evaluated."""
+        return {}
+
+    def effect(self, simulator: Simulator, before: Evaluation, after: Evaluation) -> Mapping[str, float]:
+        """Of an answer that was looked at from both sides, for the record of its round."""
         return {}
 
     def may_stop(self, round: int) -> bool:

@@ -63,7 +63,7 @@ class FedAtt(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",), covered_with={"shares": "equal"})
+        return Disclosure(private=("user",), gathers=True, covered_with={"shares": "equal"})
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         key = torch.tensor(signed(stream(world.seed, Purpose.NOISE)))

@@ -50,7 +50,7 @@ class FedFast(LocalMethod):
         summary="delegates of clusters train; rows that moved farther count for more",
         paper="Muhammad et al., KDD 2020",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        presets=FedAvg.info.presets,
+        presets={name: FedAvg.info.presets[name] for name in ("fedca", "sasrec")},
         new_users=30,
     )
 
@@ -64,7 +64,7 @@ class FedFast(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",), covered_with={"shares": "equal"})
+        return Disclosure(private=("user",), gathers=True, covered_with={"shares": "equal"})
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,6 +27,8 @@ class FedMF(FedAvg):
         backbones={"mf": {}},
         presets={
             "fedca": FEDCA,
+            # the base of FedRKG, in its comparison: rates are of the sum of a batch
+            "fedrkg": {"reduction": "sum", "lr": 0.1, "init_std": 0.1, "rounds": 1000},
             "tuned": {"lr": 40.0},  # of 10 to 160, by NDCG@10 on the validation items of ml-100k, honest
         },
         new_users=30,

@@ -57,7 +57,8 @@ from fedrec.models import Sequential
 from fedrec.training.descent import Fitted
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.next_item_training import AmongAllDescent, AmongDrawnDescent
-from fedrec.training.sequences import SequenceLoss
+from fedrec.training.one_gradient import OneGradient
+from fedrec.training.sequences import SequenceLoss, packed, unpacked
 
 Beta = Annotated[float, Interval("[0, 1)")]
 CHANGE = "change."  # uploads are changes, not values: a wire that rounds or clips measures them from zero
@@ -118,6 +119,12 @@ class FedOpt(LocalMethod):
     def sequential(self) -> bool:
         return isinstance(self.model, Sequential)
 
+    @cached_property
+    def one_gradient(self) -> OneGradient | None:
+        """Where a step moves nothing before the next: a shorter way to the gradient of the softmax over all items."""
+        fits = isinstance(self.model, Sequential) and self.loss == "ce" and not self.sampled
+        return OneGradient(self.model, self.reduction == "mean") if fits and self.sends == "gradient" else None
+
     @property
     def own_head(self) -> bool:
         """Whether the network is the user: without one of its own, every client would rank alike."""
@@ -129,12 +136,16 @@ class FedOpt(LocalMethod):
         return Disclosure(private=("user", *own), covered_with={"shares": "equal"})
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        own = self.model.dense_shapes() if self.own_head else {}
-        x = {name: value for name, value in self.trainer.init_model(world).items() if name not in own}
+        x = {"item": self.trainer.init_items(world), **({} if self.own_head else self._initial_network(world))}
         m = {FIRST + name: torch.zeros_like(value) for name, value in x.items()}
         start = 0.0 if self.bias_correction else self.tau**2
         v = {SECOND + name: torch.full_like(value, start) for name, value in x.items()}
         return x | m | ({} if self.server_optimiser == "sgd" else v) | {"steps": torch.zeros((), dtype=torch.int64)}
+
+    def _initial_network(self, world: World) -> Tensors:
+        """That of a sequential backbone as one table: its many weights go all the same way."""
+        dense = self.trainer.init_dense(world)
+        return {"network": packed(self.model, dense)} if isinstance(self.model, Sequential) else dense
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         return self.trainer.init_state(world, chunk, self.trainer.init_dense(world) if self.own_head else None)
@@ -149,16 +160,22 @@ class FedOpt(LocalMethod):
     # -- clients --
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        start = dict(down.shared)
-        table = start.pop("item")
-        dense = state.per_client if self.own_head else replicate(start, len(chunk.clients))
-        work = self._one_gradient if self.sends == "gradient" else self._epochs
-        new, change = work(state.per_user["user"], table, dense, chunk, round)
+        new, change = self._trained(state, dict(down.shared), chunk, round)
         if self.clip:
             change = Clip(self.clip).apply(change, UploadContext(chunk.world, chunk.clients, round, reference={}))
         kept = {name: new.dense[name] for name in state.per_client}
         weight = choices.client_weight(self.shares, chunk)
         return State(kept, {"user": new.user}), {CHANGE + name: Mean(value, weight) for name, value in change.items()}
+
+    def _trained(self, state: State, start: Tensors, chunk: Chunk, round: int) -> tuple[Fitted, dict[str, Any]]:
+        """What clients then keep, and how what they share has changed."""
+        user, table = state.per_user["user"], start.pop("item")
+        if self.one_gradient is not None and chunk.data.single:
+            by_item, by_network = self.one_gradient(chunk, round, table, start["network"])
+            return Fitted(user, table), {"item": by_item, "network": by_network}
+        dense = state.per_client if self.own_head else replicate(start, len(chunk.clients))
+        work = self._one_gradient if self.sends == "gradient" else self._epochs
+        return work(user, table, dense, chunk, round)
 
     def _one_gradient(self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk,
                       round: int) -> tuple[Fitted, dict[str, Any]]:  # fmt: skip
@@ -209,7 +226,10 @@ class FedOpt(LocalMethod):
         if self.own_head:
             own = {"item": down.shared["item"].expand(len(chunk.clients), -1, -1), **state.per_client}
             return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
-        return self.trainer.common_scores(state.per_user["user"], down.shared, chunk, items)
+        common = down.shared
+        if isinstance(self.model, Sequential):
+            common = {"item": common["item"], **unpacked(self.model, common["network"])}
+        return self.trainer.common_scores(state.per_user["user"], common, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
         """A network with its gradient, its change and copies; with ce also so many rows, and a table of logits."""

@@ -62,7 +62,7 @@ class PerFedRec(LocalMethod):
         name="perfedrec",
         summary="k-means clusters; scores with the local, the cluster's and the global model together",
         paper="Luo et al., CIKM 2022",
-        backbones={"mf": {}, "ncf": {}},
+        backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         presets={"fedca": FEDCA},
     )
 
@@ -72,7 +72,7 @@ class PerFedRec(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",))
+        return Disclosure(private=("user",), gathers=True)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         common = self.trainer.init_model(world)
@@ -134,9 +134,8 @@ class PerFedRec(LocalMethod):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """The mean of three logits."""
-        user, dense = state.per_user["user"], dict(down.shared)
-        table = dense.pop("item")[items]
-        total = self.model.scores(user, table, dense)
+        user = state.per_user["user"]
+        total = self.trainer.common_scores(user, down.shared, chunk, items)
         for prefix in ("", CLUSTER):
             own = {name: state.per_client[prefix + name] for name in self._names()}
             total = total + self.trainer.own_scores(user, own, chunk, items)

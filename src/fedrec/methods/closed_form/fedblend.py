@@ -5,13 +5,8 @@ In every round some clients send a clipped gradient of their own sequences, and 
 their Gram matrices to one blind sum (`fedgram.py`, order=true), from which the server solves an item-item model. Both
 parts are sums, so that the server stays blind.
 
-A client standardises both scores, so that they are of one scale: it subtracts their mean over the items that the user
-has not met and divides by their standard deviation there. With z_g and z_s what comes out, it ranks by
-
-    gram_share z_g + (1 - gram_share) z_s
-
-Where no `gram_share` is given, a run goes through `SHARES` from round to round (by the golden ratio, so that all shares
-come up whichever rounds are evaluated). The round that validation chooses has then chosen the share too.
+A client brings both scores to one scale and ranks by gram_share z_g + (1 - gram_share) z_s; where no `gram_share` is
+given, validation chooses it with the round (`methods/mixing.py`).
 """
 
 from __future__ import annotations
@@ -42,10 +37,9 @@ from fedrec.federation.declarations import Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.mixing import mixed, share_at
 
 Kind = TypeVar("Kind", bound=Method)
-SHARES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
-GOLDEN = (5**0.5 - 1) / 2
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
 
 
@@ -56,8 +50,11 @@ class FedBlend(Method):
         summary="FedGram and a federated SASRec, scores mixed, by sums alone",
         space={"server_lr": "0.0003..0.003", "dropout": "0.1..0.5", "l2": "100..10000", "half_life": "1..10",
                "co": "0.1..2", "popularity_power": "0..0.6"},
-        presets={"ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2, "dim": 128,
-                           "length": 200, "clients_per_round": 256, "rounds": 2300}},
+        presets={
+            "ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2, "dim": 128,
+                      "length": 200, "clients_per_round": 256, "rounds": 2300},
+            "amazon-video": {"length": 50, "clients_per_round": 256, "rounds": 800},
+        },
         new_users=0,
         reads_order=lambda method: True,
     )  # fmt: skip
@@ -82,6 +79,7 @@ class FedBlend(Method):
     clients_per_round: int = 128
     server_lr: float = 0.001
     server_decay: float = 0.0
+    warm_start: bool = False  # its table starts from leading factors of the Gram model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +101,7 @@ class FedBlend(Method):
     # -- every round is FedOpt's, the first one FedGram's too --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        share = torch.tensor(self._share(-1), dtype=world.dtype, device=world.device)
+        share = torch.tensor(share_at(-1, self.rounds, self.gram_share), dtype=world.dtype, device=world.device)
         gram, sequence = self.gram.init_server(world), self.sequence.init_server(world)
         return _marked(GRAM, gram) | _marked(SEQUENCE, sequence) | {"share": share}
 
@@ -124,15 +122,11 @@ class FedBlend(Method):
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         new = _marked(SEQUENCE, self.sequence.aggregate(_of(SEQUENCE, server), ups, round))
         if round == 0:
-            new |= _marked(GRAM, self.gram.aggregate(_of(GRAM, server), ups, round))
-        return server | new | {"share": torch.full_like(server["share"], self._share(round))}
-
-    def _share(self, round: int) -> float:
-        """In the middle at the last round, which counts where nothing is chosen."""
-        if self.gram_share is not None:
-            return self.gram_share
-        turn = (0.5 + (self.rounds - 1 - round) * GOLDEN) % 1
-        return SHARES[int(turn * len(SHARES))]
+            gram = self.gram.aggregate(_of(GRAM, server), ups, round)
+            new |= _marked(GRAM, gram)
+            if self.warm_start:
+                new[SEQUENCE + "item"] = factors(gram["weight"], self.dim, self.sequence.init_std)
+        return server | new | {"share": torch.full_like(server["share"], share_at(round, self.rounds, self.gram_share))}
 
     # -- scores --
 
@@ -145,12 +139,11 @@ class FedBlend(Method):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         every = torch.arange(chunk.world.items, device=items.device)
-        unmet = _unmet(chunk)
         of_gram, of_sequence = (
-            _standardised(part.score(state, Down(_of(mark, down.shared)), chunk, every), unmet)
+            part.score(state, Down(_of(mark, down.shared)), chunk, every)
             for part, mark in ((self.gram, GRAM), (self.sequence, SEQUENCE))
         )
-        return torch.lerp(of_sequence, of_gram, down.shared["share"])[:, items]
+        return mixed(of_gram, of_sequence, down.shared["share"], chunk)[:, items]
 
     def footprint(self, world: World) -> Footprint:
         gram, sequence = self.gram.footprint(world), self.sequence.footprint(world)
@@ -172,18 +165,8 @@ def _of(mark: str, tensors: Tensors) -> Tensors:
     return {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
 
 
-def _unmet(chunk: Chunk) -> Tensor:
-    """[users, items]: 0 where a user's history has the item, else 1."""
-    history, world = chunk.context, chunk.world
-    unmet = torch.ones(len(chunk.places), world.items, dtype=world.dtype, device=world.device)
-    user = np.repeat(np.arange(len(chunk.places)), np.diff(history.ptr))
-    unmet[chunk.tensor(user), chunk.tensor(history.items)] = 0.0
-    return unmet
-
-
-def _standardised(scores: Tensor, unmet: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over the items that a user has not met; scores that are all alike become 0."""
-    count = unmet.sum(1, keepdim=True).clamp(min=1)
-    away = scores - (scores * unmet).sum(1, keepdim=True) / count
-    deviation = ((away.square() * unmet).sum(1, keepdim=True) / count).sqrt()
-    return away / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+def factors(weight: Tensor, dim: int, deviation: float) -> Tensor:
+    """Leading eigenvectors of the symmetric part, each as long as its eigenvalue's root, brought to one deviation."""
+    values, vectors = torch.linalg.eigh((weight + weight.T).double() / 2)
+    found = vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()
+    return (found * (deviation / found.std())).to(weight.dtype)

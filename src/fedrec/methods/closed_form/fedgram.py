@@ -96,7 +96,11 @@ class FedGram(Method):
 
         and histories without a common item reach it. The columns of a sketch have both signs.
         """
-        return Disclosure(secure_aggregation=True, sensitivity=2.0 if self.sketch else 2.0**0.5)
+        return Disclosure(
+            secure_aggregation=True,
+            reveals="one client's Gram matrix lists its items",
+            sensitivity=2.0 if self.sketch else 2.0**0.5,
+        )
 
     # -- the client's part: what its users add to the sums --
 

@@ -77,7 +77,8 @@ class CGFedRec(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user", *self.model.dense_shapes()), covered_with={"upload": "full"})
+        private = ("user", *self.model.dense_shapes())
+        return Disclosure(private, gathers=self.upload != "full", covered_with={"upload": "full"})
 
     @cached_property
     def trainer(self) -> LocalTrainer:

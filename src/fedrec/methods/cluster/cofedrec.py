@@ -80,7 +80,7 @@ class CoFedRec(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=(*self.model.dense_shapes(),))
+        return Disclosure(private=(*self.model.dense_shapes(),), gathers=True)
 
     @cached_property
     def trainer(self) -> LocalTrainer:

@@ -95,7 +95,8 @@ class FedCA(LocalMethod):
         0.9  # part of a client's own table in its mixture with the aggregate
     )
     interpolate: Literal["both", "inference"] = "both"  # inference: training starts from the aggregate alone
-    proximal: float = 0.0  # weight of the squared distance of the table to the aggregate in the local loss
+    # weight of the squared distance of the table to where the round began: the aggregate, or (both) the own mixture
+    proximal: float = 0.0
     shares: Literal["samples", "equal"] = "samples"
     similarity: Similarity = "paper"
     complementarity: Complementarity = "right-greedy"
@@ -106,14 +107,12 @@ class FedCA(LocalMethod):
     @property
     def disclosure(self) -> Disclosure:
         covered = {"shares": "equal", "complementarity": "right-greedy"}
-        return Disclosure(private=("user",), covered_with=covered)
+        return Disclosure(private=("user",), gathers=True, covered_with=covered)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.components > max(self.dim, 64):  # what is not there is sent as zeros
             raise FedrecError(f"components={self.components} does not fit fedca: it must be at most dim, or 64")
-        if self.proximal and self.interpolate != "inference":
-            raise FedrecError("proximal needs interpolate=inference: there training starts from the aggregate")
 
     @cached_property
     def trainer(self) -> LocalTrainer:

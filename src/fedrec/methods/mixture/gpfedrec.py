@@ -74,7 +74,7 @@ class GPFedRec(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user", *self.model.dense_shapes()))
+        return Disclosure(private=("user", *self.model.dense_shapes()), gathers=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -56,7 +56,7 @@ class PFedGraph(LocalMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",))
+        return Disclosure(private=("user",), gathers=True)
 
     @cached_property
     def trainer(self) -> LocalTrainer:

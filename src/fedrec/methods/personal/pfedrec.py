@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Disclosure,
@@ -30,6 +31,7 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Positive, Share
 from fedrec.methods.comparison import FEDCA, plan_part
+from fedrec.methods.personal.noised_descent import NoisedDescent
 from fedrec.methods.personal.replay import NEVER, STARTS, init_starts, replayed_scores, with_note
 from fedrec.methods.rates import with_row_rate
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
@@ -44,8 +46,11 @@ class PFedRec(LocalMethod):
         name="pfedrec",
         summary="private head, mean of item tables, scores with the table adapted locally",
         paper="Zhang et al., IJCAI 2023",
-        backbones={"linear": {}, "mf": COMPARED, "ncf": COMPARED, "sasrec": COMPARED},
-        presets={"fedca": {**FEDCA, "backbone": "mf", "lr_item": 0.01}},
+        backbones={"linear": {}, "scorer": {}, "mf": COMPARED, "ncf": COMPARED, "sasrec": COMPARED},
+        presets={
+            "fedca": {**FEDCA, "backbone": "mf", "lr_item": 0.01},
+            "fedrkg": {"backbone": "scorer", "rounds": 1000},  # 32 -> 16 -> 1 there (its appendix C.2)
+        },
         new_users=30,
     )
 
@@ -58,6 +63,15 @@ class PFedRec(LocalMethod):
     )
     score_with: Literal["local", "received"] = "local"  # local: the table after training, before it is replaced
     own_tables: Literal["kept", "replayed"] = "kept"  # replayed: trained again whenever they are asked for
+    dp: Literal["none", "gradient"] = "none"  # noise on every step's gradient of the table, as FedRKG's comparison has
+    clip: Positive = 0.1  # with dp: norm of a gradient
+    noise: Positive = 0.001  # with dp: standard deviation
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dp == "gradient" and (self.optimiser != "sgd" or self.early_exit or not self.keeps()):
+            raise FedrecError("dp=gradient does not fit pfedrec with these settings: it needs optimiser=sgd, "
+                              "early_exit=0, score_with=local and own_tables=kept")  # fmt: skip
 
     @property
     def disclosure(self) -> Disclosure:
@@ -100,11 +114,21 @@ class PFedRec(LocalMethod):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         head, user, own = self._head(state), state.per_user["user"], state.per_client.get("item")
         trainer = self.for_world(chunk.world).trainer
+        if self.dp == "gradient":
+            return self._noised(trainer, state, down, chunk, round)
         fitted = trainer.fit(chunk, round, user, down.shared["item"], head, own=own)
         new = State(fitted.dense | ({} if own is None else {"item": own}), {"user": fitted.user})
         if self.replays():
             new = with_note(new, head, user, chunk, round)
         return new, {"item": Mean(fitted.table)}
+
+    def _noised(self, trainer: LocalTrainer, state: State, down: Down, chunk: Chunk,
+                round: int) -> tuple[State, dict[str, Reduction]]:  # fmt: skip
+        """Every client's own copy of the table, because noise falls on all rows."""
+        tables = down.shared["item"].repeat(len(chunk.clients), 1, 1)
+        user, head = state.per_user["user"], self._head(state)
+        fitted = NoisedDescent(trainer, chunk, round, user, tables, head, self.clip, self.noise).run()
+        return State(fitted.dense | {"item": tables}, {"user": fitted.user}), {"item": Mean(tables.clone())}
 
     def _head(self, state: State) -> Tensors:
         return {name: state.per_client[name] for name in self.model.dense_shapes()}

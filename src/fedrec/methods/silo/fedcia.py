@@ -77,7 +77,12 @@ class FedCIA(SiloMethod):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user", "item"), own_noise=() if self.noise == 0 else ("similarity",))
+        short = self.rank > 0 and isinstance(self.exchange, TableExchange)
+        return Disclosure(
+            private=("user", "item"),
+            gathers=short or self.mode in ("lowrank", "subspace"),
+            own_noise=() if self.noise == 0 else ("similarity",),
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -59,7 +59,7 @@ class SiloFedAvg(SiloMethod):
         name="fedavg",
         summary="interaction-weighted mean of item table and network",
         aliases={"fedlightgcn": {"backbone": "lightgcn"}},
-        backbones=silo_backbones("mf", "mlp", "lightgcn"),
+        backbones=silo_backbones("mf", "mlp", "neumf", "lightgcn"),
         presets={"silo": {}},
         scores_together=True,
     )

@@ -1,0 +1,34 @@
+"""`fedrec export`: a model as a file for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.errors import FedrecError, unknown
+
+
+def export_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    to: Annotated[str, typer.Option("--to", help="onnx or npz.")],
+    out: Annotated[Path | None, typer.Option(help="The file; default: the name of the folder, here.")] = None,
+) -> None:
+    """Write a model for other programs: inner products and sasrec, as ONNX or as plain arrays."""
+    from fedrec import console
+    from fedrec.experiment.folder import require_harmless
+    from fedrec.export import FORMATS, export
+    from fedrec.recommend import Recommender
+
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    place = out if out is not None else Path(f"{run.resolve().name}.{to}")
+    if place.suffix != f".{to}":
+        raise FedrecError(f"--out {place}: a file for --to {to} ends in .{to}")
+    require_harmless(place)
+    recommender = Recommender(run)
+    files = export(recommender, to, place)
+    if recommender.run.prepared.tested:
+        console.err.print(f"note: this model learned from training items alone; for one of all items, fedrec fit {run}")
+    console.out.print(f"written: {', '.join(map(str, files))}")

@@ -1,0 +1,34 @@
+"""`fedrec serve`: a model behind a local HTTP service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    host: Annotated[str, typer.Option(help="Address to listen at; default: this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+) -> None:
+    """Serve recommendations, similar items and fold-in over HTTP until Ctrl-C; GET / describes it."""
+    import torch
+
+    from fedrec import console
+    from fedrec.experiment.interrupt import sigterm_interrupts
+    from fedrec.serving import Server, Service, open_lists
+
+    torch.set_num_threads(1)  # requests come side by side, and each is small
+    service = Service(open_lists(run))
+    service.warm_up()
+    server = Server(service, host, port)
+    if not server.local:
+        console.err.print("warning: whoever reaches this address can ask for anybody's list; it has no passwords")
+    with server, sigterm_interrupts():
+        console.out.print(f"serving {run} at {server.url}")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            console.out.print("stopped")

@@ -1,0 +1,321 @@
+"""The leaderboard as pages: Markdown and a picture, from the data alone. Nothing on them is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.evaluation.significance import LEVEL
+from fedrec.leaderboard.definition import TRIALS, Board, safe
+from fedrec.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, read_records
+from fedrec.report.charts.front import Offer, front, front_chart
+from fedrec.report.figures.figure import Drawing, Panel
+from fedrec.report.figures.write import as_svg
+from fedrec.reproduce import definition
+from fedrec.schema import read_json
+from fedrec.tune.space import settings_text
+from fedrec.tune.study import Trial, best_of
+
+Record = Mapping[str, Any]
+START, END = "<!-- leaderboard: made by `fedrec leaderboard`, not by hand -->", "<!-- /leaderboard -->"
+PICTURE = "leaderboard.svg"
+MEGABYTE = 1e6
+
+
+def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) -> None:
+    """The page, its picture beside it, and the block in the README where it has the marks for one."""
+    records = read_records(results, whole.every_dataset())
+    if not any(_ranked(record) for record in records.values()):
+        raise FedrecError(
+            f"{results} has no figures yet; run fedrec leaderboard first, or name its folder with --results"
+        )
+    shown = next(record for record in records.values() if _ranked(record))  # the first dataset of the board
+    lines = [
+        "# Leaderboard",
+        "",
+        START,
+        "",
+        *_findings(records, whole.trials),
+        *_readings(whole),
+        *(line for record in records.values() for line in _dataset(record)),
+        *_front(shown),
+        *_print(whole, records),
+        *_trials(whole, results),
+        "",
+        END,
+    ]
+    _write(page, "\n".join(lines) + "\n")
+    if _offers(shown):
+        _write(page.with_name(PICTURE), picture(shown))
+    if readme is not None and readme.is_file():
+        _write(readme, with_block(readme.read_text(encoding="utf-8"), "\n".join(_short(shown, records, whole.trials))))
+
+
+def with_block(text: str, block: str) -> str:
+    """A page with what stands between the marks replaced; unchanged where it has none."""
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    return f"{before}{start}\n{block}\n{end}{after}" if start and end else text
+
+
+# -- what comes first: who is best, by how much, how far from all data in one place --
+
+
+def _findings(records: Mapping[str, Record], trials: int) -> Iterator[str]:
+    for dataset, record in records.items():
+        if sentence := finding(record, trials):
+            yield f"- **{dataset}**: {sentence}"
+    yield ""
+
+
+def finding(record: Record, trials: int) -> str:
+    """Which federated method is best on this data, by how much, and where it stands beside all data in one place.
+
+    Federated ones count if they have had no more trials than the board gives; the others may have had any number.
+    """
+    federated = [row for row in _equal(record, trials) if row["kind"] == FEDERATED]
+    together = [row for row in _ranked(record) if row["kind"] == TOGETHER]
+    if len(federated) < 2:
+        return ""
+    metric, best, next_best = record["metrics"][-1], federated[0], federated[1]
+    ahead = _figure(best, metric) / _figure(next_best, metric) - 1
+    words = (
+        f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.1f} % ahead by "
+        f"{_said(metric)} of `{next_best['label']}`{_surely(record, best, next_best)}"
+    )
+    if not together:
+        return f"{words}; nothing with all data in one place was run."
+    gap = _figure(best, metric) / _figure(together[0], metric) - 1
+    beside = "above" if gap > 0 else "below"
+    return (
+        f"{words}. It is {abs(100 * gap):.1f} % {beside} the best with all data in one place, `{together[0]['label']}` "
+        f"({_both(record, together[0])}){_surely(record, best, together[0])}."
+    )
+
+
+def _surely(record: Record, one: Record, two: Record) -> str:
+    """Whether two rows can be told apart; said where they cannot."""
+    tested = record["tested"]
+    if tested["row"] != one["label"] or two["label"] not in tested["p"]:
+        return " (not tested)"
+    return "" if tested["p"][two["label"]] < 1 - LEVEL else " (not significantly)"
+
+
+# -- one dataset --
+
+
+READINGS = """\
+Protocol `{protocol}`: all items ranked, histories at test with the validation item, rounds and parameters chosen on
+validation items. **Trials** are on the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} for a
+row; what was found there is kept on the other data. Rows with 0 have their method's own settings. Those with more
+than {trials} had them before the leaderboard: they stand here to compare with, and are never called the best
+federated method. Mean ± deviation over seeds. Rows of one **group** cannot be told apart from its best by NDCG
+(paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client has sent up to the chosen round, in the
+mean. **Server**: what reaches it; where that is {sums}, secure aggregation can keep it blind. Seconds are of one run,
+training and evaluation, on machines that did other work as well: an order of magnitude. Commands, versions and
+commits of every run are in `results/leaderboard/`; `fedrec leaderboard` goes on with it.
+"""
+
+
+def _readings(whole: Board) -> Iterator[str]:
+    yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS)
+
+
+def _dataset(record: Record) -> Iterator[str]:
+    metrics = record["metrics"]
+    yield from (f"## {record['dataset']}", "", f"Protocol `{record['protocol']}`; chance "
+                f"{' / '.join(_chance(record, metric) for metric in metrics)}.", "")  # fmt: skip
+    heads = ["", *map(_said, metrics), "group", "round", "MB up", "server", "trials", "seeds", "s"]
+    yield from _table(heads, [_line(record, row) for row in _ranked(record)])
+    yield from _empty(record)
+    yield ""
+
+
+def _empty(record: Record) -> Iterator[str]:
+    """Rows without a figure, by the reason for it."""
+    why: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        if not row["cells"]:
+            why.setdefault(row["why"], []).append(f"`{row['label']}`")
+    if why:
+        yield from ("", "Empty:", "", *(f"- {reason}: {', '.join(labels)}" for reason, labels in why.items()))
+
+
+def _line(record: Record, row: Record) -> list[str]:
+    cells = row["cells"]
+    name = f"`{row['label']}`" + (", in one place" if row["kind"] == TOGETHER else "")
+    figures = [_spread([cell["test"][metric] for cell in cells]) for metric in record["metrics"]]
+    rounds = f"{mean(cell['best_round'] + 1 for cell in cells):.0f}"
+    sent = "-" if row["server"] == ALL else _megabytes(row)
+    group = "-" if row["group"] is None else str(row["group"])
+    seconds = f"{mean(cell['seconds'] for cell in cells):.0f}"
+    gpu = " (GPU)" if any(cell["device"] != "cpu" for cell in cells) else ""
+    return [name, *figures, group, rounds, sent, row["server"], f"{row['trials']:,}", str(len(cells)), seconds + gpu]
+
+
+# -- worth against bytes --
+
+
+def picture(record: Record) -> str:
+    """Recall against megabytes sent per client, with the front."""
+    metric = record["metrics"][0]
+    title = f"{_said(metric)} against megabytes sent per client, {record['dataset']}"
+    chart = front_chart(_offers(record), title=title, x_label="megabytes sent per client, to the chosen round",
+                        y_label=_said(metric))  # fmt: skip
+    return as_svg(Drawing(title, "", (Panel(chart, title),)), [])
+
+
+def _offers(record: Record) -> list[Offer]:
+    metric = record["metrics"][0]
+    rows = [row for row in _ranked(record) if row["kind"] == FEDERATED and _up(row) > 0]
+    return [
+        Offer(row["label"], _up(row), _figure(row, metric), "s0" if row["server"] == SUMS else "s1") for row in rows
+    ]
+
+
+def _front(record: Record) -> Iterator[str]:
+    best = front(_offers(record))
+    if not best:
+        return
+    yield from ("## What a client sends", "", f"![{record['dataset']}]({PICTURE})", "")
+    yield (
+        f"Federated rows on {record['dataset']}. Nothing is worth more for as many bytes than these, the front: "
+        + "; ".join(f"`{offer.label}` ({offer.worth:.4f} for {_size(offer.cost)} MB)" for offer in best)
+        + ". The first colour: the server needs sums alone; the second: it looks at single uploads."
+    )
+    yield ""
+
+
+# -- print --
+
+
+def _print(whole: Board, records: Mapping[str, Record]) -> Iterator[str]:
+    """Papers' own order of the methods beside the order of their honest figures."""
+    yield from ("## Printed rank and honest rank", "")
+    for paper, source in whole.print.items():
+        record = records.get(source["dataset"])
+        lines = [] if record is None else _ranks(whole, paper, source, record)
+        if len(lines) < 2:
+            continue
+        metric = _said(record["metrics"][0]) if record else ""
+        yield from (
+            f"{source['dataset']}, as printed in `fedrec reproduce {source['table']}` ({source['metric']}):",
+            "",
+        )
+        yield from _table(["", "printed", "rank", f"honest {metric}", "rank"], lines)
+        yield ""
+
+
+def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) -> list[list[str]]:
+    _, (table,) = definition.chosen(source["table"])
+    shown = {row.label: row.printed[source["dataset"]][0] for row in table.rows if source["dataset"] in row.printed}
+    honest = {row["label"]: _figure(row, record["metrics"][0]) for row in _ranked(record)}
+    both = [(row.label, shown[name], honest[row.label]) for row in whole.rows
+            if (name := row.printed.get(paper)) in shown and row.label in honest]  # fmt: skip
+    both.sort(key=lambda one: -one[1])
+    order = sorted((one[2] for one in both), reverse=True)
+    return [[f"`{label}`", f"{printed:.3f}", str(rank), f"{value:.4f}", str(order.index(value) + 1)]
+            for rank, (label, printed, value) in enumerate(both, start=1)]  # fmt: skip
+
+
+# -- trials --
+
+TRIED = """\
+All on {tuned_on}, seed 0, by NDCG@10 on the validation items; the first trial of each row is what its method has by
+itself. FedGram's defaults come from an earlier, wider search ([FedGram](fedgram.md)), those of other methods from
+their papers or a handful of settings.
+"""
+
+
+def _trials(whole: Board, results: Path) -> Iterator[str]:
+    yield from ("## Trials", "", TRIED.format(tuned_on=whole.tuned_on))
+    lines = []
+    for row in whole.studies:
+        path = results / TRIALS / f"{safe(row.label)}.json"
+        stored = read_json(path, "trials", {"trials": [{}], "searched": {}}) if path.is_file() else {"trials": []}
+        trials = [Trial(**values) for values in stored["trials"]]
+        best, first = best_of(trials), trials[0].value if trials else None
+        if best is None:
+            lines.append([f"`{row.label}`", str(len(trials)), "-", "-", "-", "-"])
+            continue
+        searched = "; ".join(f"{name} {text}" for name, text in stored["searched"].items())
+        own = "-" if first is None else f"{first:.4f}"
+        lines.append(
+            [f"`{row.label}`", str(len(trials)), searched, settings_text(best.params), own, f"{best.value:.4f}"]
+        )
+    yield from _table(["", "trials", "searched", "found", "its own settings", "found"], lines)
+
+
+# -- the README --
+
+
+def _short(record: Record, records: Mapping[str, Record], trials: int) -> Iterator[str]:
+    """One dataset in a few columns, of rows with no more trials than others; and the finding of every one."""
+    yield ""
+    heads = [f"{record['dataset']}", *map(_said, record["metrics"]), "MB up per client", "server", "trials"]
+    yield from _table(heads, [[cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
+                              for row in _equal(record, trials)])  # fmt: skip
+    yield ""
+    yield from _findings(records, trials)
+
+
+# -- parts --
+
+
+def _ranked(record: Record) -> list[Record]:
+    """Rows with figures, the best first."""
+    metric = record["metrics"][-1]
+    return sorted((row for row in record["rows"] if row["cells"]), key=lambda row: -_figure(row, metric))
+
+
+def _equal(record: Record, trials: int) -> list[Record]:
+    """Those with no more trials than the board gives."""
+    return [row for row in _ranked(record) if row["trials"] <= trials]
+
+
+def _figure(row: Record, metric: str) -> float:
+    return mean(cell["test"][metric] for cell in row["cells"])
+
+
+def _both(record: Record, row: Record) -> str:
+    return ", ".join(f"{_said(metric)} {_figure(row, metric):.4f}" for metric in record["metrics"])
+
+
+def _chance(record: Record, metric: str) -> str:
+    return f"{record['chance'][metric]:.4f}" if metric in record["chance"] else "-"
+
+
+def _said(metric: str) -> str:
+    name, _, k = metric.partition("@")
+    return f"{name.upper() if name == 'ndcg' else name.capitalize()}@{k}"
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{mean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def _up(row: Record) -> float:
+    return mean(cell["up"] for cell in row["cells"]) / MEGABYTE
+
+
+def _megabytes(row: Record) -> str:
+    return "0" if row["server"] == NOTHING else _size(_up(row))
+
+
+def _size(megabytes: float) -> str:
+    return f"{megabytes:.3g}" if megabytes < 100 else f"{megabytes:.0f}"
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(heads) + " |"
+    yield "|" + "---|" * len(heads)
+    yield from ("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

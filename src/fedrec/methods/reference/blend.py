@@ -1,0 +1,103 @@
+"""FedBlend's mixture with all data in one place: what federation costs it.
+
+The Gram model is the one that FedGram's clients arrive at by their sum. The sequence model is the centralised SASRec
+with softmax over all items. Their scores are mixed as there (`methods/mixing.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedrec.federation.accumulator import Accumulator
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
+from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.methods.closed_form.fedgram import FedGram
+from fedrec.methods.mixing import mixed, share_at
+from fedrec.methods.reference.sasrec import CentralSASRec
+from fedrec.training.sequences import SequenceLoss
+
+
+@dataclass(frozen=True)
+class Blend(CentralSASRec):
+    """CentralSASRec with a Gram model of the same users beside it."""
+
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="blend",
+        summary="a Gram model and SASRec, scores mixed, all data in one place",
+        backbones={"sasrec": {}},
+        presets={
+            "ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2,
+                      "weight_decay": 0.1},
+            "amazon-video": {"dropout": 0.5},
+        },
+        centralised=True,
+        new_users=0,
+        reads_order=lambda method: True,
+    )  # fmt: skip
+
+    gram_share: Annotated[float | None, Interval("[0, 1]")] = None  # None: as validation chooses
+    # of the Gram part: FedGram's preset `tuned`
+    l2: Positive = 1600.0
+    half_life: Positive = 3.0
+    floor: Annotated[float, Interval("[0, 1]")] = 0.08
+    window: Count = 2
+    co: float = 0.8
+    popularity_power: Annotated[float, Interval(ANY)] = 0.3
+    # of the sequence part: its own preset `tuned`
+    loss: SequenceLoss = "ce"  # type: ignore[assignment]
+    dim: Count = 128
+    weight_decay: float = 1.0
+
+    @cached_property
+    def gram(self) -> FedGram:
+        names = {field.name for field in fields(FedGram)} & {field.name for field in fields(self)} - {"rounds"}
+        return FedGram(order=True, **{name: getattr(self, name) for name in names})
+
+    @property
+    def disclosure(self) -> Disclosure:
+        usual = super().disclosure
+        return replace(usual, private=(*usual.private, "weight", "share"))
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        state = super().init_clients(world, chunk)
+        weight = self.gram.init_server(world)["weight"].expand(len(chunk.clients), -1, -1).clone()
+        state.per_client |= {"weight": weight, "share": self._share(-1, chunk)}
+        return state
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        weight = self._solved(chunk) if round == 0 else state.per_client["weight"]
+        new, _ = super().local(state, down, chunk, round)
+        new.per_client |= {"weight": weight, "share": self._share(round, chunk)}
+        return new, {}
+
+    def _share(self, round: int, chunk: Chunk) -> Tensor:
+        share = share_at(round, self.rounds, self.gram_share)
+        return torch.full((len(chunk.clients),), share, dtype=chunk.world.dtype, device=chunk.world.device)
+
+    def _solved(self, chunk: Chunk) -> Tensor:
+        """The Gram model of each client's users: there is one client, as a rule."""
+        found = []
+        for client in chunk.clients:
+            alone, sums = chunk.data.chunk(client[None], chunk.cohort, chunk.foldable), Accumulator()
+            sums.add(self.gram.local(State(), Down(), alone, 0)[1], alone.clients, chunk.cohort)
+            start: Tensors = self.gram.init_server(chunk.world)
+            found.append(self.gram.aggregate(start, sums.update().ups(chunk.world.dtype), 0)["weight"])
+        return torch.stack(found)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        every = torch.arange(chunk.world.items, device=items.device)
+        of_gram = torch.cat([
+            self.gram.score(State(), Down({"weight": weight}), replace(chunk, clients=client[None]), every)
+            for client, weight in zip(chunk.clients, state.per_client["weight"], strict=True)
+        ])  # fmt: skip
+        share = state.per_client["share"][chunk.owner, None]
+        return mixed(of_gram, super().score(state, down, chunk, every), share, chunk)[:, items]
+
+    def footprint(self, world: World) -> Footprint:
+        return replace(super().footprint(world), score=super().footprint(world).score + 4 * world.items * 8)

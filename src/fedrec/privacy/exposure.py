@@ -1,0 +1,20 @@
+"""What a server sees of a method's uploads, and what it can read off them: for lists, and for servers that start."""
+
+from __future__ import annotations
+
+from fedrec.federation.contract import Method
+
+UPLOADS = "computed from the client's own items, which rows that moved and their direction can tell"
+
+
+def seen_by_server(method: Method) -> str:
+    """In a sentence, without secure sums and with them."""
+    disclosure, revealed = method.disclosure, method.disclosure.reveals or UPLOADS
+    if disclosure.secure_aggregation:
+        return (
+            f"blind server: needed. A single upload reveals everything ({revealed}); outside a simulation it does not "
+            "start without secure sums"
+        )
+    if disclosure.gathers:
+        return f"blind server: no. The server works with single uploads, {revealed}; noise is the only protection"
+    return f"blind server: yes, with --secure-sums. Without, the server sees single uploads, {revealed}"

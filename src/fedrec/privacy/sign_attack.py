@@ -1,0 +1,28 @@
+"""The sign attack: a user's items out of one uploaded table.
+
+In one round of matrix factorisation, every row that a client's samples touch moves along its user vector: forwards for
+an item that the user has, backwards for a negative. Whoever sees the table that went down and the one that came up sees
+two clouds of rows on one line. Negatives are more than items, so the smaller cloud is the history.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+STILL = 1e-9  # of the longest move: rows that moved less did not move
+
+
+def sign_attack(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """For every item how far its row moved along the line of all moves, towards the smaller side."""
+    change = np.asarray(after, dtype=np.float64) - before
+    _, _, lines = np.linalg.svd(change, full_matrices=False)
+    along = change @ lines[0]
+    moved = np.abs(along) > STILL * np.abs(along).max(initial=0.0)
+    return along if (along[moved] > 0).sum() <= (along[moved] < 0).sum() else -along
+
+
+def auc(scores: np.ndarray, items: np.ndarray) -> float:
+    """How often an item of the user is scored above one that is not; ties count half."""
+    ranks, mine, others = rankdata(scores), len(items), len(scores) - len(items)
+    return float((ranks[items].sum() - mine * (mine + 1) / 2) / (mine * others))

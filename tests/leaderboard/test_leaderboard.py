@@ -1,0 +1,339 @@
+"""The leaderboard: its definition, runs that go on, groups, records, pages made from data alone, the front."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedrec.errors import FedrecError
+from fedrec.experiment.params import method_of
+from fedrec.leaderboard import record as records
+from fedrec.leaderboard import work
+from fedrec.leaderboard.definition import Board, Row, best_trials, board, cells_of, narrowed, trials_found
+from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
+from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
+from fedrec.leaderboard.work import run_rows, run_trials, why_not
+from fedrec.report import comparison
+from fedrec.report.charts.front import Offer, front
+from fedrec.reproduce import definition
+from fedrec.tune.study import Trial
+
+ONE, TWO = "synthetic@users=50+items=200", "synthetic@users=40+items=150"
+FEDMF = Row("fedmf", {"method": "fedmf", "rounds": 3, "set": {"dim": 4}}, tuned=True)
+SMALL = Board(
+    protocol="honest",
+    metrics=["recall@10", "ndcg@10"],
+    tuned_on=ONE,
+    trials=2,
+    enough=2,
+    datasets=[ONE, TWO],
+    seeds={ONE: [0, 1]},
+    skipped={TWO: "no order here"},
+    rows=[
+        Row("popularity", {"method": "popularity"}),
+        FEDMF,
+        Row("fedgram", {"method": "fedgram", "set": {"order": True}}),
+        Row("ease", {"method": "ease"}),
+    ],
+    studies=[FEDMF],
+    new_items={"table": "ifedrec/table1", "dataset": "citeulike-a:coldstart", "protocol": "ifedrec",
+               "metrics": ["recall@20", "ndcg@20"]},
+    print={"fedca": {"table": "fedca/table2-pmf", "dataset": "ml-100k", "metric": "HR@10 of 99"}},
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("FEDREC_COMMIT", "abc1234")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Folders of runs and results of the small board, all of it run."""
+    runs, results = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("FEDREC_COMMIT", "abc1234")
+        run_trials(SMALL, runs, results, "cpu", lambda line: None)
+        run_rows(SMALL, SMALL.datasets, runs, results, "cpu", 2, 20, lambda line: None)
+    write_records(SMALL, SMALL.datasets, runs, results)
+    return runs, results
+
+
+# -- the definition --
+
+
+def test_every_row_can_be_built_and_searched() -> None:
+    whole = board()
+    for dataset in whole.every_dataset():
+        for cell in cells_of(whole, dataset, {}, Path("runs"), "cpu"):
+            assert method_of(cell.config)
+    for row in whole.rows:
+        if row.tuned:
+            assert whole.study(row, Path("runs"), "cpu").space
+
+
+def test_three_seeds_where_the_board_says_so_and_one_elsewhere() -> None:
+    whole = board()
+    seeds = {d: {c.config.seed for c in cells_of(whole, d, {}, Path("runs"), "cpu")} for d in whole.every_dataset()}
+    assert {len(seeds[d]) for d in ("ml-100k", "filmtrust")} == {3}
+    assert {len(seeds[d]) for d in whole.every_dataset() if d not in ("ml-100k", "filmtrust")} == {1}
+
+
+def test_what_a_paper_calls_a_row_is_in_its_table() -> None:
+    whole = board()
+    for row in whole.rows:
+        for paper, name in row.printed.items():
+            _, (table,) = definition.chosen(whole.print[paper]["table"])
+            dataset = whole.print[paper]["dataset"]
+            assert dataset in next(one for one in table.rows if one.label == name).printed, (row.label, paper)
+
+
+def test_unknown_names_are_one_line(cli: Any) -> None:
+    for flag, name in (("--datasets", "ml-100"), ("--rows", "fedfm")):
+        outcome = cli("leaderboard", flag, name)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+        assert "did you mean" in outcome.err
+
+
+def test_dry_run_shows_trials_and_runs_and_does_nothing(cli: Any, tmp_path: Path) -> None:
+    outcome = cli("leaderboard", "--dry-run", "--rows", "fedmf;popularity", "--datasets", "ml-100k")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0] == "fedrec tune fedmf --eval-every 5 --trials 12"
+    assert sum(line.startswith("fedrec run fedmf") for line in lines) == 3
+    assert not list(tmp_path.glob("r*"))
+
+
+def test_what_trials_found_is_carried_over_and_a_row_without_all_of_them_waits() -> None:
+    trials = {"fedmf": [Trial(0, {"lr": 1.0}, 0.1), Trial(1, {"lr": 5.0}, 0.2)], "other": [Trial(0, {}, 0.3)]}
+    best = best_trials(SMALL, trials)
+    assert list(best) == ["fedmf"]
+    found = [cell.config.params for cell in cells_of(SMALL, TWO, best, Path("runs"), "cpu") if cell.row == "fedmf"]
+    assert found == [{"dim": 4, "lr": 5.0}]
+
+
+def test_a_row_like_another_has_what_its_trials_found_and_waits_for_them() -> None:
+    part = dataclasses.replace(SMALL, rows=[Row("also", {"method": "fedavg"}, like="fedmf")])
+    best = best_trials(part, {"fedmf": [Trial(0, {"lr": 1.0}, 0.1), Trial(1, {"lr": 5.0}, 0.2)]})
+    assert [cell.config.params for cell in cells_of(part, TWO, best, Path("runs"), "cpu")] == [{"lr": 5.0}]
+    assert (part.waiting({}), part.waiting(best)) == ({"also"}, set())
+
+
+# -- runs --
+
+
+def test_a_cell_says_what_made_it_and_an_empty_one_says_why(ended: tuple[Path, Path]) -> None:
+    found = read_records(ended[1], SMALL.datasets)
+    rows = {row["label"]: row for row in found[ONE]["rows"]}
+    assert [cell["seed"] for cell in rows["fedmf"]["cells"]] == [0, 1]
+    assert rows["fedmf"]["trials"] == 2
+    assert rows["popularity"]["trials"] == 0
+    cell = rows["fedmf"]["cells"][0]
+    assert cell["commit"] == "abc1234"
+    assert cell["command"].startswith("fedrec run fedmf --data synthetic@users=50+items=200")
+    elsewhere = {row["label"]: row for row in found[TWO]["rows"]}
+    assert (elsewhere["fedgram"]["cells"], elsewhere["fedgram"]["why"]) == ([], "no order here")
+    assert rows["fedgram"]["cells"]
+
+
+def test_the_table_is_the_runs(ended: tuple[Path, Path]) -> None:
+    runs, results = ended
+    best = best_trials(SMALL, trials_found(SMALL, runs, results))
+    found = {row["label"]: row for row in read_records(results, [ONE])[ONE]["rows"]}
+    for cell in cells_of(SMALL, ONE, best, runs, "cpu"):
+        summary = json.loads((cell.folder / "summary.json").read_text())
+        kept = next(one for one in found[cell.row]["cells"] if one["seed"] == cell.config.seed)
+        assert kept["test"]["ndcg@10"] == pytest.approx(summary["test"]["ndcg@10"], abs=1e-6)
+        lines = [json.loads(line) for line in (cell.folder / "metrics.jsonl").read_text().splitlines()]
+        sent = sum(line["bytes_up"] for line in lines[: summary["best_round"] + 1]) / summary["clients"]
+        assert kept["up"] == round(sent)
+
+
+def test_again_it_runs_nothing_and_keeps_what_only_the_data_knows(
+    ended: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, results = ended
+    said: list[str] = []
+    monkeypatch.setattr(work, "search", None)  # would be called for a trial that is missing
+    run_trials(SMALL, runs, results, "cpu", said.append)
+    run_rows(SMALL, SMALL.datasets, runs, results, "cpu", 1, 20, said.append)
+    assert said == ["8 runs, 8 of them already there", "3 runs, 3 of them already there"]
+    before = read_records(results, [ONE])[ONE]
+    copied = tmp_path / "results"
+    copied.mkdir()
+    for file in results.rglob("*.json"):
+        (copied / file.relative_to(results)).parent.mkdir(exist_ok=True)
+        (copied / file.relative_to(results)).write_text(file.read_text())
+    write_records(SMALL, [ONE], tmp_path / "no runs here", copied)
+    after = read_records(copied, [ONE])[ONE]
+    assert [row["cells"] for row in after["rows"]] == [row["cells"] for row in before["rows"]]
+    assert after["chance"] == before["chance"]
+
+
+def test_a_run_over_the_limit_is_stopped_said_and_not_tried_again(tmp_path: Path) -> None:
+    part = dataclasses.replace(SMALL, rows=[Row("slow", {"method": "local", "rounds": 100_000, "set": {"dim": 64}})])
+    said: list[str] = []
+    for _ in range(2):
+        run_rows(part, [TWO], tmp_path, tmp_path, "cpu", 1, 0.05, said.append)
+    (cell,) = cells_of(part, TWO, {}, tmp_path, "cpu")
+    assert why_not(cell) == "stopped after 0.05 minutes"
+    assert sum("stopped after" in line for line in said) == 1
+    write_records(part, [TWO], tmp_path, tmp_path / "results")
+    assert read_records(tmp_path / "results", [TWO])[TWO]["rows"][0]["why"] == "stopped after 0.05 minutes"
+
+
+@pytest.mark.parametrize(
+    ("method", "sees"),
+    [("fedmf", SUMS), ("fedgram", SUMS), ("fedca", SINGLE), ("local", NOTHING), ("ease", "all data")],
+)
+def test_what_the_server_sees_is_read_off_the_uploads(method: str, sees: str) -> None:
+    whole = dataclasses.replace(SMALL, rows=[Row(method, {"method": method})])
+    assert server_sees(whole.config(whole.rows[0])) == sees
+
+
+# -- groups --
+
+
+def test_rows_that_cannot_be_told_apart_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    hits, noise = random.random(500), random.normal(0, 0.3, 500)
+    values = {
+        "best": hits + 1,
+        "alike": hits + 1 + noise - noise.mean() - 0.001,
+        "worse": hits + 0.5,
+        "worst": hits,
+    }
+    monkeypatch.setattr(records, "values_by_row", lambda rows, metric: {k: v[None] for k, v in values.items()})
+    rows = [comparison.Row(label, ()) for label in values]
+    assert groups(rows, "ndcg@10") == {"best": 1, "alike": 1, "worse": 2, "worst": 3}
+
+
+def test_the_best_is_tested_against_every_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    hits = np.random.default_rng(0).random(300)
+    values = {"a": hits + 1, "b": hits, "c": hits + 1}
+    monkeypatch.setattr(records, "values_by_row", lambda rows, metric: {k: v[None] for k, v in values.items()})
+    found = records.against_all([], "ndcg@10", "a")
+    assert found["row"] == "a"
+    assert found["p"]["b"] < 0.05 <= found["p"]["c"]
+    assert records.against_all([], "ndcg@10", "gone") == {"row": "gone", "p": {}}
+
+
+# -- pages --
+
+
+def row(label: str, kind: str, value: float, group: int, up: float = 1e6) -> dict[str, Any]:
+    cell = {"seed": 0, "command": "", "version": "", "commit": "", "device": "cpu", "best_round": 9, "rounds_run": 10,
+            "seconds": 1.0, "test": {"recall@10": 2 * value, "ndcg@10": value}, "up": up, "down": 0}  # fmt: skip
+    return {"label": label, "method": label, "kind": kind, "server": SUMS, "trials": 2, "settings": "", "group": group,
+            "why": "", "cells": [cell]}  # fmt: skip
+
+
+def made(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {"dataset": "d", "protocol": "honest", "metrics": ["recall@10", "ndcg@10"], "chance": {}, "rows": list(rows),
+            "tested": {"row": "a", "p": {"b": 0.2, "c": 0.01}}}  # fmt: skip
+
+
+def test_the_first_sentence_says_who_is_best_by_how_much_and_how_far_from_all_data() -> None:
+    rows = [row("a", "federated", 0.12, 2), row("b", "federated", 0.10, 2), row("c", "all data in one place", 0.15, 1)]
+    assert finding(made(*rows), 12) == (
+        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead by NDCG@10 of `b` (not "
+        "significantly). It is 20.0 % below the best with all data in one place, `c` (Recall@10 0.3000, NDCG@10 "
+        "0.1500)."
+    )
+
+
+def test_a_federated_row_with_more_trials_is_not_named_the_best() -> None:
+    rows = [
+        row("a", "federated", 0.12, 2),
+        row("b", "federated", 0.10, 2),
+        row("c", "federated", 0.15, 1) | {"trials": 99},
+    ]
+    assert finding(made(*rows), 12).startswith("the best federated method is `a`")
+
+
+def test_pages_are_made_from_the_data_alone(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    page, readme = tmp_path / "board.md", tmp_path / "README.md"
+    readme.write_text(f"# Mine\n\n{START}\nold\n{END}\n\nafter\n")
+    write_pages(SMALL, ended[1], page, readme)
+    text = page.read_text()
+    found = {one["label"]: one for one in read_records(ended[1], [ONE])[ONE]["rows"]}
+    for label in ("fedmf", "ease"):
+        values = [cell["test"]["ndcg@10"] for cell in found[label]["cells"]]
+        assert f"{sum(values) / len(values):.4f} ±" in text
+    assert "- no order here: `fedgram`" in text
+    assert "- **synthetic@users=50+items=200**: the best federated method is" in text
+    assert (tmp_path / "leaderboard.svg").read_text().startswith("<svg xmlns")
+    again = readme.read_text()
+    assert again.startswith("# Mine")
+    assert again.endswith("after\n")
+    assert "old" not in again
+    assert "`fedmf`" in again
+    write_pages(SMALL, ended[1], page, readme)
+    assert (page.read_text(), readme.read_text()) == (text, again)
+
+
+def test_a_page_without_marks_stays_as_it_is() -> None:
+    assert with_block("no marks", "block") == "no marks"
+
+
+def test_without_figures_there_is_no_page(cli: Any, tmp_path: Path) -> None:
+    with pytest.raises(FedrecError, match="no figures yet"):
+        write_pages(SMALL, tmp_path / "empty", tmp_path / "page.md", None)
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_damaged_file_of_results_is_one_line(cli: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "leaderboard"
+    folder.mkdir(parents=True)
+    (folder / "ml-100k.json").write_text("{}")
+    outcome = cli("leaderboard", "--pages-only")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "is damaged" in outcome.err
+
+
+def test_the_committed_page_is_that_of_the_committed_data(tmp_path: Path) -> None:
+    """Nothing on it is typed: made again it is the same."""
+    root = Path(__file__).parents[2]
+    readme = tmp_path / "README.md"
+    readme.write_text((root / "README.md").read_text())
+    write_pages(board(), root / "results" / "leaderboard", tmp_path / "leaderboard.md", readme)
+    assert (tmp_path / "leaderboard.md").read_text() == (root / "docs" / "leaderboard.md").read_text()
+    assert (tmp_path / "leaderboard.svg").read_text() == (root / "docs" / "leaderboard.svg").read_text()
+    assert readme.read_text() == (root / "README.md").read_text()
+
+
+def test_no_tuned_row_has_had_more_trials_than_another() -> None:
+    root = Path(__file__).parents[2]
+    found = [one for record in read_records(root / "results" / "leaderboard", board().datasets).values()
+             for one in record["rows"] if one["cells"]]  # fmt: skip
+    earlier = {row.label for row in board().rows if row.chosen_from}
+    assert max(one["trials"] for one in found if one["label"] not in earlier) <= board().trials
+    block = (root / "README.md").read_text().partition(START)[2].partition(END)[0]
+    assert not [label for label in earlier if f"| `{label}`" in block], "the README shows none of these"
+
+
+# -- the front --
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    offers = [Offer("cheap", 1, 0.1), Offer("dear", 9, 0.3), Offer("beaten", 5, 0.1), Offer("middle", 4, 0.2)]
+    assert [offer.label for offer in front(offers)] == ["cheap", "middle", "dear"]
+
+
+def test_the_picture_names_every_federated_row_and_no_other() -> None:
+    drawn = picture(made(row("a", "federated", 0.1, 1), row("b", "federated", 0.2, 1, up=5e6),
+                         row("c", "all data in one place", 0.3, 1)))  # fmt: skip
+    assert all(f">{label}</text>" in drawn for label in ("a", "b"))
+    assert ">c</text>" not in drawn
+
+
+def test_a_part_of_the_board() -> None:
+    part = narrowed(board(), ["filmtrust"], ["fedmf"])
+    assert ([row.label for row in part.rows], part.datasets) == (["fedmf"], ["filmtrust"])

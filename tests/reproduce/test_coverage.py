@@ -1,0 +1,229 @@
+"""What a paper prints against what was measured: the arithmetic, the pages, and that no printed cell is left over."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedrec.cli import app
+from fedrec.commands.reproduce import Wanted, reproduce, show_coverage
+from fedrec.errors import FedrecError
+from fedrec.reproduce.cells import cells
+from fedrec.reproduce.collect import trimmed
+from fedrec.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
+from fedrec.reproduce.coverage_page import by_table, drawn, lines, missing_data, not_run, summary_line, write_coverage
+from fedrec.reproduce.definition import names, papers, tables
+from fedrec.reproduce.estimate import Estimate, estimated, hours
+from fedrec.reproduce.figures import figures_of, guidance_figures
+from fedrec.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
+from fedrec.reproduce.printed import PrintedCell, printed_cells, selected
+
+PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg": 344}
+"""Result cells of each paper."""
+
+
+def run_of(paper: str, table: str, row: str, dataset: str, **changed: object) -> MeasuredRun:
+    """A run as the table asks for it, with figures of its own."""
+    found = tables(paper)[table]
+    cell = next(cell for cell in cells(found, Path(), "cpu", "8G")
+                if (cell.row, cell.dataset, cell.protocol) == (row, dataset, found.published))  # fmt: skip
+    usual = {"figures": {}, "rounds": 10, "best_round": 3, "seconds": 20.0, "interactions": 100_000, "backbone": "mf"}
+    values = usual | changed
+    return MeasuredRun(table, row, dataset, cell.protocol, cell.config.seed, cell.command(), "cpu", **values)  # type: ignore[arg-type]
+
+
+def reached(paper: str, runs: list[MeasuredRun], **where: str) -> list[Reached]:
+    some = coverage(paper, runs)
+    return [one for one in some if all(getattr(one.cell, key) == value for key, value in where.items())]
+
+
+@pytest.mark.parametrize("paper", papers())
+def test_every_printed_cell_is_claimed_by_a_row_or_said_to_be_missing(paper: str) -> None:
+    found = coverage(paper, shipped(paper))
+    assert len(found) == PRINTED.get(paper, 0)
+    assert sum(counts(found).values()) == len(found)
+    assert not [one for one in found if one.why == "no table has it"]
+    assert all(one.why for one in found if one.state != "measured")
+
+
+def test_the_figures_of_a_cell_are_compared_with_its_print() -> None:
+    runs = [run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.4578, "ndcg@10": 0.5})]
+    (hr,) = reached("fedca", runs, table="table2", method="FedAvg", backbone="PMF", dataset="ML-100K", metric="HR@10")
+    (found,) = hr.found
+    assert (found.printed, found.value, found.seeds) == (0.4878, 0.4578, 1)
+    assert found.difference == pytest.approx(-0.03)
+    assert found.within, "a tenth of 0.4878 is more"
+    (ndcg,) = reached(
+        "fedca", runs, table="table2", method="FedAvg", backbone="PMF", dataset="ML-100K", metric="NDCG@10"
+    )
+    assert not ndcg.found[0].within
+    (ncf,) = reached("fedca", runs, table="table2", method="FedAvg", backbone="NCF", dataset="ML-100K", metric="HR@10")
+    assert ncf.state == "not run"
+
+
+def test_seeds_are_averaged_and_percentages_are_fractions() -> None:
+    first = run_of("fedrkg", "table1", "FedRKG", "filmtrust", figures={"recall@10": 0.9})
+    runs = [first, dataclasses.replace(first, seed=1, figures={"recall@10": 1.0})]
+    (one,) = reached("fedrkg", runs, table="table1", method="FedRKG", dataset="FilmTrust", metric="Recall@10(%)")
+    assert (one.found[0].printed, one.found[0].value, one.found[0].seeds) == (1.0, 0.9, 1), "seed 1 is not asked for"
+
+
+@pytest.mark.parametrize(("value", "printed", "within"), [
+    (0.010, 0.0, True), (0.0101, 0.0, False), (0.55, 0.5, True), (0.551, 0.5, False), (-0.01, 0.0, True),
+])  # fmt: skip
+def test_tolerance_is_a_hundredth_or_a_tenth_of_print(value: float, printed: float, within: bool) -> None:
+    assert Found("t", "r", value, 1, printed).within is within
+
+
+def test_runs_of_other_settings_do_not_count() -> None:
+    run = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.5})
+    planned = planned_cells(tables("fedca").values(), "cuda")
+    assert still_asked_for([run], planned) == [run], "the device is no setting"
+    other = dataclasses.replace(run, command=run.command + " --set lr=3")
+    assert still_asked_for([other], planned) == []
+    assert not [one for one in coverage("fedca", [other]) if one.state == "measured"]
+
+
+def test_a_gain_follows_from_the_rows_beside_it() -> None:
+    rows = [row.label for row in tables("fedrkg")["table1"].rows if row.print]
+    figures = {label: {"ndcg@5": 0.1 + 0.01 * index} for index, label in enumerate(rows)}
+    runs = [run_of("fedrkg", "table1", label, "filmtrust", figures=figures[label]) for label in rows]
+    place = {"table": "table1", "dataset": "FilmTrust", "metric": "NDCG@5 gain(%)"}
+    (gain,) = reached("fedrkg", runs, **place)
+    best = max(value["ndcg@5"] for label, value in figures.items() if label != "FedRKG")
+    assert gain.state == "measured"
+    assert gain.found[0].value == pytest.approx((figures["FedRKG"]["ndcg@5"] - best) / best)
+    (waiting,) = reached("fedrkg", runs[1:], **place)
+    assert waiting.state == "not run", "a baseline is missing"
+
+
+def test_a_table_that_prints_a_metric_under_another_name() -> None:
+    """FedRKG's Table 2 has Recall@5 under N@10."""
+    row = next(row for row in tables("fedrkg")["table2"].rows if row.label == "w/ GIE")
+    assert [cell.value for cell in row.cells["amazon-video", "recall@5"]] == ["3.72"]
+
+
+def test_one_run_may_stand_for_cells_of_two_tables() -> None:
+    row = next(row for row in tables("ifedrec")["table1"].rows if row.label == "IFedNCF")
+    assert [cell.table for cell in row.cells["citeulike-a:coldstart", "recall@20"]] == ["table1", "table2"]
+
+
+def test_the_cells_of_a_row_are_found_by_all_that_is_given() -> None:
+    some = printed_cells("fedca")
+    assert {cell.table for cell in selected(some, {"table": "table5|table6"})} == {"table5", "table6"}
+    assert len(selected(some, {"table": "table12", "setting": "rho=0.8"})) == 8
+    with pytest.raises(FedrecError, match="print has no key 'metod'"):
+        selected(some, {"metod": "FedCA"})
+
+
+def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
+    inside = {"gate distinct": 0.5, "gate followers": 0.6, "logit distinct": -0.1, "logit followers": 0.1,
+              "gate cold 10%": 0.4, "gate warm 10%": 0.5, "ndcg@5 change distinct": -0.2, "improved": 0.7}  # fmt: skip
+    found = guidance_figures(inside)
+    assert found["gate change followers to distinct"] == pytest.approx(0.2)
+    assert found["logit change followers to distinct"] == pytest.approx(2.0), "of the size of the first"
+    assert found["gate change warm to cold 10%"] == pytest.approx(0.25)
+    assert (found["ndcg@5 change distinct"], found["improved"]) == (-0.2, 0.7)
+    (tmp_path / "metrics.jsonl").write_text('{"round": 0}\n' + json.dumps({"round": 1, "inside": inside}) + "\n")
+    summary = {"test": {"ndcg@10": 0.3}, "bytes": {"up_per_client_round": 1024.0, "down_per_client_round": 512.0}}
+    figures = figures_of(summary, tmp_path)
+    assert (figures["ndcg@10"], figures["upload_kb"], figures["download_kb"]) == (0.3, 2.0, 1.0)
+    assert figures["improved"] == 0.7
+
+
+def test_time_is_estimated_from_the_nearest_run() -> None:
+    planned = {(cell.row, cell.dataset): cell for cell in cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")}
+    here = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", seconds=50.0, rounds=100)
+    assert estimated(planned["FedAvg", "ml-100k"], [here]) == Estimate(50.0, "cpu")
+    size = run_of("fedca", "table2-pmf", "Popularity", "ml-1m", interactions=1_000_000)
+    assert estimated(planned["FedAvg", "ml-1m"], [here, size]) == Estimate(pytest.approx(500.0), "cpu")  # type: ignore[arg-type]
+    assert estimated(planned["FedAvg", "ml-1m"], [here]) is None, "nothing says how large ml-1m is"
+    assert estimated(planned["FedCA (paper)", "ml-100k"], [here]) is None
+    assert [hours(seconds) for seconds in (0.2, 60, 600, 7200)] == ["1 s", "60 s", "10 min", "2.0 h"]
+
+
+def test_coverage_counts_and_names_what_is_missing() -> None:
+    runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
+    found = coverage("cgfedrec", runs)
+    assert counts(found) == {"measured": 2, "unavailable": 40, "not run": 70}
+    assert by_table(found)[-1] == ["all", "112", "2", "40", "70", "0", "1", "1"]
+    assert [(name, number) for name, number, _ in missing_data(found)] == [("KU", "20"), ("Beauty", "20")]
+    assert ["table2", "CoFedRec", "Filmtrust", "2", "unknown"] in not_run(found)
+    assert "112 printed cells: 2 measured, 40 data not available" in summary_line(found)
+    page = "\n".join(lines("CGFedRec", found))
+    assert (
+        "| table4 | CGFedRec noise=0 | ML-100K | NDCG@5 | 0.8927 | 0.5000 | -0.3927 | beyond | table4: noise 0 | 1 |"
+        in page
+    )
+    assert "NineRec" in page
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "coverage"
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
+@pytest.mark.parametrize("paper", PRINTED)
+def test_the_documentation_has_what_was_measured(paper: str) -> None:
+    """Made by `make coverage`; not edited by hand."""
+    made = coverage(paper, shipped(paper), timed=everything())
+    assert (DOCS / paper / "coverage.md").read_text(encoding="utf-8") == "\n".join(
+        lines(names(paper).title, made)
+    ) + "\n"
+
+
+def test_the_picture_has_a_point_for_each_cell(tmp_path: Path) -> None:
+    runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
+    svg = drawn("CGFedRec", coverage("cgfedrec", runs))
+    assert svg.count("<circle cx") == 2
+    assert "within tolerance: 1" in svg
+    assert "beyond: 1" in svg
+    nothing = write_coverage("CGFedRec", coverage("cgfedrec", []), tmp_path)
+    assert [path.name for path in nothing] == ["coverage.md"]
+
+
+def test_the_command_shows_and_writes_coverage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_coverage("cgfedrec/table4", "cpu", tmp_path)
+    said = capsys.readouterr().out
+    assert "12 printed cells" in said
+    assert (tmp_path / "coverage.md").read_text().startswith("# CGFedRec")
+    done = CliRunner().invoke(app, ["reproduce", "fedgram", "--coverage", "--out", str(tmp_path / "x")])
+    assert done.exit_code != 0
+    assert "nothing to cover" in str(done.exception)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_dry_run_says_what_there_is_and_what_cannot_be_had(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = Wanted(datasets=["ml-100k"], protocols=["cgfedrec"], seeds=[0])
+    assert reproduce("cgfedrec/table4", wanted, tmp_path / "x", dry_run=True)
+    said = capsys.readouterr().out
+    assert "table4: CGFedRec, Table 4: Laplace noise on uploads\n6 runs, about " in said
+    assert "  noise 0.1: 1 runs, 2 printed cells\n    fedrec run cgfedrec --protocol cgfedrec" in said
+    assert "all: 6 runs" in said
+    assert "NineRec" in said
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_is_measured_survives_being_written(tmp_path: Path) -> None:
+    old = run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.1, "mrr@10": 0.2})
+    new = dataclasses.replace(old, figures={"hr@5": 0.3, "mrr@10": 0.2})
+    (kept,) = trimmed(joined([old], [new]), tables("cgfedrec").values())
+    assert kept.figures == {"hr@5": 0.3}
+    write(tmp_path / "some.json", "About.", [kept])
+    assert [MeasuredRun(**record) for record in json.loads((tmp_path / "some.json").read_text())["runs"]] == [kept]
+
+
+def test_print_is_kept_as_it_stands_in_the_papers() -> None:
+    for paper, number in PRINTED.items():
+        with (resources.files("fedrec.reproduce.printed") / f"{paper}.csv").open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) == number
+        assert len({tuple(list(row.values())[:-1]) for row in rows}) == number, "no cell stands there twice"
+        assert all(PrintedCell(**row).number() is not None for row in rows)
