@@ -149,9 +149,14 @@ def node_command(
 def faults_command(
     quick: Annotated[bool, typer.Option("--quick", help="Those in one process only, without Flower.")] = False,
     only: Annotated[str | None, typer.Option(help="Of Flower's processes, those whose name holds this.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to a .json file as well.")] = None,
 ) -> None:
     """Bring about what can go wrong, one fault after the other: what happened, what was lost, how it was said."""
+    import json
+    from dataclasses import asdict
+
     from fedrec import console
+    from fedrec.data.atomic import atomic_file
     from fedrec.deploy.faults import Outcome, in_process, with_processes
     from fedrec.deploy.flower import require_flower
 
@@ -165,6 +170,9 @@ def faults_command(
             console.err.print(f"{outcome.fault}: {outcome.happened}")
             found.append(outcome)
     console.table(["fault", "what happened", "lost", "how it was said"], [outcome.row() for outcome in found])
+    if out is not None:
+        with atomic_file(out) as temporary:
+            temporary.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1) + "\n", encoding="utf-8")
     if any(outcome.happened.startswith("FAILED") for outcome in found):
         raise typer.Exit(1)
 
@@ -296,7 +304,8 @@ def _report(folder: Path) -> None:
         write_report([read_run(folder)], folder / "report.html", users=False)
     except (FedrecError, OSError) as error:
         console.err.print(f"note: report.html was not written: {error}")
-    console.out.print(f"run folder: {folder}; the nodes: {folder.with_name(folder.name + '-nodes')}")
+    beside = folder.with_name(folder.name + "-nodes")
+    console.out.print(f"run folder: {folder}" + (f"; the nodes: {beside}" if beside.exists() else ""))
 
 
 def _compare(config: Any, folder: Path) -> None:

@@ -18,8 +18,9 @@ FORMATS = "Write them to a .csv, .tsv, .json, .jsonl or .parquet file."
 
 
 def recommend_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    run: Annotated[Path | None, typer.Argument(help="The folder of a finished run or of a fitted model.")] = None,
     user: Annotated[str | None, typer.Option(help="One user, by original id.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="A node's state folder: the list of one of its users.")] = None,
     users: Annotated[Path | None, typer.Option(help="Several users: a file with one id on each line.")] = None,
     everybody: Annotated[bool, typer.Option("--all", help="All users.")] = False,
     history: Annotated[Path | None, typer.Option(help="New users: a file of items, or of user,item.")] = None,
@@ -31,7 +32,7 @@ def recommend_command(
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
     out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
 ) -> None:
-    """Recommendations from a finished run or a fitted model; never anything that the user has already."""
+    """Recommendations from a finished run, a fitted model or a node; never anything that the user has already."""
     from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_history, read_ids
     from fedrec.written import require_format
@@ -39,6 +40,11 @@ def recommend_command(
     require_harmless(out, history, users)
     if out is not None:
         require_format(out)
+    if (run is None) == (state_dir is None):
+        raise FedrecError("give the folder of a run or model, or --state-dir of a node (one of them)")
+    if run is None:
+        _on_a_node(state_dir or Path(), user, k, out)
+        return
     if (user is not None) + everybody + (history is not None) + (users is not None) != 1:
         raise FedrecError("say for whom: --user ID, --users FILE, --all or --history FILE (one of them)")
     if (everybody or users is not None) and out is None:

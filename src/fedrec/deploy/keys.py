@@ -5,11 +5,16 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import GeneralName
 
 DAYS = 825  # that a certificate is valid
 
@@ -19,6 +24,7 @@ def make_server_keys(folder: Path, hosts: Sequence[str]) -> None:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding
 
     _require_free(folder / name for name in ("ca.crt", "ca.key", "server.crt", "server.key"))
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
@@ -42,7 +48,7 @@ def make_server_keys(folder: Path, hosts: Sequence[str]) -> None:
     leaf = leaf.add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     for label, certificate in (("ca", root), ("server", leaf)):
         signed = certificate.sign(authority, hashes.SHA384())
-        _write(folder / f"{label}.crt", signed.public_bytes(_pem()))
+        _write(folder / f"{label}.crt", signed.public_bytes(Encoding.PEM))
     for label, key in (("ca", authority), ("server", server)):
         _write(folder / f"{label}.key", _private(key, openssh=False), private=True)
 
@@ -60,22 +66,14 @@ def make_node_key(path: Path) -> Path:
     return public
 
 
-def _private(key: object, openssh: bool) -> bytes:
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import NoEncryption, PrivateFormat
+def _private(key: EllipticCurvePrivateKey, openssh: bool) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
     kind = PrivateFormat.OpenSSH if openssh else PrivateFormat.PKCS8
-    return key.private_bytes(_pem(), kind, NoEncryption())
+    return bytes(key.private_bytes(Encoding.PEM, kind, NoEncryption()))
 
 
-def _pem() -> object:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return Encoding.PEM
-
-
-def _host(name: str) -> object:
+def _host(name: str) -> GeneralName:
     from cryptography import x509
 
     try:
@@ -84,8 +82,8 @@ def _host(name: str) -> object:
         return x509.DNSName(name)
 
 
-def _require_free(paths: object) -> None:
-    for path in paths:  # type: ignore[attr-defined]
+def _require_free(paths: Iterable[Path]) -> None:
+    for path in paths:
         if os.path.lexists(path):
             raise FedrecError(f"{path} is there already; choose another name, or remove it if nobody uses it")
 

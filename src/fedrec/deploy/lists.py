@@ -29,7 +29,9 @@ def recommend(folder: Path, user: str, k: int = 10) -> list[Recommendation]:
     if not 1 <= k <= len(items):
         raise FedrecError(f"k = {k} must lie between 1 and the {len(items)} items of the catalogue")
     known = shard.known(side.data)["test"]
-    met = np.concatenate([part.item[part.user == place] for part in (prepared.split.train, prepared.split.valid)])
+    split = prepared.split
+    parts = [part for part in (split.train, split.valid, split.test, prepared.dropped) if part is not None]
+    met = np.concatenate([part.item[part.user == place] for part in parts])
     seen = np.flatnonzero(np.isin(items, met))
     for users, scores in side.scores(torch.from_numpy(items).to(side.world.device), step.delivered, known):
         here = np.flatnonzero(shard.local(users) == place)

@@ -44,6 +44,7 @@ from fedrec.secure import Aborted
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 """What happened, and the particulars, for whoever watches."""
+PAUSE = 300.0  # seconds until a node that was not let in is asked again
 TRIES = 3  # of a round that too few nodes took part in
 
 
@@ -118,7 +119,7 @@ class Server:
         self.members: list[Member] = self._read_members()
         self.coordinator.groups += [member.numbers for member in self.members]
         self._here: dict[int, int] = {}  # nodes of this link by number, and their group
-        self._refused: set[int] = set()
+        self._refused: dict[int, float] = {}  # nodes that were not let in, and when they may try again
         self._pending: dict[str, Any] | None = None  # the record of the last round, which waits for its score
         self.held = [0.0, 0.0]
         self._best: Tensors | None = None
@@ -166,7 +167,8 @@ class Server:
         seconds = time.perf_counter() - started
         self.progress.seconds_train += seconds
         self.progress.next_round = number + 1
-        lost = len(plan.uploads()) - len(arrived)
+        taken = np.concatenate([member.numbers for member in self.members])
+        lost = len(np.intersect1d(plan.uploads(), taken)) - len(arrived)  # numbers that wait for late joiners are not
         self.counters.lost += lost
         entry = self.ledger.rounds.get(number, {})
         self._flush()
@@ -379,7 +381,8 @@ class Server:
             gone = [node for node in self._here if node not in present]
             for node in gone:
                 self.tell("left", {"node": self.members[self._here.pop(node)].name})
-            new = [node for node in present if node not in self._here and node not in self._refused]
+            now = time.monotonic()
+            new = [node for node in present if node not in self._here and self._refused.get(node, now) <= now]
             if new:
                 self._meet(new)
             if len(self._here) >= enough:
@@ -399,7 +402,7 @@ class Server:
                 self._here[node] = self._member(header)
             except BadMessage as error:
                 if not isinstance(reply, Lost):
-                    self._refused.add(node)  # until it connects again
+                    self._refused[node] = time.monotonic() + PAUSE
                 self._reject(f"node {node}", str(error))
 
     def _member(self, header: Mapping[str, Any]) -> int:

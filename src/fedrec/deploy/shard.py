@@ -72,10 +72,10 @@ class Shard:
 
 
 def prepare_shard(terms: Terms, own: Own, kept: RunFolder) -> tuple[Prepared, Unknown]:
-    """Read, map and split; the result is kept in a folder, so that later messages need not do it again."""
+    """Read, map and split, once: the result is kept, and the federation goes on with it even if the file changes."""
     config = replace(terms.config, data=str(own.data))
     found = read_kept(kept, config)
-    if found is not None and found.is_of(config) and np.array_equal(found.prepared.source.item_ids, terms.items):
+    if found is not None and np.array_equal(found.prepared.source.item_ids, terms.items):
         return _with_catalogues(found.prepared, terms), Unknown()
     table, _ = read_table(own.data)
     mapped, unknown = _mapped(table, terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -115,8 +115,3 @@ def require_deployable(terms: Terms) -> None:
     if rule.candidates != "full":
         raise FedrecError(f"candidates={rule.candidates} draws by the numbers of a common data set; nodes rank all "
                           "items: use --protocol honest")  # fmt: skip
-
-
-def with_deployed_defaults(config: RunConfig, data: str) -> RunConfig:
-    """The config as all may know it: the data by its name, not by a file of this machine."""
-    return replace(config, data=data, attributes=None)
