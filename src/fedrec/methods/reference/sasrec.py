@@ -72,8 +72,9 @@ class CentralSASRec(LocalMethod):
     @cached_property
     def trainer(self) -> LocalTrainer:
         among = SampledSoftmaxDescent if self.sampled else SoftmaxDescent
-        softmax, slots = (among, self.sampled) if self.loss == "ce" else (None, self.negatives)
-        return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, slots=slots, descent=softmax)
+        softmax = self.loss == "ce"
+        return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, descent=among if softmax else None,
+                            slots=self.sampled if softmax else self.negatives)  # fmt: skip
 
     @cached_property
     def alone(self) -> Alone:
