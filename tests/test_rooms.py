@@ -52,7 +52,7 @@ BELOW: dict[str, set[str]] = {
     "bench": {"data", "kernels", "federation", "training", "methods", "experiment"},
     "tune": {"data", "evaluation", "federation", "methods", "experiment"},
     "leaderboard": {"data", "evaluation", "federation", "methods", "experiment", "report", "reproduce", "tune"},
-    "deploy": {"data", "evaluation", "federation", "secure", "experiment", "recommend"},
+    "deploy": {"data", "evaluation", "federation", "privacy", "secure", "experiment", "recommend"},
     "testing": {"models", "federation", "training", "methods", "secure", "experiment"},
 }
 WITHIN: dict[str, set[str]] = {"report.charts": set(), "report": {"report.charts"},

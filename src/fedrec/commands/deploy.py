@@ -274,13 +274,9 @@ class Shown:
     def _expected(self, event: Mapping[str, Any]) -> str:
         from fedrec.console import human
 
-        size = f"the server holds {human(event['sums'])} of sums in a round"
-        if event["gathered"]:
-            return f"{size} and gathers up to {human(event['gathered'])} of single uploads, which it sees"
-        if event["masked"]:
-            return f"{size}; updates arrive masked, and it learns their sum alone"
-        return (f"{size}; it sees those of every node, and of a node with one client that client's upload, from which "
-                "much of a history can be read: --secure-sums hides them")  # fmt: skip
+        more = f" and up to {human(event['gathered'])} of gathered uploads" if event["gathered"] else ""
+        seen = event["seen"] or "updates arrive masked, and the server learns their sum over all nodes alone"
+        return f"in a round the server holds {human(event['sums'])} of sums{more}; {seen}"
 
 
 def _report(folder: Path) -> None:

@@ -41,6 +41,7 @@ from fedrec.federation.exchange import Reply
 CONFIG = RunConfig("fedmf", "synthetic@users=60+items=80+seed=1", rounds=4)
 NODES = 3
 STRANGER = "stranger"
+RESTARTS, SETTLED = 12, 15.0  # tries of a node, and seconds after which one that still runs has been let in
 AT = 2  # the turn in which it happens
 Change = Callable[[bytes], bytes]
 
@@ -248,6 +249,17 @@ class Cluster:
     def start_node(self, k: int) -> None:
         self.nodes[k] = self._started(self.states[k], self.keys / "ca.crt", self.keys / self.states[k].name)
 
+    def restart_node(self, k: int) -> None:
+        """As `fedrec deploy node` does: until the SuperLink lets it in, which may think that it never left."""
+        for _ in range(RESTARTS):
+            self.start_node(k)
+            with suppress(subprocess.TimeoutExpired):
+                self.nodes[k].wait(SETTLED)
+            if self.nodes[k].poll() is None:
+                return
+            time.sleep(SETTLED)
+        raise FedrecError(f"node {k} was not let in again: {reason_in(self.states[k] / 'node.log')}")
+
     def start_stranger(self, ca: Path) -> None:
         """One more node, with a key that nobody has let in."""
         folder = self.folder / STRANGER
@@ -296,7 +308,7 @@ def _node_killed(cluster: Cluster) -> str:
     cluster.until("round", 0)
     kill_tree(cluster.nodes[0].pid)
     cluster.until("round", 1)
-    cluster.start_node(0)
+    cluster.restart_node(0)
     cluster.until("finished")
     return "went on with two nodes; the third came back by itself"
 
@@ -320,7 +332,7 @@ def _both_restarted(cluster: Cluster) -> str:
     time.sleep(1)
     cluster.start_link()
     for k in range(NODES):
-        cluster.start_node(k)
+        cluster.restart_node(k)
     cluster.link.run(cluster.out)
     cluster.until("finished")
     return "went on from the last round with the nodes' own state"

@@ -40,6 +40,7 @@ from fedrec.federation.loop import Progress, Rules, Score
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.wire import LARGEST_WAYS, Ledger
+from fedrec.privacy.exposure import seen_by_server
 from fedrec.secure import Aborted
 
 Tell = Callable[[str, Mapping[str, Any]], None]
@@ -147,7 +148,8 @@ class Server:
                 size = math.prod(kind.shape) * (kind.dtype.itemsize if kind.gathered else 8)
                 sums, each = sums + size * (not kind.gathered), each + size * kind.gathered
         taking = max(1, int(self.terms.clients * self.terms.config.participation))
-        return {"sums": sums, "gathered": each * taking, "masked": self.terms.secure}
+        seen = "" if self.terms.secure else seen_by_server(self.terms.method)
+        return {"sums": sums, "gathered": each * taking, "seen": seen}
 
     def _round(self, number: int) -> None:
         started = time.perf_counter()
