@@ -122,7 +122,8 @@ class FedOpt(LocalMethod):
     @cached_property
     def one_gradient(self) -> OneGradient | None:
         """Where a step moves nothing before the next: a shorter way to the gradient of the softmax over all items."""
-        if not isinstance(self.model, Sequential) or self.loss != "ce" or self.sampled or self.sends != "gradient":
+        among_all = self.loss == "ce" and not self.sampled
+        if not isinstance(self.model, Sequential) or not among_all or self.sends != "gradient":
             return None
         return OneGradient(self.model, self.reduction == "mean")
 
