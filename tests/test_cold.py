@@ -142,6 +142,38 @@ def test_published_word_counts_make_another_version_of_the_data(
     assert stored._citeulike_items(tmp_path) == (None, "")
 
 
+def test_released_features_take_the_place_of_words_and_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_CITEULIKE_ITEMS", 3)
+    (tmp_path / "item_features.txt").write_text("0 0:1 3:2\n0\n0 2:1\n")
+    np.save(tmp_path / "item_features.npy", np.array([[0.5, -1.0], [2.0, 0.0], [1.0, 3.0]]))
+    info, mark = stored._citeulike_items(tmp_path)
+    assert info is not None
+    assert info.features is not None
+    assert info.features.toarray().tolist() == [[0.5, -1.0], [2.0, 0.0], [1.0, 3.0]]
+    assert mark.startswith("+features-"), "another version of the data"
+    values, _ = item_attributes(info, 3, "citeulike-a:coldstart")
+    assert values.shape == (3, 2)
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    (np.zeros((2, 4)), r"has the shape \(2, 4\) instead of 3 rows"),
+    (np.zeros(3), "instead of 3 rows"),
+    (np.full((3, 1), np.nan), "not finite"),
+    (None, "is no NumPy array"),
+])  # fmt: skip
+def test_features_that_are_none_are_refused(
+    values: np.ndarray | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_CITEULIKE_ITEMS", 3)
+    file = tmp_path / "item_features.npy"
+    if values is None:
+        file.write_text("no array")
+    else:
+        np.save(file, values)
+    with pytest.raises(FedrecError, match=message):
+        stored._citeulike_items(tmp_path)
+
+
 def test_published_word_counts_are_read(tmp_path: Path) -> None:
     (tmp_path / "item_features.txt").write_text("0 0:1 3:2\n0\n0 2:1\n")
     assert svmlight(tmp_path / "item_features.txt").toarray().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 0, 1, 0]]

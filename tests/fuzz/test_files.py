@@ -156,7 +156,7 @@ WORST: dict[str, tuple[bytes, str]] = {
     "half a zip": (ZIPPED[:-20], "ended before"),
     "a wrong checksum": (ZIPPED[:-8] + b"12345678", "CRC check failed"),
     "not a zip": (b"\x1f\x8b" + b"abc" * 50, "Unknown compression method"),
-    "UTF-16": ("user,item\n1,2\n".encode("utf-16"), "not a text file"),
+    "UTF-16": ("user,item\n1,2\n".encode("utf-16-le"), "not a text file"),
     "Latin-1": ("user,item\nZoë,2\n".encode("latin-1"), "line 2: not UTF-8 text"),
 }
 

@@ -80,7 +80,7 @@ def test_parts_have_the_parameters_of_the_whole():
 @pytest.mark.parametrize("every", [1, 5, 7, 9, 10, 20, 25])
 def test_whichever_rounds_are_evaluated_all_shares_come_up(every):
     assert {share_at(round, 900, None) for round in range(every - 1, 900, every)} == set(SHARES)
-    assert share_at(899, 900, None) == 0.5
+    assert share_at(899, 900, None) == 0.3
 
 
 def test_the_first_round_is_everybodys_and_sums_alone_leave():

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation.groups import by_activity
+from fedrec.evaluation import Evaluation
+from fedrec.evaluation.groups import TASTE, by_activity
 from fedrec.experiment.observers import observer_of
-from fedrec.experiment.observers.guidance import gate_means, gates_by_group
+from fedrec.experiment.observers.guidance import changes, gate_means, gates_by_group, groups_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, State
 from fedrec.federation.declarations import OwnNoise
@@ -330,6 +331,23 @@ def test_gates_by_group():
     assert not observer_of(method).figures(simulator, 0), "gates speak in guidance rounds"
     with pytest.raises(FedrecError, match="gate=true"):
         gate_means(Simulator(FedRKG(**SMALL, gate=False), data), labels)
+
+
+def test_what_a_commit_changes_by_group():
+    """Relative to before, of each group's mean; improved and declined among those whom it changed."""
+    data = tiny_world()
+    simulator = Simulator(FedRKG(**OFTEN), data)
+    names, _, labels = next(found for found in groups_of(simulator) if found[0] == TASTE)
+    nothing = np.zeros(0)
+    before = Evaluation(data.users, {"ndcg@10": np.full(12, 0.5)}, {}, (nothing, nothing), nothing)
+    step = np.where(labels == 0, 0.1, -0.25)
+    step[np.flatnonzero(labels == 0)[:3]] = 0.0
+    after = Evaluation(data.users, {"ndcg@10": 0.5 + step}, {}, (nothing, nothing), nothing)
+    found = changes(simulator, before, after)
+    assert names == TASTE
+    assert found["ndcg@10 change distinct"] == pytest.approx(0.1), "three of six users by a fifth"
+    assert found["ndcg@10 change followers"] == pytest.approx(-0.5)
+    assert (found["improved"], found["declined"]) == (pytest.approx(3 / 9), pytest.approx(6 / 9))
 
 
 def test_noise_on_gradients_falls_on_all_rows():

@@ -17,7 +17,7 @@ from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PerFedRec, PFedR
 from fedrec.reproduce.definition import tables
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from fedrec.training.sequences import SequenceSamples
-from fedrec.training.softmax_training import softmax_loss
+from fedrec.training.softmax_training import sampled_softmax_loss, softmax_loss
 from methods import naive_sequences as naive
 
 SMALL = {"backbone": "sasrec", "dim": 4, "length": 5, "batch": 2, "init_std": 0.3, "optimiser": "adam", "lr": 0.02}
@@ -73,6 +73,31 @@ class TestSoftmaxWithoutDropout(MethodTests):
 
     def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
         return naive.central(self.method, data, rounds)
+
+
+class TestSampledSoftmax(MethodTests):
+    method = CentralSASRec(dim=4, length=5, batch=5, loss="ce", sampled=6)
+
+
+def test_where_all_items_are_drawn_it_is_the_softmax_over_all():
+    data, settings = tiny_world(silos=(12,)), {"dim": 4, "length": 5, "batch": 5, "loss": "ce"}
+    whole, drawn, some = (run(CentralSASRec(**settings, sampled=n), data, 3)["scores"] for n in (0, 40, 6))
+    assert torch.allclose(whole, drawn, atol=1e-9)
+    assert not torch.allclose(whole, some, atol=1e-3)
+
+
+def test_the_drawn_softmax_estimates_the_sum_without_bias():
+    """The exponential of one position's loss is the estimated sum over that of the target."""
+    random = torch.Generator().manual_seed(0)
+    state, table = (torch.randn(n, 3, dtype=torch.float64, generator=random) for n in (1, 20))
+    target, found = torch.tensor([4]), []
+    for _ in range(2000):
+        drawn = torch.randperm(20, generator=random)[:5]
+        found.append(float(sampled_softmax_loss(state, table, target, drawn).exp()))
+    exact = float(softmax_loss(state, table, target).exp())
+    error = np.std(found) / len(found) ** 0.5
+    assert error > 0
+    assert abs(np.mean(found) - exact) < 4 * error
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -74,6 +74,20 @@ def test_seeds_are_averaged_and_percentages_are_fractions() -> None:
     assert (one.found[0].printed, one.found[0].value, one.found[0].seeds) == (1.0, 0.9, 1), "seed 1 is not asked for"
 
 
+def test_a_mean_of_several_seeds_counts_as_so_many() -> None:
+    one = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.4}, seeds=3, seconds=0.0, fedrec="0.1")
+    place = {"table": "table2", "method": "FedAvg", "backbone": "PMF", "dataset": "ML-100K", "metric": "HR@10"}
+    planned = cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")
+    mine = [cell for cell in planned if (cell.row, cell.dataset, cell.protocol) == ("FedAvg", "ml-100k", "fedca")]
+    second = next(cell for cell in mine if cell.config.seed == 1)
+    two = dataclasses.replace(one, seed=1, command=second.command(), seeds=1, figures={"hr@10": 0.8})
+    (hr,) = reached("fedca", [one, two], **place)
+    assert (hr.found[0].seeds, hr.found[0].earlier) == (4, "0.1")
+    assert hr.found[0].value == pytest.approx(0.5)
+    assert "| 4 (fedrec 0.1) |" in "\n".join(lines("FedCA", [hr]))
+    assert estimated(mine[0], [one]) is None, "it took no time that is known"
+
+
 @pytest.mark.parametrize(("value", "printed", "within"), [
     (0.010, 0.0, True), (0.0101, 0.0, False), (0.55, 0.5, True), (0.551, 0.5, False), (-0.01, 0.0, True),
 ])  # fmt: skip

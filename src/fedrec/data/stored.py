@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedrec.data.fetch import cache_folder, find
 from fedrec.data.interactions import Array, Interactions, ItemInfo
@@ -82,16 +83,41 @@ _CITEULIKE_ITEMS = 16_980
 _CITEULIKE_WORDS = ("item_features.txt", "coldstart-split/item_features.txt")
 
 
+_CITEULIKE_FEATURES = ("item_features.npy", "coldstart-split/item_features.npy")
+
+
 def _citeulike_items(folder: Path) -> tuple[ItemInfo | None, str]:
-    """The published word counts (`item_features.txt`) with their checksum where a user has them, else the tags."""
+    """The features of the released code (`item_features.npy`) or the published word counts (`item_features.txt`), with
+    their checksum, where a user has them; else the tags."""
+    for file in (folder / name for name in _CITEULIKE_FEATURES):
+        if file.is_file():
+            return ItemInfo(features=_features(file)), f"+features-{_checksum(file)}"
     for words in (folder / name for name in _CITEULIKE_WORDS):
         if words.is_file():
             counts = svmlight(words)
             if counts.shape[0] != _CITEULIKE_ITEMS:
                 raise FedrecError(f"{words} describes {counts.shape[0]:,} items instead of {_CITEULIKE_ITEMS:,}; put "
                                   "the published file there, or none to use the tags")  # fmt: skip
-            return ItemInfo(tags=counts), f"+words-{hashlib.sha256(words.read_bytes()).hexdigest()[:12]}"
+            return ItemInfo(tags=counts), f"+words-{_checksum(words)}"
     return (citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None), ""
+
+
+def _checksum(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+
+def _features(file: Path) -> sp.csr_matrix:
+    """[items, features] real numbers, one row for each article."""
+    try:
+        values = np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise FedrecError(f"{file} is no NumPy array ({error}); put the released file there, or none") from None
+    if values.ndim != 2 or len(values) != _CITEULIKE_ITEMS or values.dtype.kind not in "fiu":
+        raise FedrecError(f"{file} has the shape {values.shape} instead of {_CITEULIKE_ITEMS:,} rows of numbers; put "
+                          "the released file there, or none to use the tags")  # fmt: skip
+    if not np.isfinite(values).all():
+        raise FedrecError(f"{file} has numbers that are not finite; put the released file there, or none")
+    return sp.csr_matrix(values.astype(np.float32))
 
 
 _TRAIN_ONLY = "training part only: split a test part off it before any evaluation"
@@ -118,7 +144,7 @@ _STORED = (
         home="https://github.com/Zhangcx19/IFedRec",
         clients=False,
         info=_citeulike_items,
-        described_by=(*_CITEULIKE_WORDS, "users.dat", "item-tag.dat", "tags.dat"),
+        described_by=(*_CITEULIKE_FEATURES, *_CITEULIKE_WORDS, "users.dat", "item-tag.dat", "tags.dat"),
     ),
 )
 
@@ -146,7 +172,7 @@ def load_split(name: str) -> tuple[Split, Partition]:
     tables = [_table(folder, file) for file in (stored.train, stored.valid, stored.test)]
     info, mark = stored.info(folder) if stored.info else (None, "")
     train, valid, test = (_part(stored, table[:, -2], table[:, -1], info, mark) for table in tables)
-    notes = [*filter(None, [stored.note]), *(["items are described by item_features.txt, not by tags"] if mark else [])]
+    notes = [*filter(None, [stored.note]), *(["items are described by item_features, not by tags"] if mark else [])]
     split = Split(train, valid, test, f"stored({name})", (*notes, *overlaps(train, valid, test)))
     return split, _clients(stored, np.concatenate(tables))
 

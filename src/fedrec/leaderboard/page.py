@@ -212,7 +212,8 @@ def _print(whole: Board, records: Mapping[str, Record]) -> Iterator[str]:
 
 def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) -> list[list[str]]:
     _, (table,) = definition.chosen(source["table"])
-    shown = {row.label: row.printed[source["dataset"]][0] for row in table.rows if source["dataset"] in row.printed}
+    first = {row.label: row.printed.get(source["dataset"], [None])[0] for row in table.rows}
+    shown = {label: value for label, value in first.items() if value is not None}
     honest = {row["label"]: _figure(row, record["metrics"][0]) for row in _ranked(record)}
     both = [(row.label, shown[name], honest[row.label]) for row in whole.rows
             if (name := row.printed.get(paper)) in shown and row.label in honest]  # fmt: skip

@@ -56,6 +56,7 @@ REGISTERED: tuple[str, ...] = (
     "reference.neumf:CentralNeuMF",
     "reference.sasrec:CentralSASRec",
     "reference.ease:Ease",
+    "reference.ials:IALS",
     "reference.blend:Blend",
 )
 """Module and class of every method of this package, in the order in which they are listed."""

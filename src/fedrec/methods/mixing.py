@@ -14,12 +14,12 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 
-SHARES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)
+SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 GOLDEN = (5**0.5 - 1) / 2
 
 
 def share_at(round: int, rounds: int, given: float | None) -> float:
-    """In the middle at the last round, which counts where nothing is chosen."""
+    """0.3 at the last round, which counts where nothing is chosen."""
     if given is not None:
         return given
     turn = (0.5 + (rounds - 1 - round) * GOLDEN) % 1

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Literal
 
 from fedrec.reproduce.cells import Cell, cells
@@ -34,6 +33,8 @@ class Found:
     value: float
     seeds: int
     printed: float
+    earlier: str = ""
+    """The version of fedrec that a mean without its runs is of."""
 
     @property
     def difference(self) -> float:
@@ -122,10 +123,13 @@ def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[tuple[str, str, str]
            ) -> Found | None:  # fmt: skip
     name = figure_name(claim.metric, claim.row.group)
     mine = by_row.get((claim.table.name, claim.row.label, claim.dataset), ())
-    values = [run.figures[name] for run in mine if name in run.figures]
-    if not values:
+    known = [run for run in mine if name in run.figures]
+    if not known:
         return None
-    return Found(claim.table.name, claim.row.label, mean(values), len(values), cell.number())
+    seeds = sum(run.seeds for run in known)
+    value = sum(run.seeds * run.figures[name] for run in known) / seeds
+    earlier = ", ".join(sorted({run.fedrec for run in known if not run.seconds}))
+    return Found(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier)
 
 
 def _with_gains(made: Sequence[Reached], called: Names) -> list[Reached]:

@@ -116,8 +116,9 @@ def _cell(one: Reached, found: Found) -> list[str]:
     cell = one.cell
     metric = cell.metric.removesuffix(PERCENT)
     word = "" if found.within else "beyond"
+    seeds = str(found.seeds) + (f" (fedrec {found.earlier})" if found.earlier else "")
     return [cell.table, cell.row(), cell.dataset, metric, f"{found.printed:.4f}", f"{found.value:.4f}",
-            f"{found.difference:+.4f}", word, f"{found.table}: {found.row}", str(found.seeds)]  # fmt: skip
+            f"{found.difference:+.4f}", word, f"{found.table}: {found.row}", seeds]  # fmt: skip
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:

@@ -21,8 +21,8 @@ class Estimate:
 def estimated(cell: Cell, runs: Sequence[MeasuredRun]) -> Estimate | None:
     """By the same method, backbone and noise on gradients on the same data, else on other data in proportion to
     interactions; None where nothing is known. Runs on the cell's own device count first."""
-    mine = [run for run in runs if _kind_of(run) == _kind(cell)]
-    sizes = {run.dataset: run.interactions for run in runs}
+    mine = [run for run in runs if run.seconds > 0 and _kind_of(run) == _kind(cell)]
+    sizes = {run.dataset: run.interactions for run in runs if run.interactions}
     for here in (True, False):
         some = [run for run in mine if run.dataset == cell.dataset or not here]
         some = [run for run in some if run.device == cell.config.device] or some

@@ -79,10 +79,9 @@ class OneGradient:
         for band in bands(windows.size[order].tolist(), self.model, table.device):
             some = order[band]
             longest = windows.size[some[0]]
-            arrays = (chunk.tensor(part) for part in (windows.met[some, :longest], windows.next[some, :longest],
-                                                      windows.size[some]))  # fmt: skip
+            met, after = chunk.tensor(windows.met[some, :longest]), chunk.tensor(windows.next[some, :longest])
             at = chunk.tensor(some)
-            parts = self.gradients(*arrays, keys[at], table, network)
+            parts = self.gradients(met, after, chunk.tensor(windows.size[some]), keys[at], table, network)
             for whole, part in zip((losses, by_item, by_network), parts, strict=True):
                 whole[at] = part
         return losses, by_item, by_network

@@ -1,11 +1,13 @@
 """Training of a sequential backbone with all data in one place: at every position, the next item among all items.
 
 Softmax cross-entropy over the whole catalogue. The logits of all positions of a batch would be its largest tensor by
-far, so they are made, turned into gradients and dropped for some positions at a time.
+far, so they are made, turned into gradients and dropped for some positions at a time. Of very many items, the next one
+can stand among drawn ones.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -13,9 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.federation.contract import Tensors
+from fedrec.random import fold_tensor, shuffle
 from fedrec.training.sequence_training import SequenceDescent
 from fedrec.training.sequences import SequenceBatch, SequenceSamples, WholeCatalogue, filled
 
+SAMPLE = 1 << 20  # in the stream of a sequence's dropout: no site of a network has this number
 LOGITS = 1 << 21  # at a time: those of a processor should stay in its cache
 LOGITS_ON_GPU = 1 << 27
 
@@ -37,8 +41,33 @@ class SoftmaxDescent(SequenceDescent):
         hidden, _, owner = self._encoded(leaves, batch, band, at)
         real, there = _real_places(size, lengths[0], batch.room if batch.same_shape else sum(lengths))
         states = hidden.flatten(0, 1).index_select(0, real)
-        return softmax_loss(states, leaves["item"], s.target[at.flatten()[real]],
-                            there if batch.same_shape else None)[None], owner[:1]  # fmt: skip
+        target = s.target[at.flatten()[real]]
+        return self._loss(states, leaves["item"], target, there if batch.same_shape else None, batch)[None], owner[:1]
+
+    def _loss(
+        self, states: Tensor, table: Tensor, target: Tensor, there: Tensor | None, batch: SequenceBatch
+    ) -> Tensor:
+        return softmax_loss(states, table, target, there)
+
+
+class SampledSoftmaxDescent(SoftmaxDescent):
+    """With the next item among `slots` drawn ones, the same for all positions of a batch: for large catalogues."""
+
+    def _numbers(self) -> int:
+        return SequenceDescent._numbers(self) + self.settings.batch * self.model.length * self._drawn
+
+    @property
+    def _drawn(self) -> int:
+        return min(self.trainer.slots or 0, len(self.samples.item))
+
+    def _loss(
+        self, states: Tensor, table: Tensor, target: Tensor, there: Tensor | None, batch: SequenceBatch
+    ) -> Tensor:
+        """Keyed by the batch's longest sequence: no two batches of an epoch share one."""
+        position = torch.arange(self._drawn, device=table.device)
+        size = torch.full_like(position[:1], len(table))
+        drawn = shuffle(fold_tensor(batch.key[:1], SAMPLE), size, position, torch.zeros_like(position))
+        return sampled_softmax_loss(states, table, target, drawn, there)
 
 
 def _real_places(size: Tensor, longest: int, room: int) -> tuple[Tensor, Tensor]:
@@ -60,6 +89,17 @@ def softmax_loss(states: Tensor, table: Tensor, target: Tensor, there: Tensor | 
     """
     loss: Tensor = _Softmax.apply(states, table, target, there)  # type: ignore[no-untyped-call]
     return loss
+
+
+def sampled_softmax_loss(
+    states: Tensor, table: Tensor, target: Tensor, drawn: Tensor, there: Tensor | None = None
+) -> Tensor:
+    """As `softmax_loss`, with the sum over the other rows estimated without bias from distinct rows that were drawn."""
+    found = (states * F.embedding(target, table)).sum(1, keepdim=True)
+    others = states @ table[drawn].T + math.log(len(table) / len(drawn))
+    others = others.masked_fill(drawn == target[:, None], -math.inf)
+    losses = (torch.cat([found, others], 1).logsumexp(1) - found.squeeze(1)).double()
+    return losses.sum() if there is None else (losses * there).sum()
 
 
 class _Softmax(torch.autograd.Function):

@@ -122,8 +122,9 @@ class FedOpt(LocalMethod):
     @cached_property
     def one_gradient(self) -> OneGradient | None:
         """Where a step moves nothing before the next: a shorter way to the gradient of the softmax over all items."""
-        fits = isinstance(self.model, Sequential) and self.loss == "ce" and not self.sampled
-        return OneGradient(self.model, self.reduction == "mean") if fits and self.sends == "gradient" else None
+        if not isinstance(self.model, Sequential) or self.loss != "ce" or self.sampled or self.sends != "gradient":
+            return None
+        return OneGradient(self.model, self.reduction == "mean")
 
     @property
     def own_head(self) -> bool:

@@ -2,7 +2,8 @@
 
 Zhang et al., "When Federated Recommendation Meets Cold-Start Problem: Separating Item Attributes and User
 Interactions" (WWW 2024), algorithm 1. The server learns r_v = tanh(W x_v + b) so that it meets the clients' mean item
-table p, and clients descend on their loss plus align * mean (p - r)^2 over the whole table. A new item is scored by
+table p (equations 3 to 6), and clients descend on their loss plus align * mean (p - r)^2 over the whole table
+(equations 10, 11). A new item is scored by
 every client from r_v alone. Backbone ncf is IFedNCF (private: user vector and network), linear IPFedRec (private: the
 linear scorer, which steps before the table does).
 

@@ -26,7 +26,7 @@ ROUNDING = 1e-12  # and so do those that centring rows leaves where nothing shou
 
 
 def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None) -> Tensor:
-    """s_uv in (0, 1], 1 on the diagonal.
+    """s_uv of equation 6, in (0, 1], 1 on the diagonal.
 
     paper: 1 / (1 + squared distance of the tables). pca1, pca1-raw: 1 / (1 + distance) of the tables' scores on their
     own first principal axis, raised to 1 from 0.9. The sign of an axis is arbitrary: pca1 turns the scores towards
@@ -117,7 +117,7 @@ def spread(pictures: Tensor, place: Tensor, length: int) -> Tensor:
 
 
 def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos") -> Tensor:
-    """c_uv from the mean angle between what `represent` gave of u and of v. A client is at angle 0 to itself.
+    """c_uv of equation 7: from the mean angle between what `represent` gave of u and of v; 0 of a client to itself.
 
     left-*: the l-th vector with the l-th. right-greedy: the pair with the largest signed cosine, then the largest of
     the remaining rows and columns, and so on. right-principal: the principal angles of the two spans. raw: the
@@ -143,10 +143,10 @@ def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos
 
 def composite_weights(share: Tensor, alike: Tensor, complement: Tensor, alpha: float, beta: float,
                       variant: Weights) -> Tensor:  # fmt: skip
-    """The rows of weights that minimise |w - share|^2 + alpha |w - s|^2 - beta w.c on the simplex (eq5).
+    """The rows of weights that minimise |w - share|^2 + alpha |w - s|^2 - beta w.c on the simplex (equation 5).
 
-    eq8 has the similarity linear, -2 alpha w.s. released is eq8 with the two factors exchanged and beta doubled:
-    there alpha belongs to the complementarity and beta to the similarity.
+    eq8 (equation 8) has the similarity linear, -2 alpha w.s. released is eq8 with the two factors exchanged and beta
+    doubled: there alpha belongs to the complementarity and beta to the similarity.
     """
     pi, s, c = share.double(), alike.double(), complement.double()
     if variant == "eq5":

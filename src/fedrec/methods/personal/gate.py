@@ -43,7 +43,8 @@ def init_gates(world: World, chunk: Chunk, dim: int, start: Literal["zero", "lin
 
 
 def gate_logits(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """W . [P; P_g; P - P_g] + b for tables [clients, rows, d] and common rows [rows, d] or [clients, rows, d]."""
+    """The logit of (5), W . [P; P_g; P - P_g] + b, for tables [clients, rows, d] and common rows [rows, d] or
+    [clients, rows, d]."""
     own, shared, difference = weight.chunk(3, -1)
     mine = (tables @ (own + difference).unsqueeze(-1)).squeeze(-1)
     return mine + (common @ (shared - difference).unsqueeze(-1)).squeeze(-1) + bias

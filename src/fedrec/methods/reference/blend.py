@@ -50,7 +50,7 @@ class Blend(CentralSASRec):
     co: float = 0.8
     popularity_power: Annotated[float, Interval(ANY)] = 0.3
     # of the sequence part: its own preset `tuned`
-    loss: SequenceLoss = "ce"  # type: ignore[assignment]
+    loss: SequenceLoss = "ce"
     dim: Count = 128
     weight_decay: float = 1.0
 

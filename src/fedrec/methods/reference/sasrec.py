@@ -24,7 +24,7 @@ from fedrec.methods.reference.alone import Alone
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
 from fedrec.training.sequences import SequenceLoss
-from fedrec.training.softmax_training import SoftmaxDescent
+from fedrec.training.softmax_training import SampledSoftmaxDescent, SoftmaxDescent
 
 MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
 
@@ -58,6 +58,7 @@ class CentralSASRec(LocalMethod):
     norm_first: bool = False
     loss: SequenceLoss = "bce"  # type: ignore[assignment]  # ce: softmax cross-entropy over all items
     negatives: Count = 1  # at each position; at most those that the protocol draws; ce draws none
+    sampled: int = 0  # ce: the next item among so many drawn ones, for large catalogues; 0: among all
     init_std: float = 0.03  # of the item table: what Xavier's rule gives for two thousand items
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
@@ -70,8 +71,10 @@ class CentralSASRec(LocalMethod):
 
     @cached_property
     def trainer(self) -> LocalTrainer:
-        softmax = SoftmaxDescent if self.loss == "ce" else None
-        return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, slots=self.negatives, descent=softmax)
+        among = SampledSoftmaxDescent if self.sampled else SoftmaxDescent
+        softmax = self.loss == "ce"
+        return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, descent=among if softmax else None,
+                            slots=self.sampled if softmax else self.negatives)  # fmt: skip
 
     @cached_property
     def alone(self) -> Alone:

@@ -71,7 +71,7 @@ def _points(offers: Sequence[Offer], x: Axis, y: Axis) -> list[str]:
     taken: list[tuple[float, float, float]] = []  # left, right, height
     parts = []
     for offer in sorted(offers, key=lambda offer: -offer.worth):
-        left, height = x(offer.cost) + 6, y(offer.worth) + 3.5
+        left, height = x(offer.cost) + 6, y(offer.worth) - 4
         right = left + LETTER * len(offer.label)
         while any(left < r and right > l and abs(height - h) < LINE for l, r, h in taken):
             height += LINE / 4

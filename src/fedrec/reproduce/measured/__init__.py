@@ -18,7 +18,10 @@ from fedrec.version import __version__
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One finished run of a table. It counts as long as the table asks for the same `command`."""
+    """One finished run of a table. It counts as long as the table asks for the same `command`.
+
+    Of an earlier version only the mean over so many `seeds` may be known; it then has no `seconds`.
+    """
 
     table: str
     row: str
@@ -34,6 +37,7 @@ class MeasuredRun:
     interactions: int
     backbone: str = ""
     diverged: str = ""
+    seeds: int = 1
     fedrec: str = __version__
 
     def key(self) -> tuple[str, str, str, str, int]:

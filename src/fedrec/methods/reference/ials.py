@@ -1,0 +1,114 @@
+"""iALS: implicit matrix factorisation by alternating least squares, with all data in one place.
+
+Hu et al., ICDM 2008, with the care of Rendle et al., RecSys 2022. With S the observed pairs, w_u and h_i the factors,
+
+    sum over S of (w_u h_i - 1)^2  +  unobserved * sum over all u, i of (w_u h_i)^2
+      + l2 * ( sum over u of f(|I_u| + unobserved |I|) |w_u|^2  +  sum over i of f(|U_i| + unobserved |U|) |h_i|^2 )
+
+where f(n) = n^frequency: how often a factor is met scales how much it is regularised. One round solves for all users,
+then for all items, each exactly: with H fixed,
+
+    (sum over I_u of h_i h_i' + unobserved H'H + l2 f I) w_u = sum over I_u of h_i
+
+Users and items go through the solver in blocks of similar length, so that no more than a block of systems is held.
+A user who was not in training, or has met more since, is solved from the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import Disclosure, Down, Footprint, Method, MethodInfo, Reduction, State, World
+from fedrec.federation.ranges import Count, Interval, Positive
+from fedrec.training.initial import ITEM, initial_key, normal_values
+
+NUMBERS = 1 << 24  # that a block of systems holds
+
+
+@dataclass(frozen=True)
+class IALS(Method):
+    info: ClassVar[MethodInfo] = MethodInfo(
+        name="ials",
+        summary="implicit matrix factorisation by least squares, all data in one place",
+        paper="Rendle et al., RecSys 2022",
+        centralised=True,
+        new_users=0,
+    )
+
+    rounds: Count = 16
+    dim: Count = 128
+    l2: Positive = 0.003
+    unobserved: Positive = 0.1  # weight of every pair, observed or not; an observed one has 1 more
+    frequency: Annotated[float, Interval("[0, 1]")] = 1.0
+    init_std: Positive = 0.1  # of a score: factors start at init_std / sqrt(dim)
+
+    @property
+    def disclosure(self) -> Disclosure:
+        return Disclosure(private=("item",))
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        position = torch.arange(world.items * self.dim)
+        table = normal_values(world, initial_key(world, ITEM), position, self.init_std / self.dim**0.5)
+        return State(per_client={"item": table.reshape(1, world.items, self.dim).repeat(len(chunk.clients), 1, 1)})
+
+    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+        tables = [self._fitted(table, chunk.data.chunk(client[None], chunk.cohort))
+                  for client, table in zip(chunk.clients, state.per_client["item"], strict=True)]  # fmt: skip
+        return State(per_client={"item": torch.stack(tables)}), {}
+
+    def _fitted(self, table: Tensor, chunk: Chunk) -> Tensor:
+        """The items' factors after those of this client's users."""
+        users = self._solved(table, chunk.user_ptr, chunk.items, chunk.world.items)
+        by_item = chunk.matrix().T.tocsr()
+        by_item.sort_indices()
+        ptr, owners = by_item.indptr.astype(np.int64), by_item.indices.astype(np.int64)
+        return self._solved(users, ptr, owners, len(chunk.places))
+
+    def _solved(self, table: Tensor, ptr: np.ndarray, met: np.ndarray, others: int) -> Tensor:
+        """The factors of those who have met these rows of a table, k's being `met[ptr[k]:ptr[k + 1]]`."""
+        exact = table.double()
+        everything = self.unobserved * (exact.T @ exact)
+        found = torch.zeros(len(ptr) - 1, self.dim, dtype=torch.float64, device=table.device)
+        for some, rows in _blocks(ptr, met, self.dim, table.device):
+            own = exact[rows.clamp(min=0)] * (rows >= 0).unsqueeze(-1)
+            count = torch.from_numpy(np.diff(ptr)[some]).to(exact)
+            decay = self.l2 * (count + self.unobserved * others) ** self.frequency
+            system = own.mT @ own + everything + torch.diag_embed(decay[:, None].expand(-1, self.dim))
+            solved = torch.cholesky_solve(own.sum(1).unsqueeze(-1), torch.linalg.cholesky(system))
+            found[torch.from_numpy(some).to(table.device)] = solved.squeeze(-1)
+        return found.to(table.dtype)
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        scores = []
+        for client, table in zip(chunk.clients, state.per_client["item"], strict=True):
+            alone = replace(chunk, clients=client[None])
+            users = self._solved(table, alone.context.ptr, alone.context.items, chunk.world.items)
+            scores.append(users @ table[items].T)
+        return torch.cat(scores)
+
+    def footprint(self, world: World) -> Footprint:
+        usual = super().footprint(world)
+        return replace(usual, score=usual.score + 4 * self.dim * world.dtype.itemsize)
+
+
+def _blocks(ptr: np.ndarray, met: np.ndarray, dim: int, device: torch.device) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Some of those who have met rows, longest first, and their rows, filled up with -1."""
+    counts = np.diff(ptr)
+    order = np.argsort(-counts, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = max(1, int(counts[order[start]]))
+        some = order[start : start + max(1, NUMBERS // (dim * (longest + 3 * dim)))]
+        step = np.arange(longest)
+        real = step < counts[some, None]
+        at = np.where(real, ptr[some, None] + step, 0)
+        rows = np.where(real, met[at] if len(met) else 0, -1)
+        yield some, torch.from_numpy(rows).to(device)
+        start += len(some)
