@@ -13,7 +13,7 @@ from fedrec.data import cache_folder, datasets
 from fedrec.version import __version__
 
 NEEDED = ("torch", "numpy", "scipy", "numba", "polars", "safetensors", "typer", "rich")
-EXTRAS = {"scikit-learn": "figures", "optuna": "tune", "onnx": "export"}
+EXTRAS = {"scikit-learn": "figures", "optuna": "tune", "onnx": "export", "flwr": "flower", "cryptography": "secure"}
 
 
 def report() -> bool:
