@@ -156,6 +156,14 @@ def test_the_table_is_the_runs(ended: tuple[Path, Path]) -> None:
         assert kept["up"] == round(sent)
 
 
+def test_trials_are_kept_with_what_was_searched_then(ended: tuple[Path, Path]) -> None:
+    runs, results = ended
+    kept = json.loads((results / "trials" / "fedmf.json").read_text())
+    began = json.loads((runs / "trials" / "fedmf" / "study.json").read_text())
+    assert (kept["searched"], kept["config"]) == (began["space"], began["config"])
+    assert len(kept["trials"]) == SMALL.trials
+
+
 def test_again_it_runs_nothing_and_keeps_what_only_the_data_knows(
     ended: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

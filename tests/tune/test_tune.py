@@ -48,6 +48,7 @@ class Mixed(LocalMethod):
     keep: Annotated[float, Interval("[0, 1)")] = 0.5
     size: float = 2.0
     off: float = 0.0
+    noise: float = 0.1  # protects: not for a search to lower
 
 
 def test_a_method_that_declares_nothing_is_searched_by_its_ranges() -> None:

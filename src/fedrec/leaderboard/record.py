@@ -24,7 +24,7 @@ from fedrec.report import comparison
 from fedrec.report.significance import values_by_row
 from fedrec.reproduce.cells import STOPPED, Cell
 from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, json_line, named, optional, read_json
-from fedrec.tune.space import described, settings_text
+from fedrec.tune.space import settings_text
 from fedrec.tune.study import Trial
 
 CELL: Shape = {"seed": COUNT, "command": TEXT, "version": TEXT, "commit": TEXT, "device": TEXT, "best_round": COUNT,
@@ -41,7 +41,7 @@ WORLD = "synthetic@users=50+items=200"
 def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Path) -> None:
     """Bring the files up to date with the runs that have ended; what only the files know stays."""
     found = trials_found(whole, runs, results)
-    _write_trials(whole, found, results)
+    _write_trials(whole, found, runs, results)
     best = best_trials(whole, found)
     for dataset in datasets:
         before = _before(results / f"{safe(dataset)}.json")
@@ -199,13 +199,15 @@ def _chance(planned: Sequence[Cell]) -> dict[str, float]:
     return dict(done.get("chance", {}))
 
 
-def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], results: Path) -> None:
-    for row in (row for row in whole.studies if found[row.label]):
-        label, trials, study = row.label, found[row.label], whole.study(row, results, "cpu")
-        _write(results / TRIALS / f"{safe(label)}.json", {
-            "label": label, "data": whole.tuned_on, "searched": described(study.space),
-            "config": study.config.to_dict(), "trials": [dataclasses.asdict(trial) for trial in trials],
-        })  # fmt: skip
+def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], runs: Path, results: Path) -> None:
+    """Of studies at hand; what is kept of others stays as it was written."""
+    for row in whole.studies:
+        study, trials = whole.study(row, runs, "cpu"), found[row.label]
+        if began := study.began() if trials == study.there() else {}:
+            _write(results / TRIALS / f"{safe(row.label)}.json", {
+                "label": row.label, "data": whole.tuned_on, "searched": began["space"], "config": began["config"],
+                "version": began["version"], "trials": [dataclasses.asdict(trial) for trial in trials],
+            })  # fmt: skip
 
 
 def _before(path: Path) -> dict[str, Any]:

@@ -84,10 +84,7 @@ class Study:
             with atomic_file(self.about) as temporary:
                 temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
             return []
-        try:
-            there = read_json(self.about, "study", STUDY)
-        except (ValueError, OSError) as error:
-            raise damaged(self.about, error) from None
+        there = self.began()
         free = {name: wanted["config"][name] for name in MACHINE}
         require_same({**there["config"], **free}, wanted["config"], self.path)
         if there["space"] != wanted["space"]:
@@ -95,6 +92,13 @@ class Study:
                 f"{self.path} was started with another --space; go on with the same, or use another --out"
             )
         return self.there()
+
+    def began(self) -> dict[str, Any]:
+        """The config and the space with which it was begun; empty where it was not."""
+        try:
+            return dict(read_json(self.about, "study", STUDY)) if self.about.exists() else {}
+        except (ValueError, OSError) as error:
+            raise damaged(self.about, error) from None
 
     def there(self) -> list[Trial]:
         """Trials that have ended."""
