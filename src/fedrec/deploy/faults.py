@@ -291,6 +291,10 @@ class Cluster:
         found: dict[str, Any] = json.loads((self.out / "summary.json").read_text(encoding="utf-8"))
         return found
 
+    def last_round(self) -> int:
+        """Nodes that took part in it."""
+        return next((int(event["nodes"]) for event in reversed(self.events) if event["event"] == "round"), 0)
+
     def said(self) -> str:
         words = [str(event["reason"]) for event in self.events if event["event"] == "refused"]
         return words[0][:140] if words else "-"
@@ -310,7 +314,7 @@ def _node_killed(cluster: Cluster) -> str:
     cluster.until("round", 1)
     cluster.restart_node(0)
     cluster.until("finished")
-    return "went on with two nodes; the third came back by itself"
+    return "rounds ended without it; it was started again"
 
 
 def _link_killed(cluster: Cluster) -> str:
@@ -321,7 +325,7 @@ def _link_killed(cluster: Cluster) -> str:
     cluster.start_link()
     cluster.link.run(cluster.out)
     cluster.until("finished")
-    return "went on as a new run of Flower from the last round; nodes came back by themselves"
+    return "went on as a new run of Flower from the last round"
 
 
 def _both_restarted(cluster: Cluster) -> str:
@@ -346,7 +350,7 @@ def _paused(cluster: Cluster) -> str:
         os.kill(pid, signal.SIGSTOP)
     threading.Timer(90, _woken, (frozen,)).start()
     cluster.until("finished", seconds=420)
-    return "rounds ended at the deadline without it; it took part again afterwards"
+    return "rounds ended at the deadline without it"
 
 
 def _woken(pids: Sequence[int]) -> None:
@@ -390,7 +394,9 @@ def with_processes(only: str | None = None) -> Iterator[Outcome]:
             cluster = Cluster(Path(folder), processes)
             try:
                 happened = fault(cluster)
-                lost = cluster.summary()["deployment"]["lost"]
+                about, last = cluster.summary()["deployment"], cluster.last_round()
+                happened += f"; {last} of {NODES} nodes in the last round, {about['tested_users']} users tested"
+                lost = about["lost"]
                 yield Outcome(name, happened, f"{lost} uploads" if lost else "nothing", _words(name, cluster))
             except FedrecError as error:
                 yield Outcome(name, f"FAILED: {error}", "-", cluster.said())

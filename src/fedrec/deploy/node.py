@@ -23,6 +23,7 @@ from fedrec.evaluation import chance
 from fedrec.evaluation.metrics import POSITION_METRICS
 from fedrec.experiment.prepare import Part, Prepared
 from fedrec.federation.client_side import ClientSide
+from fedrec.federation.codec import BadMessage
 from fedrec.federation.contract import Tensors
 from fedrec.federation.exchange import Figures, Node, Reply, Task
 from fedrec.federation.secret import OwnSecret
@@ -80,15 +81,15 @@ class NodeHost:
         """The reply; what goes wrong is told in one line, for the server must hear why a node sits out."""
         try:
             header, parts = unframe(message)
+            answers = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
+            if (kind := header.get("kind")) not in answers:
+                raise BadMessage(f"this is no message that a node knows ({kind!s:.20})")
             with self.state.locked():
-                answer = {"hello": self._hello, "turn": self._turn, "secure": self._secure}[str(header["kind"])]
-                return answer(header, parts)
-        except (KeyError, TypeError, IndexError) as error:
-            return frame({"error": f"this is no message that a node knows ({error})"})
+                return answers[kind](header, parts)
         except Exception as error:
-            if (message_to_user := explained(error)) is None:
+            if (words := explained(error)) is None:
                 raise
-            return frame({"error": message_to_user})
+            return frame({"error": words})
 
     # -- to meet the server --
 

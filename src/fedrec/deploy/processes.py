@@ -67,8 +67,8 @@ class Processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + PATIENCE
-        while _still(known) and time.monotonic() < until:
-            self._reap()
+        while any(Path(f"/proc/{pid}").exists() for pid in known) and time.monotonic() < until:
+            self._reap()  # also those who have ended and wait to be collected
             time.sleep(0.05)
 
     def _reap(self) -> None:
