@@ -38,12 +38,13 @@ interrupt.GRACE, run.FIRST_CHECKPOINT, run.CHECKPOINT_SECONDS = {{grace}}, {{eve
 run.CHECKPOINT_SHARE = float("inf")
 train = ClientSide._train
 
-def slow(self, members, chunk, where, number, down, accumulator):
-    train(self, members, chunk, where, number, down, accumulator)  # some clients have moved on
+def slow(self, members, chunk, where, number, down):
+    payload = train(self, members, chunk, where, number, down)  # some clients have moved on
     if number == {SLOW_FROM}:
         open("slow", "w").close()
         for _ in range({{naps}}):
             time.sleep(0.01)
+    return payload
 
 ClientSide._train = slow
 """
