@@ -107,4 +107,4 @@ def test_another_ending_is_refused_before_any_work(cli: Cli, tmp_path: Path, wor
 def test_a_format_that_is_named_needs_no_ending(cli: Cli, tmp_path: Path, run: str) -> None:
     for name in ("table.txt", "table", "table.csv"):
         assert cli("compare", run, "--no-references", "--format", "csv", "--out", name).code == 0
-        assert (tmp_path / name).read_text().startswith("data,protocol,method,seeds,")
+        assert (tmp_path / name).read_text().startswith("data,protocol,part,method,seeds,")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fedrec.data.spreadsheet import unguarded
-from fedrec.experiment.folder import ROUND
+from fedrec.experiment.folder import RunFolder
 from fedrec.report.comparison import FinishedRun
-from fedrec.schema import damaged, is_number, json_line
+from fedrec.schema import damaged, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AGAIN = "run it again in another folder"
@@ -30,12 +30,8 @@ class Curve:
 
 
 def rounds(run: FinishedRun) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a line cut short by a kill is passed over."""
-    try:
-        text = (run.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [record for line in text.splitlines() if (record := json_line(line, ROUND)) is not None]
+    """What each round has left behind."""
+    return list(run.result.records) if run.result is not None else RunFolder(run.folder).records()
 
 
 def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Curve:
@@ -68,6 +64,8 @@ def total_bytes(run: FinishedRun) -> tuple[float, float]:
 
 def per_user(run: FinishedRun) -> dict[str, list[str]]:
     """The columns of per_user.csv, as text; empty if it is gone or for its owner alone, an error if it is damaged."""
+    if run.result is not None:
+        return {name: [str(value) for value in column.tolist()] for name, column in run.result.users.items()}
     path = run.folder / "per_user.csv"
     try:
         with path.open(newline="", encoding="utf-8") as file:
