@@ -90,7 +90,7 @@ def test_nothing_to_recommend_is_an_empty_table(tmp_path: Path, name: str) -> No
     (("compare", "gone", "--format", "yaml"), "unknown format 'yaml'"),
     (("compare", "gone", "--format", "csv", "--out", "table.json"), "json file, but --format says csv"),
     (("report", "gone", "--out", "page.pdf"), ".html"),
-    (("report", "gone", "--figure", "bars", "--out", "page.pdf"), ".html or .svg"),
+    (("report", "gone", "--figure", "bars", "--out", "page.gif"), ".html, .svg, .pdf or .png"),
     (("data", "show", "gone", "--out", "page.csv"), ".html"),
     (("audit", "leak", "--data", "gone", "--out", "page.txt"), ".html"),
 ])  # fmt: skip

@@ -74,11 +74,11 @@ class Compared:
             temporary.write_text(self._text(format_of(path, None)), encoding="utf-8")
         return path
 
-    def figure(self, name: str, path: str | Path, **settings: Any) -> Path:
-        """A figure of `fedrec report --figure list` as HTML or SVG."""
+    def figure(self, name: str, path: str | Path, width: float | None = None, **settings: Any) -> Path:
+        """A figure of `fedrec report --figure list` as HTML, SVG, PDF or PNG; `width` in millimetres."""
         require_harmless(Path(path))
         text = {key: str(value) for key, value in settings.items()}
-        return write_figure(figure_class(name), text, self.runs, Path(path))
+        return write_figure(figure_class(name), text, self.runs, Path(path), width)
 
     def _text(self, kind: str) -> str:
         return render(self.comparison, self.shown, kind, self.tests)

@@ -64,8 +64,11 @@ def report_command(
     ] = None,
     references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
-    figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
+    figure: Annotated[
+        str | None, typer.Option(help="One figure instead, .html, .svg, .pdf or .png; `list` shows them.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of the figure, key=value.")] = None,
+    width: Annotated[float | None, typer.Option(help="Of a figure for a paper, in millimetres.")] = None,
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec import console
@@ -88,11 +91,12 @@ def report_command(
     if not runs:
         raise FedrecError("give the folder of a run, e.g. fedrec report runs/fedmf-ml-100k")
     if kind is not None:
-        path = write_figure(kind, parse_settings(set_ or []), find_runs(runs), out or runs[0] / f"{kind.name}.html")
+        place = out or runs[0] / f"{kind.name}.html"
+        path = write_figure(kind, parse_settings(set_ or []), find_runs(runs), place, width)
         console.out.print(f"{path} written")
         return
-    if set_:
-        raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
+    if set_ or width:
+        raise FedrecError("--set and --width belong to a figure: add --figure NAME, see --figure list")
     found = find_runs(runs)
     name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
     path = write_report(found, out or runs[0] / name, references, users, listener_of)
