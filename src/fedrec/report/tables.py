@@ -114,11 +114,11 @@ def as_markdown(title: str, table: Sequence[Sequence[str]]) -> str:
 
 SIGNS = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": "$<$", ">": "$>$",
-         MARK: r"$^\dagger$"}  # fmt: skip
+         "≥": r"$\ge$", MARK: r"$^\dagger$"}  # fmt: skip
 
 
 def latex_text(text: str) -> str:
-    return "".join(SIGNS.get(sign, sign) for sign in text)
+    return "".join(SIGNS.get(sign, sign) for sign in text.replace(">=", "≥"))
 
 
 def as_latex(title: str, table: Sequence[Sequence[str]], bold: frozenset[tuple[int, int]] = frozenset()) -> str:
