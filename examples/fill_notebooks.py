@@ -1,4 +1,4 @@
-"""Run notebooks and store what their cells print and show: python examples/fill_notebooks.py FILE..."""
+"""Run notebooks and store what their cells print and show: python examples/fill_notebooks.py FILE"""
 
 from __future__ import annotations
 
@@ -48,9 +48,8 @@ def fill(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    files = [Path(name).resolve() for name in sys.argv[1:]]
-    for file in files:
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            fill(file)
-            os.chdir(file.parent)
+    file = Path(sys.argv[1]).resolve()  # one at a time: what a notebook registers stays in the process
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        fill(file)
+        os.chdir(file.parent)
