@@ -161,8 +161,10 @@ def test_run_from_python(tmp_path: Path) -> None:
     assert result.valid.keys() == result.test.keys()
     assert len(result.evaluation.users) == result.summary["dataset"]["users"]
     assert result.evaluation.per_user["ndcg@10"].mean() == pytest.approx(result.test["ndcg@10"])
-    with pytest.raises(fedrec.FedrecError, match="already holds a run"):
+    with pytest.raises(fedrec.FedrecError, match="started with other settings"):
         fedrec.run("fedmf", table, rounds=2, out=tmp_path / "run")
+    with pytest.raises(fedrec.FedrecError, match="already holds a run"):
+        fedrec.run("fedmf", table, rounds=2, out=tmp_path / "run", resume=False)
 
 
 def test_a_result_has_the_figures_of_every_user(tmp_path: Path) -> None:
@@ -170,11 +172,13 @@ def test_a_result_has_the_figures_of_every_user(tmp_path: Path) -> None:
     kept = fedrec.run("fedmf", WORLD, rounds=2, dim=4, out=tmp_path / "run").per_user
     with (tmp_path / "run" / "per_user.csv").open(newline="") as file:
         names, *rows = csv.reader(file)
-    assert list(kept) == names
-    assert [[str(value) for value in row] for row in zip(*(kept[name].tolist() for name in names), strict=True)] == rows
+    assert kept.columns == names
+    assert [
+        [str(value) for value in row] for row in zip(*(kept[name].to_list() for name in names), strict=True)
+    ] == rows
     result = fedrec.run("fedmf", WORLD, rounds=2, dim=4)
     assert result.folder is None
-    assert result.per_user["user"].tolist() == kept["user"].tolist()
+    assert result.per_user["user"].to_list() == kept["user"].to_list()
     assert result.per_user["ndcg@10"].mean() == pytest.approx(result.test["ndcg@10"])
 
 
@@ -182,10 +186,20 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_no_extra_is_offered_for_what_does_not_exist() -> None:
-    """Tracking, say: neither in the metadata nor in `fedrec doctor`."""
+    """Every extra is there for something, and `fedrec doctor` knows no other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    real = {"privacy", "figures", "tune", "export", "secure", "flower", "docs", "test", "dev"}
-    assert set(project["optional-dependencies"]) == real
+    assert set(project["optional-dependencies"]) == {
+        "privacy",
+        "secure",
+        "figures",
+        "tune",
+        "flower",
+        "export",
+        "tensorboard",
+        "docs",
+        "test",
+        "dev",
+    }
     assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
     assert "simulat" in project["description"]
     assert not re.search("deploy|every published", project["description"])

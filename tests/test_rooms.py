@@ -142,7 +142,7 @@ def test_a_room_within_a_room_uses_only_its_share_of_it(room: str) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("room", [*BELOW, "commands", "cli", "console", "doctor", "written"])
+@pytest.mark.parametrize("room", [*BELOW, "commands", "api", "compared", "cli", "console", "doctor", "written"])
 def test_what_is_private_stays_in_its_room(room: str) -> None:
     """Nothing private is imported from another module, nor asked of an object whose class another room defines."""
     own = {name for _, tree in modules(room) for name in defined(tree)}

@@ -90,7 +90,7 @@ def test_nothing_to_recommend_is_an_empty_table(tmp_path: Path, name: str) -> No
     (("compare", "gone", "--format", "yaml"), "unknown format 'yaml'"),
     (("compare", "gone", "--format", "csv", "--out", "table.json"), "json file, but --format says csv"),
     (("report", "gone", "--out", "page.pdf"), ".html"),
-    (("report", "gone", "--figure", "bars", "--out", "page.pdf"), ".html or .svg"),
+    (("report", "gone", "--figure", "bars", "--out", "page.gif"), ".html, .svg, .pdf or .png"),
     (("data", "show", "gone", "--out", "page.csv"), ".html"),
     (("audit", "leak", "--data", "gone", "--out", "page.txt"), ".html"),
 ])  # fmt: skip
@@ -107,4 +107,4 @@ def test_another_ending_is_refused_before_any_work(cli: Cli, tmp_path: Path, wor
 def test_a_format_that_is_named_needs_no_ending(cli: Cli, tmp_path: Path, run: str) -> None:
     for name in ("table.txt", "table", "table.csv"):
         assert cli("compare", run, "--no-references", "--format", "csv", "--out", name).code == 0
-        assert (tmp_path / name).read_text().startswith("data,protocol,method,seeds,")
+        assert (tmp_path / name).read_text().startswith("data,protocol,part,method,seeds,")

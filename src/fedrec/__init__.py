@@ -13,11 +13,20 @@ from fedrec.version import __version__
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
-    from fedrec.data import load
-    from fedrec.experiment.run import Result, run
+    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, run
 else:
-    __getattr__, __dir__ = lazily(
-        __name__, {"load": "fedrec.data", "Result": "fedrec.experiment.run", "run": "fedrec.experiment.run"}
-    )
+    _NAMES = ("Interactions", "Recommender", "Result", "Results", "compare", "datasets", "load", "run")
+    __getattr__, __dir__ = lazily(__name__, dict.fromkeys(_NAMES, "fedrec.api"))
 
-__all__ = ["FedrecError", "Result", "__version__", "load", "run"]
+__all__ = [
+    "FedrecError",
+    "Interactions",
+    "Recommender",
+    "Result",
+    "Results",
+    "__version__",
+    "compare",
+    "datasets",
+    "load",
+    "run",
+]

@@ -21,6 +21,7 @@ from fedrec.commands.lists import cold_add_command, recommend_command, similar_c
 from fedrec.commands.pages import compare_command, report_command
 from fedrec.commands.run_flags import run_command, seed_list
 from fedrec.commands.serve import serve_command
+from fedrec.commands.sweep_flags import sweep_command
 from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explained
 from fedrec.version import __version__
@@ -40,7 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
@@ -60,6 +61,7 @@ def _root(version: Annotated[bool, typer.Option("--version", callback=_version, 
 
 
 app.command("run")(run_command)
+app.command("sweep")(sweep_command)
 app.command("tune")(tune_command)
 app.command("fit")(fit_command)
 app.command("recommend")(recommend_command)

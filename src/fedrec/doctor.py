@@ -46,7 +46,7 @@ def _version(name: str) -> str | None:
 
 def _training() -> bool:
     """Train a few rounds on a small synthetic world."""
-    from fedrec.experiment.run import run
+    from fedrec.api import run
 
     started = time.perf_counter()
     try:

@@ -9,7 +9,7 @@ import pytest
 
 import fedrec
 from fedrec.evaluation.metrics import precision, recall
-from fedrec.experiment.run import Result
+from fedrec.experiment.result import Result
 
 USERS, ITEMS, SILOS = 24, 30, 6
 KINDS = ["0-mf:4", "1-mf:3", "2-mf:2"]  # two silos of four users each

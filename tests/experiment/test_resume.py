@@ -22,7 +22,8 @@ from fedrec.errors import FedrecError
 from fedrec.experiment import checkpoint
 from fedrec.experiment import run as runs
 from fedrec.experiment.config import RunConfig, make_config
-from fedrec.experiment.run import Listener, Result, execute
+from fedrec.experiment.result import Result
+from fedrec.experiment.run import Listener, execute
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog, Simulator

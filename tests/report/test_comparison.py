@@ -14,13 +14,14 @@ import pytest
 from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
+from fedrec.evaluation.significance import Difference
 from fedrec.experiment.config import make_config
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import prepare
-from fedrec.report.comparison import Comparison, compare, find_runs
+from fedrec.report.comparison import Comparison, Row, compare, find_runs
 from fedrec.report.groups import grouped, prepared_again
-from fedrec.report.significance import metric_to_test, significance
-from fedrec.report.tables import MARK, caption, cells, pair_cells, render
+from fedrec.report.significance import Pair, Significance, metric_to_test, significance
+from fedrec.report.tables import MARK, as_latex, caption, cells, pair_cells, render, winners
 
 METRICS = ["recall@10", "ndcg@10"]
 
@@ -245,3 +246,23 @@ def test_popularity_needs_single_items(runs: Path) -> None:
     source = prepared_again(found.rows[0].runs[0]).source
     with pytest.raises(FedrecError, match="one held-out item per user"):
         MAKERS["popularity"](prepare(source, protocol("honest,split=ratio")))
+
+
+def test_latex_has_booktabs_notes_and_bold_for_a_winner_alone() -> None:
+    text = as_latex(
+        "Test & more: 5%", [["method", "ndcg@10"], ["a_b", "0.2 ± 0.1"], ["c †", "0.1"]], frozenset({(0, 1)})
+    )
+    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    assert r"a\_b & \textbf{0.2 $\pm$ 0.1} \\" in text
+    assert r"c $^\dagger$ & 0.1 \\" in text
+    assert text.rindex(r"Test \& more: 5\%") > text.index(r"\end{tabular}")
+
+
+def test_no_figure_is_bold_that_does_not_win() -> None:
+    pair = Pair("b", "a", Difference(-0.1, -0.2, -0.05, 0.001), 0.001, None, 0.5)
+    rows = (Row("a", ()), Row("b", ()))
+    table = Comparison("d", "honest", (), rows, {})
+    won, tied = (Significance("ndcg@10", "a", 9, (replace(pair, p_holm=p),)) for p in (0.001, 0.6))
+    assert winners(table, ["recall@10", "ndcg@10"], won) == {(0, 3)}
+    assert winners(table, ["recall@10", "ndcg@10"], tied) == frozenset()
+    assert winners(table, ["recall@10"], won) == frozenset()

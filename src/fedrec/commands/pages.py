@@ -19,6 +19,9 @@ def compare_command(
     references: Annotated[bool, typer.Option(help="Add popularity and local where they are missing.")] = True,
     significance: Annotated[bool | None, typer.Option(help="Show every test, or leave them out.")] = None,
     groups: Annotated[str | None, typer.Option(help="One metric by activity, taste or popularity.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="test or valid; default: valid between settings of one method, else test.")
+    ] = None,
 ) -> None:
     """Runs side by side: mean and deviation over seeds, beside popularity, local and chance."""
     from fedrec import console
@@ -26,7 +29,7 @@ def compare_command(
     from fedrec.data.atomic import atomic_file
     from fedrec.experiment.folder import require_harmless
     from fedrec.report import significance as testing
-    from fedrec.report.comparison import choose_metrics, compare, find_runs
+    from fedrec.report.comparison import choose_metrics, compare, find_runs, part_shown
     from fedrec.report.groups import grouped
     from fedrec.report.references import with_references
     from fedrec.report.tables import format_of, render, titled_tables
@@ -35,7 +38,8 @@ def compare_command(
     kind = format_of(out, format_)
     found = find_runs(runs)
     compare(found)  # refuses runs that cannot be compared, before any work is done
-    comparison = compare(with_references(found, listener_of) if references else found)
+    part = part_shown(found, on or ("test" if significance or groups else None))  # users' figures are those of test
+    comparison = compare(with_references(found, listener_of) if references else found, part)
     chosen = choose_metrics(comparison, metrics)
     tests = None if significance is False else testing.significance(comparison, required=bool(significance))
     by_default = testing.metric_to_test(comparison) or chosen[0]
@@ -60,8 +64,11 @@ def report_command(
     ] = None,
     references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
-    figure: Annotated[str | None, typer.Option(help="One figure instead, .html or .svg; `list` shows them.")] = None,
+    figure: Annotated[
+        str | None, typer.Option(help="One figure instead, .html, .svg, .pdf or .png; `list` shows them.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of the figure, key=value.")] = None,
+    width: Annotated[float | None, typer.Option(help="Of a figure for a paper, in millimetres.")] = None,
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec import console
@@ -84,11 +91,12 @@ def report_command(
     if not runs:
         raise FedrecError("give the folder of a run, e.g. fedrec report runs/fedmf-ml-100k")
     if kind is not None:
-        path = write_figure(kind, parse_settings(set_ or []), find_runs(runs), out or runs[0] / f"{kind.name}.html")
+        place = out or runs[0] / f"{kind.name}.html"
+        path = write_figure(kind, parse_settings(set_ or []), find_runs(runs), place, width)
         console.out.print(f"{path} written")
         return
-    if set_:
-        raise FedrecError("--set belongs to a figure: add --figure NAME, see --figure list")
+    if set_ or width:
+        raise FedrecError("--set and --width belong to a figure: add --figure NAME, see --figure list")
     found = find_runs(runs)
     name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
     path = write_report(found, out or runs[0] / name, references, users, listener_of)

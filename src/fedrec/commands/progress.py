@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from fedrec.console import err, left_out
 from fedrec.experiment.listeners import Along
@@ -15,37 +15,51 @@ from fedrec.federation.loop import Score
 from fedrec.federation.simulator import RoundLog
 from fedrec.visible import visible_line
 
+LONGEST_LABEL = 20
+FIRST_LINE, LONGEST_WAIT = 10.0, 60.0  # seconds between two lines where there is no terminal
+
+
+def standing(metric: str, progress: RunProgress) -> str:
+    """The best figure on validation so far, or nothing."""
+    return f"{metric} {progress.best_value:.4f}" if progress.best_round >= 0 else ""
+
+
+def time_left(seconds: float, done: int, total: int) -> str:
+    """What the rounds so far suggest, as 0:12 or 1:02:03."""
+    left = int(seconds / max(done, 1) * (total - done))
+    hours, rest = divmod(left, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02} left" if hours else f"{rest // 60}:{rest % 60:02} left"
+
 
 class Bar(Listener):
-    """A progress bar on stderr: rounds, loss, validation metric, clients per second, time left."""
+    """A progress bar on stderr that fits 80 columns: round, best validation metric, time left."""
 
     def __init__(self, label: str, notes: bool = True) -> None:
-        self.label, self.notes = visible_line(label), notes
+        text = visible_line(label)
+        self.label = text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+        self.notes, self.metric, self.began, self.first = notes, "", 0.0, 0
         self.bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.completed:.0f} of {task.total:.0f}"),
             TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
             console=err,
             transient=True,
+            expand=True,
         )
-        self.metric = ""
 
     def started(self, run: Run) -> None:
         self.metric = run.protocol.select_metric
-        total, done = run.rules.rounds, run.progress.next_round
-        self.task = self.bar.add_task(self.label, total=total, completed=done, note="")
+        total, self.first = run.rules.rounds, run.progress.next_round
+        self.task = self.bar.add_task(self.label, total=total, completed=self.first, note="")
         _show_notes(run, self.notes)
+        self.began = time.monotonic()
         self.bar.start()
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
-        parts = [f"loss {log.observed['loss']:.4f}"] if "loss" in log.observed else []
-        if progress.best_round >= 0:
-            parts.append(f"best {self.metric} {progress.best_value:.4f} (round {progress.best_round + 1})")
-        parts.append(f"{log.clients / max(log.seconds, 1e-9):,.0f} clients/s")
-        self.bar.update(self.task, completed=log.round + 1, note="  ".join(parts))
+        done, total = log.round + 1 - self.first, int(self.bar.tasks[self.task].total or 0) - self.first
+        parts = [standing(self.metric, progress), time_left(time.monotonic() - self.began, done, total)]
+        self.bar.update(self.task, completed=log.round + 1, note="  ".join(filter(None, parts)))
 
     def stop(self) -> None:
         self.bar.stop()
@@ -73,20 +87,25 @@ class Noted(Along):
 
 
 class Plain(Listener):
-    """A line now and then where there is no terminal to draw on."""
+    """A line now and then where there is no terminal to draw on: what the bar shows."""
 
     def __init__(self, label: str, notes: bool = True) -> None:
-        self.label, self.notes, self.rounds, self.spoken = label, notes, 0, time.monotonic()
+        self.label, self.notes, self.metric, self.rounds, self.first = label, notes, "", 0, 0
+        self.began = self.spoken = time.monotonic()
+        self.wait = FIRST_LINE
 
     def started(self, run: Run) -> None:
-        self.rounds = run.rules.rounds
+        self.metric, self.rounds, self.first = run.protocol.select_metric, run.rules.rounds, run.progress.next_round
+        self.began = self.spoken = time.monotonic()
         _show_notes(run, self.notes)
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
-        if time.monotonic() - self.spoken > 10:
-            self.spoken = time.monotonic()
-            best = f", best {progress.best_value:.4f}" if progress.best_round >= 0 else ""
-            err.print(f"{self.label}: round {log.round + 1} of {self.rounds}{best}")
+        now = time.monotonic()
+        if now - self.spoken > self.wait:
+            self.spoken, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
+            left = time_left(now - self.began, log.round + 1 - self.first, self.rounds - self.first)
+            parts = [f"round {log.round + 1} of {self.rounds}", standing(self.metric, progress), left]
+            err.print(f"{self.label}: {', '.join(filter(None, parts))}")
 
 
 def _show_notes(run: Run, wanted: bool) -> None:

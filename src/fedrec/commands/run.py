@@ -20,7 +20,8 @@ from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.machine import device_named
-from fedrec.experiment.run import Listener, Result
+from fedrec.experiment.result import Result
+from fedrec.experiment.run import Listener
 from fedrec.federation.distributed import joined
 from fedrec.report.pages.own import run_and_report
 

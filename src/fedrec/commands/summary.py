@@ -16,6 +16,13 @@ def _how(summary: Mapping[str, Any]) -> str:
     return "counts, the last" if summary.get("privacy", {}).get("epsilon") is not None else "chosen"
 
 
+def last_chosen(summary: Mapping[str, Any]) -> bool:
+    """Whether validation was still improving when the rounds ended; of an epsilon it is always the last that counts."""
+    at_end = summary["best_round"] + 1 == summary["rounds_run"] > 1
+    private = summary.get("privacy", {}).get("epsilon") is not None
+    return at_end and bool(summary["valid"]) and not private and not summary.get("stopped_early")
+
+
 def show_summary(summary: Mapping[str, Any]) -> None:
     """The result of one run: what was measured, on what, by which protocol, at what cost."""
     data = summary["dataset"]
@@ -30,6 +37,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
         f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} {_how(summary)}"
     )
+    if last_chosen(summary):
+        out.print(f"the last round was chosen: more may help (--rounds {2 * summary['rounds_run']} --resume --out RUN)")
     for record in summary["filtered"]:
         out.print(left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):

@@ -24,7 +24,7 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
     """Run the study, or go on with it, and say what came out."""
     method, metric = method_of(config), protocol(config.protocol).select_metric
     space = space_of(method, given, config.params)
-    study = Study(out or _folder(config), config, space)
+    study = Study(out or study_folder(config, "tune"), config, space)
 
     def say(line: str) -> None:
         if not quiet:
@@ -70,10 +70,10 @@ def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
     console.out.print(f"to run it: fedrec run --config {shlex.quote(str(file))}")
 
 
-def _folder(config: RunConfig) -> Path:
+def study_folder(config: RunConfig, kind: str, more: str = "") -> Path:
     """runs/tune/METHOD-DATA-..., the same for the same command, which therefore goes on."""
     data = Path(config.train).stem if config.train else Path(config.data).name
     seed = f"seed{config.seed}" if config.seed else ""
-    parts = [config.method, config.backbone or "", config.preset or "", data, config.protocol, seed]
+    parts = [config.method, config.backbone or "", config.preset or "", data, config.protocol, seed, more]
     text = "-".join(part for part in parts if part)
-    return Path("runs") / "tune" / "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in text)[:150]
+    return Path("runs") / kind / "".join(c if c.isalnum() or c in "-_.@+=" else "-" for c in text)[:150]

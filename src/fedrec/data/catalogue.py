@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedrec.data import readers
 from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, fetch, find
+from fedrec.data.frames import from_frame, is_frame
 from fedrec.data.imported import imported_path
 from fedrec.data.interactions import Interactions
 from fedrec.data.stored import stored_splits
 from fedrec.data.synthetic import from_options
-from fedrec.data.table import folder_error, looks_like_path, read_table
+from fedrec.data.table import FRAME, folder_error, looks_like_path, read_table
 from fedrec.errors import FedrecError, unknown
 
 _MOVIELENS = "https://files.grouplens.org/datasets/movielens"
@@ -222,12 +224,26 @@ def _unknown(name: str) -> FedrecError:
     return unknown("dataset", name, known)
 
 
-def load(spec: str, progress: Progress | None = None) -> Interactions:
-    """Load ``name[@version]`` or a path to the user's own CSV, TSV or Parquet file.
+def load(spec: Any, progress: Progress | None = None, *, name: str = FRAME,
+         columns: Mapping[str, str | int] | None = None) -> Interactions:  # fmt: skip
+    """Load ``name[@version]``, a path to the user's own CSV, TSV or Parquet file, or a pandas or polars frame.
+
+    A frame may be given a ``name``; ``columns`` says which of its columns is the user, item, rating or timestamp where
+    their names do not.
 
     Version parts are joined by '+': ``ml-100k@ties1``, ``ml-1m@official+ties2``, ``synthetic@users=1000+seed=3``. The
     part ``tiesN`` (default ties0) chooses the random order of interactions that share a timestamp.
     """
+    if is_frame(spec):
+        return from_frame(spec, name, columns)
+    if name != FRAME or columns:
+        raise FedrecError("name and columns belong to a frame; name those of a file with fedrec data import")
+    if not isinstance(spec, str | os.PathLike):
+        raise FedrecError(f"data of type {type(spec).__name__} cannot be loaded; give a name, a file or a frame")
+    return _load_spec(os.fspath(spec), progress)
+
+
+def _load_spec(spec: str, progress: Progress | None) -> Interactions:
     if looks_like_path(spec) and Path(spec).is_file():  # before cutting at '@', which a path may contain
         return read_table(Path(spec))[0]
     name, _, version = spec.rpartition("@") if "@" in spec else (spec, "", "")

@@ -94,8 +94,12 @@ def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> t
     return Shape(delimiter, label, header, names, tuple(rows[header:])), text
 
 
-def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None) -> dict[str, int]:
-    """Which column (from 0) plays which role; what the caller says goes before what the names suggest."""
+def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None,
+               say: str | None = None) -> dict[str, int]:  # fmt: skip
+    """Which column (from 0) plays which role; what the caller says goes before what the names suggest.
+
+    `say`: how to name the columns, instead of by `fedrec data import`.
+    """
     given = {role: _given_column(path, shape, role, column) for role, column in (columns or {}).items()}
     if len(set(given.values())) < len(given):
         raise FedrecError(f"{path}: the same column is given as {' and '.join(given)}; name two different ones")
@@ -108,9 +112,9 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
     if missing := [role for role in ("user", "item") if role not in roles]:
         found = _listed(shape.names)
         flags = " ".join(f"--{role} COLUMN" for role in missing)
+        say = say or f"fedrec data import {path} --name NAME {flags}"
         raise FedrecError(
-            f"{path}: no column for {' and '.join(missing)} among {found}; rename it, or say which: "
-            f"fedrec data import {path} --name NAME {flags}"
+            f"{path}: no column for {' and '.join(missing)} among {found}; rename it, or say which: {say}"
         )
     return {role: roles[role] for role in ROLES if role in roles}
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MISSING = ["nan", "NaN", "NAN", "null", "NULL", "Null", "None", "<NA>", "NaT"]
 """What programs write where a value is missing."""
 _LONGEST_ID = 1_000  # characters; ids are kept in one array, whose cells are as wide as the longest
+FRAME = "frame"  # the format of a table that came from memory
 _SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".parquet", ".pq", ".data", ".inter", ".jsonl", ".ndjson"}
 _JSON_LINES = {".jsonl", ".ndjson"}
 
@@ -38,11 +39,17 @@ class Guess:
     columns: dict[str, str]
     """Role (user, item, rating, timestamp) to the column's name, or its number from 1 where there is no header."""
 
+    @property
+    def typed(self) -> bool:
+        """Whether its columns have types, and its rows numbers instead of lines."""
+        return self.format in ("parquet", FRAME)
+
     def __str__(self) -> str:
         roles = ", ".join(f"{role} = column {column}" for role, column in self.columns.items())
-        header = "" if self.format in ("parquet", "json lines") else f", {'with' if self.header else 'without'} header"
+        header = "" if self.typed or self.format == "json lines" else f", {'with' if self.header else 'without'} header"
         absent = "" if "timestamp" in self.columns else "; no times"
-        return f"{self.path} read as {self.format}{header}: {roles}{absent}"
+        read = "" if self.format == FRAME else f" read as {self.format}{header}"
+        return f"{self.path}{read}: {roles}{absent}"
 
 
 def looks_like_path(spec: str) -> bool:
@@ -76,7 +83,8 @@ def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None)
     if frame.height == 0:
         raise FedrecError(f"{path} holds no interactions")
     try:
-        return _to_interactions(frame, path, guess), guess
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        return to_interactions(frame, guess, path.name, digest), guess
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # dates outside the calendar, say
         raise FedrecError(f"{path} holds values that cannot be used: {_first_line(error)}") from error
 
@@ -172,11 +180,11 @@ def _read_json_lines(path: Path, columns: Mapping[str, str | int] | None) -> tup
     )
 
 
-def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interactions:
-    location = _Location(path, guess)
+def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -> Interactions:
+    """The table of a frame whose columns are named by their roles; `digest` tells its content from another's."""
+    location = _Location(guess)
     user_ids, user = _ids(frame["user"], location)
     item_ids, item = _ids(frame["item"], location)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     data = Interactions(
         user=user,
         item=item,
@@ -185,14 +193,14 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
         rating=_rating(frame["rating"], location) if "rating" in guess.columns else None,
         timestamp=_timestamp(frame["timestamp"], location) if "timestamp" in guess.columns else None,
         time="real" if "timestamp" in guess.columns else "none",
-        name=path.name,
+        name=name,
         version=f"sha256-{digest}+ties0",
         first_line=first_rows(item, item_ids.size),
         notes=(str(guess),),
         guessed=True,
     )
     repeated = len(data) - data.distinct_pairs().size
-    note = f"{path}: {repeated:,} of {len(data):,} rows repeat a user-item pair"
+    note = f"{guess.path}: {repeated:,} of {len(data):,} rows repeat a user-item pair"
     return replace(data, notes=(*data.notes, note)) if repeated else data
 
 
@@ -200,13 +208,13 @@ def _to_interactions(frame: pl.DataFrame, path: Path, guess: Guess) -> Interacti
 class _Location:
     """Where a row of the frame stands in the file, so that the user finds what an error is about."""
 
-    path: Path
     guess: Guess
 
     def error(self, row: int, role: str, problem: str) -> FedrecError:
-        parquet = self.guess.format == "parquet"
-        line = f"row {row}" if parquet else f"line {row + 1 + int(self.guess.header)}"
-        return FedrecError(f"{self.path}, {line}, column {self.guess.columns[role]}: {problem}; correct or drop it")
+        line = f"row {row}" if self.guess.typed else f"line {row + 1 + int(self.guess.header)}"
+        return FedrecError(
+            f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; correct or drop it"
+        )
 
     def check(self, series: pl.Series, bad: pl.Series, role: str, wanted: str) -> None:
         if bad.any():
@@ -220,7 +228,7 @@ class _Location:
         try:
             return dates.dates(text)
         except FedrecError as error:
-            raise FedrecError(f"{self.path}, column {self.guess.columns['timestamp']}: {error}") from None
+            raise FedrecError(f"{self.guess.path}, column {self.guess.columns['timestamp']}: {error}") from None
 
     def require_one_kind(self, text: pl.Series, numbers: pl.Series) -> None:
         """Numbers and dates in one column cannot be put in order."""
@@ -231,10 +239,8 @@ class _Location:
     def check_type(self, series: pl.Series, legal: bool) -> None:
         """A column of Parquet may hold anything."""
         if not legal:
-            column = self.guess.columns[series.name]
-            raise FedrecError(
-                f"{self.path}, column {column}: {series.dtype} cannot be a {series.name}; save it as numbers or text"
-            )
+            where = f"{self.guess.path}, column {self.guess.columns[series.name]}"
+            raise FedrecError(f"{where}: {series.dtype} cannot be a {series.name}; save it as numbers or text")
 
 
 def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
@@ -249,7 +255,7 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
         series = whole
     elif not series.dtype.is_integer():
         series = series.cast(pl.String).str.strip_chars()
-        series = series if location.guess.format == "parquet" else unguarded_column(series)
+        series = series if location.guess.typed else unguarded_column(series)
         location.check(series, series.is_null() | (series == ""), role, "an id")
         location.check(series, series.is_in(_MISSING), role, "an id: it stands for a missing value")
         whole = series.cast(pl.Int64, strict=False)
@@ -260,7 +266,7 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
     if series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count():
         series = series.cast(pl.String)  # beyond 64 bits
     if series.dtype == pl.String:
-        if location.guess.format == "parquet":  # in a text file they were refused before
+        if location.guess.typed:  # in a text file they were refused before
             location.check(series, series.str.contains("\0", literal=True), role, "an id: it holds a NUL")
         location.check(
             series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters"

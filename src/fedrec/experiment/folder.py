@@ -196,6 +196,14 @@ class RunFolder:
         if self.metrics.exists():
             synced(self.metrics)
 
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; one that was cut short by a kill is passed over."""
+        try:
+            text = self.metrics.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        return [record for line in text.splitlines() if (record := json_line(line, ROUND)) is not None]
+
     def forget_after(self, round: int) -> None:
         """Drop log lines of rounds that a resumed run repeats."""
         if not self.metrics.exists():

@@ -1,11 +1,17 @@
-"""Listeners that hear along with another one."""
+"""Listeners that hear along with another one, and the way to trackers of experiments such as TensorBoard."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from fedrec.errors import FedrecError
 from fedrec.experiment.finished import Chosen
 from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog
+from fedrec.schema import is_number
 
 
 class Along(Listener):
@@ -35,3 +41,120 @@ class Keeping(Along):
     def finished(self, run: Run, chosen: int) -> None:
         super().finished(run, chosen)
         self.chosen = Chosen(run, chosen)
+
+
+class Several(Listener):
+    """Tells all of them."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self.listeners = listeners
+
+    def started(self, run: Run) -> None:
+        for one in self.listeners:
+            one.started(run)
+
+    def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
+        for one in self.listeners:
+            one.round(log, score, progress)
+
+    def finished(self, run: Run, chosen: int) -> None:
+        for one in self.listeners:
+            one.finished(run, chosen)
+
+    def stop(self) -> None:
+        for one in self.listeners:
+            one.stop()
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """What keeps a record of runs elsewhere: TensorBoard, MLflow, Weights & Biases, a list in memory."""
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """A run starts, or goes on; `settings` are those of its config."""
+
+    def log(self, values: Mapping[str, float], round: int) -> None:
+        """Figures of a round, counted from 1: loss, seconds, bytes, and `valid/ndcg@10`, ... where it was evaluated."""
+
+    def end(self, results: Mapping[str, float]) -> None:
+        """`test/ndcg@10`, ... of a finished run; empty where it was interrupted."""
+
+
+class Tracking(Listener):
+    """A tracker as a listener."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker, self.open = tracker, False
+
+    def started(self, run: Run) -> None:
+        self.open = True
+        self.tracker.begin(run.config.to_dict())
+
+    def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
+        values: dict[str, Any] = {"seconds": log.seconds, "bytes_up": log.bytes_up, "bytes_down": log.bytes_down}
+        values |= {name: value for name, value in log.observed.items() if is_number(value)}
+        values |= {} if score is None else {f"valid/{name}": value for name, value in score.metrics.items()}
+        self.tracker.log(values, log.round + 1)
+
+    def finished(self, run: Run, chosen: int) -> None:
+        assert run.result is not None, "a finished run has a result"
+        self._end({f"test/{name}": value for name, value in run.result.test.items()})
+
+    def stop(self) -> None:
+        if self.open:
+            self._end({})
+
+    def _end(self, results: Mapping[str, float]) -> None:
+        self.open = False
+        self.tracker.end(results)
+
+
+class Calling(Tracking):
+    """A plain function, called with the figures of every round."""
+
+    def __init__(self, function: Callable[[dict[str, float]], Any]) -> None:
+        self.function = function
+        super().__init__(self)
+
+    def begin(self, settings: Mapping[str, Any]) -> None: ...
+
+    def log(self, values: Mapping[str, float], round: int) -> None:
+        self.function({"round": round, **values})
+
+    def end(self, results: Mapping[str, float]) -> None: ...
+
+
+def listener_for(callback: Any) -> Listener:
+    """A listener, a tracker or a function of the figures of a round."""
+    if isinstance(callback, Listener):
+        return callback
+    if isinstance(callback, Tracker):
+        return Tracking(callback)
+    if callable(callback) and not isinstance(callback, type):
+        return Calling(callback)
+    raise FedrecError(f"{callback!r} cannot follow a run: give a function of a round's figures, a Listener, or an "
+                      "object with begin, log and end")  # fmt: skip
+
+
+class TensorBoard:
+    """A tracker that writes event files for `tensorboard --logdir FOLDER`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise FedrecError('TensorBoard is not installed: pip install "fedrec[tensorboard]"') from None
+        self.folder, self._make = Path(folder), SummaryWriter
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        self._writer: Any = self._make(str(self.folder))
+        self._writer.add_text("settings", "\n".join(f"    {name} = {value}" for name, value in settings.items()))
+
+    def log(self, values: Mapping[str, float], round: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
+
+    def end(self, results: Mapping[str, float]) -> None:
+        for name, value in results.items():
+            self._writer.add_scalar(name, value, 0)
+        self._writer.close()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,15 +25,16 @@ from fedrec.experiment.checks import (
     rules_of,
     stages_of,
 )
-from fedrec.experiment.config import FORMAT, RunConfig, make_config, parse_memory, require_same
+from fedrec.experiment.config import FORMAT, RunConfig, parse_memory, require_same
 from fedrec.experiment.folder import ReadOnlyFolder, RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.kept import keep
 from fedrec.experiment.limits import require_room, require_room_for_uploads
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.observers import observer_of
-from fedrec.experiment.params import handed_over, method_of
+from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Part, Prepared, prepare, prepare_config
+from fedrec.experiment.result import Result
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
@@ -59,28 +58,9 @@ class Listener:
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None: ...
 
     def finished(self, run: Run, chosen: int) -> None:
-        """All is written, and the run still stands in memory with its chosen round."""
+        """All is written, and the run still stands in memory with its chosen round and its result."""
 
     def stop(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: `summary` is what summary.json holds, `test` its means."""
-
-    summary: dict[str, Any]
-    evaluation: Evaluation = field(repr=False)
-    per_user: dict[str, np.ndarray] = field(repr=False)
-    """The columns of per_user.csv: `user`, every test metric, and more where users have one held-out item each."""
-    folder: Path | None = None
-
-    @property
-    def test(self) -> dict[str, float]:
-        return dict(self.summary["test"])
-
-    @property
-    def valid(self) -> dict[str, float]:
-        return dict(self.summary["valid"])
 
 
 class Run:
@@ -121,6 +101,8 @@ class Run:
         self.rules = rules_of(self)
         self.scheduled = self.simulator.schedule() if self.claims and self.stages else None
         self.progress = Progress()
+        self.history: list[dict[str, Any]] = []
+        self.result: Result | None = None
         self._best: dict[str, Tensor] | None = None
         self._stored = -1  # the round whose state this run has put into checkpoint.safetensors
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
@@ -186,8 +168,10 @@ class Run:
 
         def after_round(log: RoundLog, score: Score | None) -> None:
             nonlocal due
+            record = _record(log, score)
+            self.history.append(record)
             if folder is not None:
-                folder.log(_record(log, score) | self._seen_inside(log.round))
+                folder.log(record | self._seen_inside(log.round))
                 began = time.monotonic()
                 if self.group.any(self.group.first and began > due):
                     self.save(folder)
@@ -226,6 +210,7 @@ class Run:
         ended = over and self.rules.may_stop(self.progress.next_round - 1)
         self.progress.stopped_early = ended or self.progress.settled
         folder.forget_after(self.progress.next_round)
+        self.history = folder.records()
         if self.progress.best_round >= 0 and folder.best.exists():
             self._best = self._stored_best(folder)
 
@@ -350,7 +335,9 @@ class Run:
             folder.write_per_user(per_user)
             folder.write_ids(self.prepared)
             folder.write_summary(summary)
-        return Result(summary, test, per_user, None if folder is None else folder.path)
+        place = None if folder is None else folder.path
+        self.result = Result(summary, test, per_user, tuple(self.history), self.config, self.prepared, place)
+        return self.result
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
@@ -391,32 +378,6 @@ def _require_place(out: Path, config: RunConfig, resume: bool, group: Group) -> 
         problem = str(error)
     if problem := group.agreed(problem):
         raise FedrecError(problem)
-
-
-def run(
-    method: str | Method | type[Method],
-    data: str | Interactions = "ml-100k",
-    *,
-    protocol: str = "honest",
-    out: str | Path | None = None,
-    resume: bool = False,
-    config: dict[str, Any] | None = None,
-    **params: Any,
-) -> Result:
-    """Train and evaluate one method; the Python face of `fedrec run`.
-
-    `method` is a name, or a method that need not be registered: an object or a class.
-    `params` are fields of the run (seed, rounds, silos, participation, ...) or parameters of the method (dim, lr, ...).
-    """
-    fields = set(RunConfig.__dataclass_fields__)
-    values: dict[str, Any] = dict(config or {})
-    values |= {name: value for name, value in params.items() if name in fields}
-    own = {name: value for name, value in params.items() if name not in fields}
-    table = data if isinstance(data, Interactions) else None
-    name = data.label if isinstance(data, Interactions) else data
-    values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
-    made = None if isinstance(method, str) else handed_over(method, values)
-    return execute(make_config(values), None if out is None else Path(out), resume, data=table, method=made)
 
 
 def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:

@@ -15,10 +15,13 @@ from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import at_hand, prepared_of
 from fedrec.experiment.params import build_method, convert
-from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.prepare import Part, Prepared
+from fedrec.experiment.result import Result
 from fedrec.experiment.summary import check_summary
 from fedrec.schema import damaged, read_json
 
+REFERENCES = ("popularity", "local")
+PARTS = ("test", "valid")
 SHOWN = ("recall@10", "ndcg@10")
 IDENTITY = (
     "backbone",
@@ -38,11 +41,12 @@ DEFAULTS = {"participation": 1.0, "lost_uploads": 0.0}  # not worth a word
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run folder read back."""
+    """A run folder read back, or a result in memory, which has a name for a folder."""
 
     folder: Path
     summary: dict[str, Any]
     config: dict[str, Any]
+    result: Result | None = field(default=None, repr=False)
 
     @property
     def data(self) -> str:
@@ -55,6 +59,8 @@ class FinishedRun:
     @cached_property
     def kept(self) -> Prepared | None:
         """What the run has kept of its data; None: it must be read again."""
+        if self.result is not None:
+            return self.result.prepared
         return prepared_of(RunFolder(self.folder), make_config(self.config))
 
     def has_data(self) -> bool:
@@ -102,10 +108,11 @@ def counted(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration: its runs, and mean and deviation of every test metric over seeds."""
+    """One configuration: its runs, and mean and deviation of every metric over seeds, on test unless `part` differs."""
 
     label: str
     runs: tuple[FinishedRun, ...] = field(repr=False)
+    part: Part = "test"
 
     @property
     def method(self) -> str:
@@ -127,7 +134,8 @@ class Row:
         values = self.values(metric)
         return stdev(values) if len(values) > 1 else None
 
-    def values(self, metric: str, part: str = "test") -> list[float]:
+    def values(self, metric: str, part: str | None = None) -> list[float]:
+        part = part or self.part
         return [run.summary[part][metric] for run in self.runs if metric in run.summary[part]]
 
 
@@ -138,11 +146,14 @@ class Comparison:
     leaks: tuple[str, ...]
     rows: tuple[Row, ...]
     chance: dict[str, float]
+    part: Part = "test"
 
     def metrics(self) -> list[str]:
         """Metrics that every row has, the usual ones first."""
-        common = set.intersection(*(set(row.runs[0].summary["test"]) for row in self.rows))
-        rest = [name for name in self.rows[0].runs[0].summary["test"] if name in common and not name.startswith("hr@")]
+        common = set.intersection(*(set(row.runs[0].summary[self.part]) for row in self.rows))
+        rest = [
+            name for name in self.rows[0].runs[0].summary[self.part] if name in common and not name.startswith("hr@")
+        ]
         return [name for name in SHOWN if name in common] + [name for name in rest if name not in SHOWN]
 
 
@@ -182,6 +193,12 @@ def read_run(folder: Path) -> FinishedRun:
     return FinishedRun(folder, summary, config)
 
 
+def in_memory(result: Result) -> FinishedRun:
+    """A result that was not written anywhere."""
+    name = f"{result.summary['method']}-seed{result.summary['seed']}"
+    return FinishedRun(Path(name), result.summary, result.config.to_dict(), result)
+
+
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
     """Run folders among the paths and below them, those of several seeds (as --seeds writes them) one level deeper."""
     found = []
@@ -197,7 +214,24 @@ def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
     return found
 
 
-def compare(runs: Sequence[FinishedRun]) -> Comparison:
+def part_shown(runs: Sequence[FinishedRun], wanted: str | None = None) -> Part:
+    """The part that was asked for; otherwise validation where the runs are settings of one method, and test elsewhere.
+
+    Who looks at several settings is about to choose one, and a choice by the test items would be paid for by them.
+    """
+    if wanted is not None:
+        if wanted not in PARTS:
+            raise unknown("part", wanted, PARTS)
+        missing = [str(run.folder) for run in runs if wanted == "valid" and not run.summary["valid"]]
+        if missing:
+            raise FedrecError(f"{missing[0]} has no validation part; show test")
+        return "valid" if wanted == "valid" else "test"
+    own = [run for run in runs if run.summary["method"] not in REFERENCES]
+    several = len({run.summary["method"] for run in own}) == 1 and len({run.label for run in own}) > 1
+    return "valid" if several and all(run.summary["valid"] for run in runs) else "test"
+
+
+def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
     """One table from runs of one data version under one protocol."""
     if not runs:
         raise FedrecError("nothing to compare: give at least one run folder")
@@ -221,5 +255,6 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
                 f"'{label}' is given twice with the same seed ({', '.join(twice)}); leave one of them out"
             )
     first = runs[0].summary
-    rows = tuple(Row(label, tuple(members)) for label, members in groups.items())
-    return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, first["chance"])
+    rows = tuple(Row(label, tuple(members), part) for label, members in groups.items())
+    chance = first["chance"] if part == "test" else {}  # that of validation was not written down
+    return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, chance, part)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedrec.data.spreadsheet import unguarded
-from fedrec.experiment.folder import ROUND
+from fedrec.experiment.folder import RunFolder
 from fedrec.report.comparison import FinishedRun
-from fedrec.schema import damaged, is_number, json_line
+from fedrec.schema import damaged, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AGAIN = "run it again in another folder"
@@ -31,17 +30,8 @@ class Curve:
 
 
 def rounds(run: FinishedRun) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a line cut short by a kill is passed over."""
-    return rounds_in(run.folder)
-
-
-def rounds_in(folder: Path) -> list[dict[str, Any]]:
-    """The same of a run folder that has not been read."""
-    try:
-        text = (folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [record for line in text.splitlines() if (record := json_line(line, ROUND)) is not None]
+    """What each round has left behind."""
+    return list(run.result.records) if run.result is not None else RunFolder(run.folder).records()
 
 
 def curve(runs: Sequence[FinishedRun], name: str, part: str | None = None) -> Curve:
@@ -74,6 +64,8 @@ def total_bytes(run: FinishedRun) -> tuple[float, float]:
 
 def per_user(run: FinishedRun) -> dict[str, list[str]]:
     """The columns of per_user.csv, as text; empty if it is gone or for its owner alone, an error if it is damaged."""
+    if run.result is not None:
+        return {name: [str(value) for value in column.tolist()] for name, column in run.result.users.items()}
     path = run.folder / "per_user.csv"
     try:
         with path.open(newline="", encoding="utf-8") as file:

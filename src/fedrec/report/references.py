@@ -14,9 +14,8 @@ from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.run import Listener, execute
-from fedrec.report.comparison import FinishedRun, read_run
+from fedrec.report.comparison import REFERENCES, FinishedRun, read_run
 
-REFERENCES = ("popularity", "local")
 PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes")
 """What a reference must share with the runs."""
 

@@ -80,6 +80,10 @@ def metric_to_test(comparison: Comparison) -> str | None:
 
 def significance(comparison: Comparison, required: bool = False) -> Significance | None:
     """The tests of a comparison, from per_user.csv; None where there is nothing to test, unless they are required."""
+    if comparison.part != "test":
+        if required:
+            raise FedrecError("users' figures are kept for test alone; add --on test")
+        return None
     metric = metric_to_test(comparison)
     if metric is None or len(comparison.rows) < 2:
         if required:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -35,7 +35,7 @@ def cells(comparison: Comparison, metrics: Sequence[str], tests: Significance | 
         for row in comparison.rows
     ]
     chance = [f"{comparison.chance[name]:.4f}" if name in comparison.chance else "-" for name in metrics]
-    return [header, *lines, ["chance", "-", *chance]]
+    return [header, *lines, *([["chance", "-", *chance]] if comparison.chance else [])]
 
 
 def _value(row: Row, metric: str) -> str:
@@ -53,7 +53,8 @@ def value_text(values: Sequence[float]) -> str:
 
 
 def caption(comparison: Comparison, tests: Significance | None = None) -> str:
-    text = f"{comparison.data}, protocol {comparison.protocol}, test, mean ± std over seeds"
+    part = "test" if comparison.part == "test" else "validation (test: --on test)"
+    text = f"{comparison.data}, protocol {comparison.protocol}, {part}, mean ± std over seeds"
     text += "".join(f"; not honest: {leak}" for leak in comparison.leaks)
     return text if tests is None else f"{text}. {verdict(tests)}"
 
@@ -111,29 +112,51 @@ def as_markdown(title: str, table: Sequence[Sequence[str]]) -> str:
     return f"{title}\n\n" + "\n".join(lines) + "\n"
 
 
-def as_latex(title: str, table: Sequence[Sequence[str]]) -> str:
+SIGNS = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": "$<$", ">": "$>$",
+         "≥": r"$\ge$", MARK: r"$^\dagger$"}  # fmt: skip
+
+
+def latex_text(text: str) -> str:
+    return "".join(SIGNS.get(sign, sign) for sign in text.replace(">=", "≥"))
+
+
+def as_latex(title: str, table: Sequence[Sequence[str]], bold: frozenset[tuple[int, int]] = frozenset()) -> str:
+    """A table with the rules of booktabs, its title as a note below; `bold`: rows and columns, from 0."""
     header, *rows = table
-    signs = {"_": r"\_", "%": r"\%", "±": r"$\pm$", MARK: r"$^\dagger$"}
 
-    def line(parts: Sequence[str]) -> str:
-        return " & ".join("".join(signs.get(sign, sign) for sign in part) for part in parts) + r" \\"
+    def line(row: int, parts: Sequence[str]) -> str:
+        words = [latex_text(part) for part in parts]
+        cells = [rf"\textbf{{{word}}}" if (row, place) in bold else word for place, word in enumerate(words)]
+        return " & ".join(cells) + r" \\"
 
-    body = "\n".join(line(row) for row in rows)
-    columns = "lr" + "r" * (len(header) - 2)
-    frame = f"\\begin{{tabular}}{{{columns}}}\n\\hline\n{line(header)}\n\\hline\n{body}\n\\hline\n\\end{{tabular}}\n"
-    return f"% {title}\n{frame}"
+    body = [line(place, row) for place, row in enumerate(rows)]
+    columns = "l" + "r" * (len(header) - 1)
+    lines = ["% needs \\usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(-1, header),
+             r"\midrule", *body, r"\bottomrule", r"\end{tabular}", "", r"\smallskip",
+             rf"{{\footnotesize {latex_text(title)}.}}"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def winners(comparison: Comparison, metrics: Sequence[str], tests: Significance | None) -> frozenset[tuple[int, int]]:
+    """The cell to set in bold: that of the row which is significantly best, in the metric that was tested."""
+    if tests is None or tests.metric not in metrics or tests.like_the_best():
+        return frozenset()
+    row = [row.label for row in comparison.rows].index(tests.best)
+    return frozenset({(row, 2 + list(metrics).index(tests.metric))})
 
 
 def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
     """Plain numbers: mean and std in columns of their own, data and protocol on every line."""
     lines: list[list[Any]] = [
-        ["data", "protocol", "method", "seeds", *(f"{m}{s}" for m in metrics for s in ("", "_std"))]
+        ["data", "protocol", "part", "method", "seeds", *(f"{m}{s}" for m in metrics for s in ("", "_std"))]
     ]
     for row in comparison.rows:
         values = [value for name in metrics for value in (row.mean(name), row.std(name))]
-        lines.append([comparison.data, comparison.protocol, row.label, row.seeds, *values])
+        lines.append([comparison.data, comparison.protocol, comparison.part, row.label, row.seeds, *values])
     chance = [value for name in metrics for value in (comparison.chance.get(name), None)]
-    return _csv([*lines, [comparison.data, comparison.protocol, "chance", "", *chance]])
+    last = [comparison.data, comparison.protocol, comparison.part, "chance", "", *chance]
+    return _csv([*lines, *([last] if comparison.chance else [])])
 
 
 def _csv(lines: Sequence[Sequence[Any]]) -> str:
@@ -155,7 +178,8 @@ def as_json(
         }
         for row in comparison.rows
     ]
-    about = {"data": comparison.data, "protocol": comparison.protocol, "leaks": list(comparison.leaks)}
+    about = {"data": comparison.data, "protocol": comparison.protocol, "part": comparison.part,
+             "leaks": list(comparison.leaks)}  # fmt: skip
     found: dict[str, Any] = {**about, "rows": rows, "chance": comparison.chance}
     if tests is not None:
         found["significance"] = tests.to_dict()
@@ -194,9 +218,6 @@ def format_of(out: Path | None, named: str | None) -> str:
     return kind
 
 
-FORMATS: dict[str, Callable[[str, list[list[str]]], str]] = {"markdown": as_markdown, "latex": as_latex}
-
-
 def render(
     comparison: Comparison,
     metrics: Sequence[str],
@@ -210,4 +231,8 @@ def render(
         return as_json(comparison, metrics, tests, groups)
     if chosen == "csv":
         return as_csv(comparison, metrics) if groups is None else _csv(group_cells(groups))
-    return "\n".join(FORMATS[chosen](*table) for table in titled_tables(comparison, metrics, tests, groups, details))
+    tables = titled_tables(comparison, metrics, tests, groups, details)
+    if chosen == "markdown":
+        return "\n".join(as_markdown(*table) for table in tables)
+    bold = winners(comparison, metrics, tests) if groups is None else frozenset()
+    return "\n".join(as_latex(*table, bold if place == 0 else frozenset()) for place, table in enumerate(tables))

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrec.report.records import rounds_in
-
 WIDE = 2 / 1024  # kilobytes of eight-byte floats from bytes of four-byte ones
 RATIOS = (("followers", "distinct"), ("warm", "cold"))
 SIZED = ("", " 300", " 500", " 20%", " 10%")
@@ -31,7 +29,7 @@ def _kilobytes(summary: Mapping[str, Any]) -> dict[str, float]:
 
 def _inside(folder: Path) -> dict[str, float]:
     """Of the last round that was looked into: changes as they are, gates of two groups as a relative difference."""
-    seen = [record["inside"] for record in rounds_in(folder) if record.get("inside")]
+    seen = [record["inside"] for record in RunFolder(folder).records() if record.get("inside")]
     return guidance_figures(seen[-1]) if seen else {}
 
 

@@ -87,11 +87,15 @@ class Study:
         there = self.began()
         free = {name: wanted["config"][name] for name in MACHINE}
         require_same({**there["config"], **free}, wanted["config"], self.path)
-        if there["space"] != wanted["space"]:
+        self.require_space(there["space"], wanted["space"])
+        return self.there()
+
+    def require_space(self, there: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        """Refuse to go on with a study of something else."""
+        if there != wanted:
             raise FedrecError(
                 f"{self.path} was started with another --space; go on with the same, or use another --out"
             )
-        return self.there()
 
     def began(self) -> dict[str, Any]:
         """The config and the space with which it was begun; empty where it was not."""
@@ -123,7 +127,7 @@ class Study:
         config = chosen_config(self.config, best).to_dict()
         metric = protocol(self.config.protocol).select_metric
         about = (
-            f"# By fedrec tune ({__version__}): trial {best.number + 1} of {trials}, {metric} {best.value:.4f} on the "
+            f"# By fedrec {__version__}: trial {best.number + 1} of {trials}, {metric} {best.value:.4f} on the "
             f"validation items,\n# round {best.best_round + 1} of {best.rounds_run}. Test items were not ranked.\n"
         )
         return about + tomli_w.dumps({name: value for name, value in config.items() if name not in MACHINE})

@@ -133,16 +133,19 @@ def test_bars_are_means_over_seeds_by_protocol(studies: Path) -> None:
 
 def test_sensitivity_finds_the_parameter_that_differs(studies: Path) -> None:
     drawing = draw("sensitivity", studies / "dims", metric="ndcg@10")
+    assert drawing.title == "ndcg@10 on validation against dim"
     root = parsed(drawing)
     assert "dim" in [node.text for node in of_class(root, "axis")]
     titles = [node.findtext("title") or "" for node in of_class(root, "mark")]
-    means = [np.mean([json.loads((studies / "dims" / f"{dim}-{seed}" / "summary.json").read_text())["test"]["ndcg@10"]
+    means = [np.mean([json.loads((studies / "dims" / f"{dim}-{seed}" / "summary.json").read_text())["valid"]["ndcg@10"]
                       for seed in (0, 1)]) for dim in (4, 8)]  # fmt: skip
     assert titles == [f"dim {dim}: {mean:.4g}" for dim, mean in zip((4, 8), means, strict=True)]
     (line,) = of_class(root, "line")
     np.testing.assert_allclose(y_value(root)(points(line)[:, 1]), means, atol=1e-3)
     chosen = draw("sensitivity", studies / "dims", studies / "local", parameter="dim")
     assert [row[0] for row in chosen.tables[0].rows] == ["fedmf", "fedmf", "local"]
+    asked = draw("sensitivity", studies / "dims", metric="ndcg@10", on="test")
+    assert asked.title == "ndcg@10 on test against dim"
 
 
 def test_activity_shows_the_least_and_the_most_active(studies: Path) -> None:
@@ -411,7 +414,7 @@ def test_the_command_lists_and_writes(cli: Cli, studies: Path) -> None:
     (("dims/4-0", "--figure", "convergence", "--set", "metric=hits"), "no hits by round"),
     (("dims/4-0", "--figure", "bars", "--set", "metric=ndgc@10"), "did you mean 'ndcg@10'"),
     (("dims/4-0", "--figure", "bars", "--set", "colour=red"), "unknown parameter of bars 'colour'"),
-    (("dims/4-0", "--figure", "bars", "--out", "f.pdf"), ".html or .svg"),
+    (("dims/4-0", "--figure", "bars", "--out", "f.gif"), ".html, .svg, .pdf or .png"),
     (("local", "fedca", "--figure", "similarity"), "shows one run"),
     (("local", "--figure", "similarity", "--set", "clients=0,x"), "whole numbers with commas"),
     (("local", "--figure", "similarity", "--set", "clients=0,999"), "no client 999"),
@@ -431,3 +434,30 @@ def test_tsne_says_what_to_install(cli: Cli, studies: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     outcome = cli("report", studies / "local", "--figure", "tsne")
     assert (outcome.code, outcome.err) == (2, 'error: tsne needs scikit-learn: pip install "fedrec[figures]"\n')
+
+
+@pytest.mark.parametrize("ending", ["svg", "pdf", "png"])
+def test_a_sheet_is_as_wide_as_a_paper_wants(studies: Path, ending: str) -> None:
+    """84 mm: 238.1 points, 992 dots at 300 per inch."""
+    found = find_runs([studies / "dims"])
+    path = write_figure(FIGURES["bars"], {}, found, studies / f"wide.{ending}", 84)
+    if ending == "svg":
+        assert 'width="84mm"' in path.read_text(encoding="utf-8")
+    elif ending == "pdf":
+        box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+)", path.read_bytes())
+        assert box is not None
+        assert float(box[1]) == pytest.approx(84 / 25.4 * 72, abs=0.1)
+    else:
+        image = pytest.importorskip("PIL.Image").open(path)
+        assert image.width == pytest.approx(84 / 25.4 * 300, abs=2)
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 3, "something is drawn"
+
+
+def test_a_sheet_has_no_title_and_keeps_its_warning(studies: Path) -> None:
+    runs = find_runs([studies / "leaky"])
+    drawing = FIGURES["bars"].build({}).draw(runs)
+    text = write_figure(FIGURES["bars"], {}, runs, studies / "plain.svg").read_text(encoding="utf-8")
+    assert f">{drawing.title}</text>" not in text
+    assert "Not an honest measurement" in text
+    with pytest.raises(fedrec.FedrecError, match="millimetres"):
+        write_figure(FIGURES["bars"], {}, runs, studies / "page.html", 84)

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from conftest import Cli
 from fedrec.report import references
 from fedrec.report.comparison import find_runs, read_run
+from fedrec.report.pages import report_charts
 from fedrec.report.pages.report import write_own_report, write_report
 
 from ..test_comparison import change
@@ -317,3 +319,11 @@ def test_data_show_says_where_a_file_is_from(cli: Cli, runs: Path) -> None:
     outcome = cli("data", "show", runs / "table.csv")
     assert "your own file" in outcome.out
     assert "not known to fedrec" in outcome.out
+
+
+def test_bars_stand_in_the_order_of_their_values() -> None:
+    found = {"a": 0.1, "b": 0.3, "c": 0.2}
+    shown = [SimpleNamespace(name=name, style="s1", row=SimpleNamespace(values=lambda _, value=value: [value]))
+             for name, value in found.items()]  # fmt: skip
+    drawn = str(report_charts.key_figure(shown, {"ndcg@10": 0.15}, "ndcg@10"))  # type: ignore[arg-type]
+    assert "b 0.3000, c 0.2000, chance 0.1500, a 0.1000" in drawn

@@ -22,6 +22,7 @@ from fedrec.report.records import FIRST, converged
 from fedrec.report.tables import value_text
 from fedrec.schema import is_number
 
+PARTS = {"valid": "validation", "test": "test"}
 ASIDE = ("seed", "device", "memory", "params", "preset", "eval_every", "patience")  # not what is studied
 NEAR = "Near: at most 1 % below the highest value of the run on validation."
 WIDE = 50  # times the smallest: from here on an axis is logarithmic unless told otherwise
@@ -34,12 +35,12 @@ class Sensitivity(Figure):
 
     parameter: str | None = None  # none: the only one that differs
     metric: str = "ndcg@10"
-    on: Literal["test", "valid", "rounds"] = "test"  # rounds: until the metric on validation is near its highest
+    on: Literal["valid", "test", "rounds"] = "valid"  # rounds: until the metric on validation is near its highest
     scale: Literal["auto", "linear", "log"] = "auto"
 
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
         metric = choose_metric(runs, self.metric, "valid" if self.on == "rounds" else self.on)
-        shown = f"rounds until {metric} is near its highest" if self.on == "rounds" else f"{metric} on {self.on}"
+        shown = f"rounds until {metric} is near its highest" if self.on == "rounds" else f"{metric} on {PARTS[self.on]}"
         values = [settings_of(run) for run in runs]
         differing = _differing(values)
         chosen = self._parameter(differing, values)

@@ -14,22 +14,29 @@ from fedrec.endings import ending_of
 from fedrec.report.charts.frame import WIDTH
 from fedrec.report.comparison import FinishedRun, diverged
 from fedrec.report.figures.figure import Drawing, Figure, Panel
+from fedrec.report.figures.printed import require_sheet, write_sheet
 from fedrec.report.pages.page import environment, write_page
 from fedrec.visible import visible
 
 GAP, MARGIN, LINE = 28.0, 16.0, 17.0
-ENDINGS = (".html", ".svg")
+SHEETS = (".svg", ".pdf", ".png")
+ENDINGS = (".html", *SHEETS)
 
 
-def write_figure(kind: type[Figure], settings: Mapping[str, str], runs: Sequence[FinishedRun], path: Path) -> Path:
-    """Draw and write; what the settings or the file's ending get wrong is said before any work is done."""
+def write_figure(kind: type[Figure], settings: Mapping[str, str], runs: Sequence[FinishedRun], path: Path,
+                 width: float | None = None) -> Path:  # fmt: skip
+    """Draw and write; what the settings or the file's ending get wrong is said before any work is done.
+
+    `width`: of a sheet for a paper, in millimetres.
+    """
     ending = ending_of(path, ENDINGS)
+    require_sheet(ending, width)
     drawing = kind.build(settings).draw(runs)
     leaks = list(dict.fromkeys(leak for run in runs for leak in run.summary["leaks"]))
-    if ending == ".svg":
+    if ending in SHEETS:
+        svg = visible(as_svg(drawing, _warnings(leaks, runs)))  # XML, unlike HTML, forbids control characters
         with atomic_file(path) as temporary:
-            # XML, unlike HTML, forbids control characters
-            temporary.write_text(visible(as_svg(drawing, _warnings(leaks, runs))), encoding="utf-8")
+            write_sheet(temporary, svg, ending, width)
         return path
     words = ["fedrec", "report", *(str(run.folder) for run in runs), "--figure", kind.name]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -65,8 +72,8 @@ def as_svg(drawing: Drawing, warnings: Sequence[str]) -> str:
     """All panels on one white sheet, two in a row, in plain colours that every program understands."""
     columns = 1 if len(drawing.panels) == 1 else 3 if len(drawing.panels) == 3 else 2
     width = columns * (WIDTH + GAP) - GAP + 2 * MARGIN
-    head = [line for text in (drawing.title, *warnings) for line in textwrap.wrap(text, int(width / 7.2))]
-    body, top = [_lines(head, MARGIN, MARGIN + 12, "name")], MARGIN + LINE * len(head) + 10
+    head = [line for text in warnings for line in textwrap.wrap(text, int(width / 7.2))]  # the title is the caption's
+    body, top = [_lines(head, MARGIN, MARGIN + 12, "name")], MARGIN + (LINE * len(head) + 10 if head else 0)
     for start in range(0, len(drawing.panels), columns):
         row = drawing.panels[start : start + columns]
         captions = [_caption(panel, drawing) for panel in row]
@@ -85,7 +92,7 @@ def as_svg(drawing: Drawing, warnings: Sequence[str]) -> str:
 
 
 def _caption(panel: Panel, drawing: Drawing) -> list[str]:
-    """Nothing where the title above says the same."""
+    """Nothing where it repeats the title, which a paper has in its caption."""
     return [] if panel.caption == drawing.title else textwrap.wrap(panel.caption, int(WIDTH / 6.4))
 
 

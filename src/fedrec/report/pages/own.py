@@ -9,7 +9,8 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.listeners import Keeping
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run import Listener, Result, execute
+from fedrec.experiment.result import Result
+from fedrec.experiment.run import Listener, execute
 from fedrec.federation.group import ALONE, Group
 from fedrec.report.pages.report import write_own_report
 

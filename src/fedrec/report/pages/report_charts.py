@@ -18,7 +18,7 @@ Figure = dict[str, Any]  # svg and caption
 
 
 def key_figure(shown: Sequence[View], chance: Mapping[str, float], metric: str) -> Markup:
-    """One metric of everybody, from zero."""
+    """One metric of everybody, from zero, the highest first."""
     rows = []
     for view in shown:
         values = view.row.values(metric)
@@ -27,6 +27,7 @@ def key_figure(shown: Sequence[View], chance: Mapping[str, float], metric: str) 
             rows.append(Bar(view.name, mean(values), f"{mean(values):.4f}", spread, view.style))
     if metric in chance:
         rows.append(Bar("chance", chance[metric], f"{chance[metric]:.4f}", None, "ref3"))
+    rows.sort(key=lambda row: -row.value)
     words = ", ".join(f"{row.label} {row.text}" for row in rows)
     return Markup(charts.bars(rows, title=f"{metric} on test: {words}"))
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from fedrec.experiment.config import RunConfig
 from fedrec.report.charts import style_of
-from fedrec.report.comparison import Comparison, Row
-from fedrec.report.references import REFERENCES
+from fedrec.report.comparison import REFERENCES, Comparison, Row
 
 _LONGEST = 14
 _REFERENCE_STYLES = {"popularity": "ref", "local": "ref2"}

@@ -1,0 +1,124 @@
+"""The Python face of fedrec: what `import fedrec` offers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from fedrec.data import Interactions, datasets, load
+from fedrec.data.frames import from_frame, is_frame, is_pandas
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
+from fedrec.experiment.params import handed_over
+from fedrec.experiment.result import Result, Results
+from fedrec.experiment.run import Data, Listener, execute
+from fedrec.federation.contract import Method
+from fedrec.recommend import Recommender
+
+if TYPE_CHECKING:
+    from fedrec.compared import Compared
+
+__all__ = ["Interactions", "Recommender", "Result", "Results", "TensorBoard", "compare", "datasets", "load", "run"]
+
+Callback = Listener | Tracker | Callable[[dict[str, float]], Any]
+
+
+@overload
+def run(method: str | Method | type[Method], data: Any = ..., *, protocol: str = ..., out: str | Path | None = ...,
+        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: None = ...,
+        callbacks: Iterable[Callback] = ..., progress: bool | None = ..., **params: Any) -> Result: ...  # fmt: skip
+
+
+@overload
+def run(method: str | Method | type[Method], data: Any = ..., *, protocol: str = ..., out: str | Path | None = ...,
+        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: Iterable[int],
+        callbacks: Iterable[Callback] = ..., progress: bool | None = ..., **params: Any) -> Results: ...  # fmt: skip
+
+
+def run(
+    method: str | Method | type[Method],
+    data: Any = "ml-100k",
+    *,
+    protocol: str = "honest",
+    out: str | Path | None = None,
+    resume: bool = True,
+    config: dict[str, Any] | None = None,
+    seeds: Iterable[int] | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool | None = None,
+    **params: Any,
+) -> Result | Results:
+    """Train and evaluate one method; the Python face of `fedrec run`.
+
+    `method` is a name, or a method that need not be registered: an object or a class. `data` is a name, a file, a
+    pandas or polars frame, or interactions that were loaded.
+    `params` are fields of the run (seed, rounds, silos, participation, ...) or parameters of the method (dim, lr, ...).
+    `out` is the run folder; what it holds of the same run already is not done again, unless `resume=False`.
+    `seeds`: one run each, in folders `out/seed0`, ...; returns them together.
+    `callbacks` follow the run: functions of a round's figures, listeners, or trackers such as `TensorBoard(folder)`.
+    `progress`: whether it is shown; None: in terminals and notebooks.
+    """
+    fields = set(RunConfig.__dataclass_fields__)
+    values: dict[str, Any] = dict(config or {})
+    values |= {name: value for name, value in params.items() if name in fields}
+    own = {name: value for name, value in params.items() if name not in fields}
+    table = from_frame(data) if is_frame(data) else data if isinstance(data, Interactions) else None
+    name = str(data) if table is None else table.label
+    values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
+    made = None if isinstance(method, str) else handed_over(method, values)
+    shared: Data = table
+    found = list[Result]()
+    for one in _configs(make_config(values), seeds):
+        folder = _folder(out, None if seeds is None else one.seed)
+        result, shared = _one(one, folder, resume, _followers(one, callbacks, progress), shared, made)
+        found.append(replace(result, pandas=is_pandas(data)))
+    return found[0] if seeds is None else Results(found)
+
+
+def _configs(config: RunConfig, seeds: Iterable[int] | None) -> list[RunConfig]:
+    chosen = None if seeds is None else [int(seed) for seed in seeds]
+    if chosen is not None and (not chosen or len(set(chosen)) < len(chosen)):
+        raise FedrecError(f"seeds={chosen}: give at least one, and each once")
+    return [config] if chosen is None else [replace(config, seed=seed) for seed in chosen]
+
+
+def _folder(out: str | Path | None, seed: int | None) -> Path | None:
+    return None if out is None else Path(out) if seed is None else Path(out) / f"seed{seed}"
+
+
+def _one(config: RunConfig, out: Path | None, resume: bool, listener: Listener, data: Data,
+         method: Method | None) -> tuple[Result, Data]:  # fmt: skip
+    """A run, and what the next seed works on: a table that was given, or what was prepared of the named one."""
+    keeping = Keeping(listener)
+    try:
+        result = execute(config, out, resume, keeping, data, method)
+    finally:
+        keeping.stop()
+    return result, data if isinstance(data, Interactions) else keeping.chosen.run.prepared
+
+
+def _followers(config: RunConfig, callbacks: Iterable[Callback], progress: bool | None) -> Listener:
+    followers = [listener_for(callback) for callback in callbacks]
+    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
+    if shown:
+        from fedrec.commands import progress as drawn
+
+        followers = [drawn.listener(f"{config.method} seed {config.seed}", quiet=False, as_json=False), *followers]
+    return Several(followers)
+
+
+def compare(runs: Sequence[Any], *, metrics: Sequence[str] | None = None, references: bool = True,
+            on: str | None = None) -> Compared:  # fmt: skip
+    """Results or run folders side by side, with the tests of `fedrec compare`.
+
+    `references`: popularity and local beside them, trained once and kept. `on`: "test" or "valid"; None: validation
+    where the runs are settings of one method, between which one would choose, and test otherwise.
+    """
+    from fedrec.commands.progress import listener_of
+    from fedrec.compared import compared
+
+    return compared(runs, metrics, references, on, listener_of)
