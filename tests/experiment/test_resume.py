@@ -380,11 +380,9 @@ def test_files_that_changed_since_are_noticed(changed: str, tmp_path: Path) -> N
     paths[changed].write_text("\n".join([head, *reversed(lines)]) + "\n")
     with pytest.raises(FedrecError, match=r"was made with data\.csv@sha256-.*, but the data is now data\.csv@sha256-"):
         execute(replace(config, rounds=3), folder, resume=True)
-    with pytest.raises(FedrecError, match="put the old data back"):
-        Recommender(folder)
+    assert len(Recommender(folder).for_user("u1", 3)) == 3, "a model outlives its data"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     paths[changed].write_text("\n".join(files[changed]) + "\n")
-    assert len(Recommender(folder).for_user("u1", 3)) == 3
     execute(replace(config, rounds=3), folder, resume=True)
 
 

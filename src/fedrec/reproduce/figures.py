@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedrec.experiment.folder import RunFolder
+
 WIDE = 2 / 1024  # kilobytes of eight-byte floats from bytes of four-byte ones
 RATIOS = (("followers", "distinct"), ("warm", "cold"))
 SIZED = ("", " 300", " 500", " 20%", " 10%")
