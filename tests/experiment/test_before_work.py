@@ -111,5 +111,5 @@ def test_order_without_times_is_noted(method: str, params: dict[str, Any], times
 
 def test_a_single_user_leaves_nobody_to_learn_from() -> None:
     table = from_raw(np.zeros(6, np.int64), np.arange(6), name="mine")
-    with pytest.raises(FedrecError, match="a single user .* nobody to learn from: give the interactions of several users"):
+    with pytest.raises(FedrecError, match="nobody to learn from: give the interactions of several users"):
         Run(make_config({"method": "fedmf", "protocol": "honest,min_interactions=3,ks=1,select_metric=ndcg@1"}), table)
