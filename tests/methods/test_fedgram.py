@@ -244,8 +244,8 @@ def test_the_command_line_says_so():
 
     from fedrec.cli import app
 
-    assert "it needs secure aggregation" in CliRunner().invoke(app, ["methods", "fedgram"]).output
-    assert "it needs secure aggregation" not in CliRunner().invoke(app, ["methods", "fedmf"]).output
+    assert "it does not start without secure sums" in CliRunner().invoke(app, ["methods", "fedgram"]).output
+    assert "it does not start without secure sums" not in CliRunner().invoke(app, ["methods", "fedmf"]).output
 
 
 def clipped(method: FedGram, one: list[int], two: list[int], clip: float) -> list[torch.Tensor]:

@@ -76,7 +76,6 @@ class FedOpt(LocalMethod):
             "fedadam": {"server_optimiser": "adam"},
             "fedyogi": {"server_optimiser": "yogi"},
             "fedadagrad": {"server_optimiser": "adagrad"},
-            "fedavgm": {"server_optimiser": "sgd", "sends": "change", "server_lr": 1.0},
         },
         backbones={
             "mf": {},
