@@ -56,7 +56,7 @@ def drawn(studies: Path, name: str, figure: str, **settings: str) -> Drawing:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_is_a_curve_for_each_backbone(studies: Path, name: str) -> None:
-    found, key = drawn(studies, name, "sensitivity", parameter=STUDIES[name]), STUDIES[name]
+    found, key = drawn(studies, name, "sensitivity", parameter=STUDIES[name], on="test"), STUDIES[name]
     assert found.tables[0].rows == tuple(
         (f"ifedrec backbone={run.summary['backbone']}", str((run.config | run.config["params"])[key]), "1",
          f"{run.summary['test']['recall@5']:.4f}")
