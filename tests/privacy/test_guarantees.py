@@ -215,7 +215,7 @@ def test_no_best_round_is_spoken_of_where_none_is_chosen(capsys: pytest.CaptureF
     line = Plain("fedmf")
     for progress, says in (
         (Progress(), "round 3 of 0, 0:00 left\n"),
-        (Progress(best_round=1, best_value=0.5), "best 0.5000, 0:00 left\n"),
+        (Progress(best_round=1, best_value=0.5), " 0.5000, 0:00 left\n"),
     ):
         line.spoken = -1e9
         line.round(RoundLog(2, 1, 0.0, 0, 0), None, progress)

@@ -58,7 +58,7 @@ class Cell:
         """The `fedrec run` that does the same, without what is a default and what a result does not depend on."""
         bare = RunConfig("")
         config = replace(self.config, **{name: getattr(bare, name) for name in MACHINE})
-        return shlex.join(["fedrec", "run", config.method, *config.flags()])
+        return f"fedrec run {shlex.join([config.method, *config.flags()])}"
 
     def name(self) -> str:
         return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"

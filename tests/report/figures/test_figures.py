@@ -21,7 +21,6 @@ import fedrec
 from conftest import Cli
 from fedrec.evaluation.groups import by_activity
 from fedrec.experiment import checkpoint
-from fedrec.recommend import Recommender
 from fedrec.report.charts import matrix
 from fedrec.report.charts.matrix import DIVERGING, LARGEST_OF_SQUARES, Shades, heat_map, png
 from fedrec.report.comparison import find_runs
