@@ -14,6 +14,9 @@ import pytest
 # Threads that spin while they wait cost tiny tensors 10 ms a call when other processes (test workers) want the cores.
 # It must stand before torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Without an accelerator Triton's kernels are interpreted. It is read when Triton is first imported, by whatever test.
+if not Path("/dev/nvidia0").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 class Outcome(NamedTuple):

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedrec.data.fetch import cache_folder, find
 from fedrec.data.interactions import Array, Interactions, ItemInfo
@@ -16,6 +16,9 @@ from fedrec.data.partition import Partition, from_labels, one_user_per_client
 from fedrec.data.readers import citeulike_a, numbers, svmlight
 from fedrec.data.splits import Split, overlaps
 from fedrec.errors import FedrecError, unknown
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
 
 _FEDCIA = "Han et al., FedCIA: Federated Collaborative Information Aggregation, SIGIR 2025"
 _FEDCIA_HOME = "https://github.com/Mingzhe-Han/FedCIA"
@@ -117,6 +120,8 @@ def _features(file: Path) -> sp.csr_matrix:
                           "the released file there, or none to use the tags")  # fmt: skip
     if not np.isfinite(values).all():
         raise FedrecError(f"{file} has numbers that are not finite; put the released file there, or none")
+    import scipy.sparse as sp
+
     return sp.csr_matrix(values.astype(np.float32))
 
 
