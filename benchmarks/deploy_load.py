@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from fedrec.deploy.frames import frame, unframe
+from fedrec.deploy.link import Limits
 from fedrec.deploy.local import LocalLink
-from fedrec.deploy.server import Limits, Server
+from fedrec.deploy.server import Server
 from fedrec.deploy.terms import Terms
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder

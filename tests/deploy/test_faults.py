@@ -120,7 +120,7 @@ def test_a_bad_upload_is_refused_by_name_and_never_averaged_in(fault: str, tmp_p
 def test_a_second_reply_in_a_turn_is_refused(tmp_path: Path) -> None:
     town = town_of(tmp_path)
     server = town.server()
-    exchange = server.link.exchange
+    exchange = server.roll.link.exchange
 
     def twice(nodes: Any, make: Any, deadline: float) -> Any:
         for node, reply in exchange(nodes, make, deadline):
@@ -128,7 +128,7 @@ def test_a_second_reply_in_a_turn_is_refused(tmp_path: Path) -> None:
             if isinstance(reply, bytes) and unframe(reply)[0].get("turn") == 1 and node == 10:
                 yield node, reply
 
-    server.link.exchange = twice  # type: ignore[method-assign]
+    server.roll.link.exchange = twice  # type: ignore[method-assign]
     found = server.run()
     assert [one["reason"] for one in town.told("refused")] == ["a second reply in the same turn"]
     assert found["test"] == untouched(tmp_path)["test"]
@@ -303,7 +303,7 @@ def test_an_update_in_the_clear_is_neither_sent_nor_taken(tmp_path: Path) -> Non
     def curious(message: bytes) -> bytes:
         header, parts = unframe(message)
         if header["kind"] == "turn" and header["masked"]:
-            message = frame({**header, "masked": 0}, parts[:-1])
+            message = frame({**header, "masked": 0, "next": 0}, parts[:1])
         return handle(message)
 
     handle = town.hosts[10]

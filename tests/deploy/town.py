@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedrec.deploy.link import Limits
 from fedrec.deploy.local import LocalLink
 from fedrec.deploy.node import NodeHost
 from fedrec.deploy.rehearsal import Rehearsal, rehearse
-from fedrec.deploy.server import Limits, Server
+from fedrec.deploy.server import Server
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.folder import RunFolder
 

@@ -45,8 +45,8 @@ def demo_command(
     """A deployment on this machine: TLS, keys, one process per node, the metrics of `fedrec run` with the same seed."""
     from fedrec.deploy.demo import demo
     from fedrec.deploy.flower import require_flower
+    from fedrec.deploy.link import Limits
     from fedrec.deploy.rehearsal import rehearse
-    from fedrec.deploy.server import Limits
     from fedrec.experiment.config import make_config
     from fedrec.experiment.params import parse_settings
 
@@ -95,8 +95,8 @@ def server_command(
 ) -> None:
     """The server of a federation: it never sees data, ids or state of clients, only what the method uploads."""
     from fedrec.deploy.flower import Certificates
+    from fedrec.deploy.link import Limits
     from fedrec.deploy.serve import Address, agreed_terms, serve
-    from fedrec.deploy.server import Limits
     from fedrec.experiment.config import make_config
     from fedrec.experiment.params import parse_settings
 
@@ -124,6 +124,12 @@ def node_command(
     ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
     key: Annotated[Path, typer.Option(help="This node's private key; its public one must be with the server.")],
     items: Annotated[Path | None, typer.Option(help="The agreed vocabulary: another one is refused.")] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the other nodes' public keys (*.pub): secure sums with anybody else are refused."
+        ),
+    ] = None,
     silo: Annotated[bool, typer.Option("--silo", help="All users together are one client; default: one each.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     memory: Annotated[str, typer.Option(help="Memory budget, e.g. 8G.")] = "8G",
@@ -141,8 +147,8 @@ def node_command(
     users, rows = size_of(data)
     console.err.print(f"{data}: {users:,} users, {rows:,} rows; state in {state_dir}, log in {state_dir / 'node.log'}")
     with _ended_by_signals():
-        settings = Settings(Own(data, silo), items, device=device, memory=parse_memory(memory))
-        run_node(state_dir, settings, superlink, ca, key, port, console.err.print)
+        settings = Settings(Own(data, silo), items, False, device, parse_memory(memory), key, peers)
+        run_node(state_dir, settings, superlink, ca, port, console.err.print)
 
 
 @deploy_app.command("faults")
@@ -157,8 +163,9 @@ def faults_command(
 
     from fedrec import console
     from fedrec.data.atomic import atomic_file
-    from fedrec.deploy.faults import Outcome, in_process, with_processes
+    from fedrec.deploy.faults import Outcome, in_process
     from fedrec.deploy.flower import require_flower
+    from fedrec.deploy.real_faults import with_processes
 
     if not quick:
         require_flower()

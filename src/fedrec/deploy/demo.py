@@ -7,15 +7,18 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedrec.deploy.flower import Certificates, SuperLink, free_port, last_line, require_flower, start_node
+from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, last_line, require_flower
+from fedrec.deploy.hosted import start_node
 from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.keys import make_node_key, make_server_keys
+from fedrec.deploy.link import Limits
+from fedrec.deploy.node import Settings
 from fedrec.deploy.processes import Processes
 from fedrec.deploy.rehearsal import Rehearsal
-from fedrec.deploy.server import Limits
 from fedrec.errors import FedrecError
 
 Show = Callable[[dict[str, Any]], None]
@@ -39,13 +42,21 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // nodes))}
         started: dict[str, subprocess.Popen[bytes]] = {}
         for state in states:
-            key = keys / state.name
-            link.register(make_node_key(key))
-            started[state.name] = start_node(state, link.address, keys / "ca.crt", key, free_port(), processes, threads)
+            link.register(key_of(state, keys))
+        for state in states:
+            joining = Joining(link.address, keys / "ca.crt", keys / state.name, free_port())
+            started[state.name] = start_node(state, joining, processes, threads)
             show({"event": "node", "name": state.name, "pid": started[state.name].pid})
         link.run(out)
         for event in follow(out / EVENTS, link, started, beside):
             show(event)
+
+
+def key_of(state: Path, keys: Path) -> Path:
+    """Make a node's key, with which it signs too; the keys beside it are those of the other nodes. Its public one."""
+    public = make_node_key(keys / state.name)
+    replace(Settings.read(state), key=keys / state.name, peers=keys).write(state)
+    return public
 
 
 def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[bytes]], folder: Path, begin: int = 0,
@@ -68,7 +79,7 @@ def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[byte
         for name, process in nodes.items():
             if process.poll() is not None and name not in gone:
                 gone.add(name)
-                log = folder / name / "node.log"
+                log = folder / name / LOG
                 yield {"event": "died", "node": name, "code": process.returncode, "log": last_line(log)}
         if nodes and len(gone) == len(nodes):
             raise FedrecError(f"all nodes have ended; see {folder}/*/node.log")

@@ -21,6 +21,7 @@ from fedrec.deploy.processes import Processes
 from fedrec.errors import FedrecError
 
 CONNECTION = "fedrec"
+LOG = "node.log"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 """Nothing is told to anybody else, and nothing is asked."""
 APP = """\
@@ -142,18 +143,25 @@ class SuperLink:
         return done.stdout
 
 
-def start_node(state: Path, superlink: str, ca: Path, key: Path, port: int, processes: Processes,
-               env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:  # fmt: skip
-    """A SuperNode for a state folder; its log lies there."""
-    require_flower()
-    home = state / "flower"
-    home.mkdir(parents=True, exist_ok=True)
-    return processes.start(
-        [_program("flower-supernode"), "--superlink", superlink, "--root-certificates", str(ca),
-         "--auth-supernode-private-key", str(key), "--host", "127.0.0.1", "--port", str(port),
-         "--node-config", f"state-dir={json.dumps(str(state.resolve()))}"],
-        environment(home, env), state / "node.log",
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Joining:
+    """What a node needs to reach a server: its address, the authority that signed its certificate, the node's key."""
+
+    superlink: str
+    ca: Path
+    key: Path
+    port: int
+
+    def super_node(self, state: Path, processes: Processes, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        """A SuperNode for a state folder; its log lies there."""
+        home = state / "flower"
+        home.mkdir(parents=True, exist_ok=True)
+        return processes.start(
+            [_program("flower-supernode"), "--superlink", self.superlink, "--root-certificates", str(self.ca),
+             "--auth-supernode-private-key", str(self.key), "--host", "127.0.0.1", "--port", str(self.port),
+             "--node-config", f"state-dir={json.dumps(str(state.resolve()))}"],
+            environment(home, env), state / LOG,
+        )  # fmt: skip
 
 
 def free_port() -> int:

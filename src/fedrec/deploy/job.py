@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
-from fedrec.deploy.server import Limits, Link, Server
+from fedrec.deploy.link import Limits, Link
+from fedrec.deploy.server import Server
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError, explained
 from fedrec.experiment.folder import RunFolder

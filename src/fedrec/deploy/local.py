@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from fedrec.deploy.server import Lost
+from fedrec.deploy.link import Lost
 
 Handle = Callable[[bytes], bytes]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
 from fedrec.deploy.frames import frame, unframe
+from fedrec.deploy.masks import Masks
 from fedrec.deploy.shard import Own, Shard, Unknown, numbers_of, prepare_shard
 from fedrec.deploy.state import SCORED, StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
@@ -27,10 +28,9 @@ from fedrec.federation.codec import BadMessage
 from fedrec.federation.contract import Tensors
 from fedrec.federation.exchange import Figures, Node, Reply, Task
 from fedrec.federation.secret import OwnSecret
-from fedrec.federation.update import Update, merged
-from fedrec.secure import Member
-from fedrec.secure import Terms as SumTerms
+from fedrec.federation.update import merged
 
+PATHS = ("places", "items", "key", "peers")  # settings that are files or folders, where they are given
 OFFER = "offer"  # the name of what was offered for scoring among the tensors of a scored state
 
 
@@ -45,15 +45,18 @@ class Settings:
     """Take part in rehearsals, where everybody can repeat this node's draws."""
     device: str = "cpu"
     memory: int = 8 << 30
+    key: Path | None = None
+    """The private key that signs this node's part of secure sums; by default one that it makes."""
+    peers: Path | None = None
+    """A folder with the public keys of the other nodes: a secure sum with anybody else is refused."""
 
     @staticmethod
     def read(folder: Path) -> Settings:
         try:
             values = tomllib.loads((folder / "node.toml").read_text(encoding="utf-8"))
-            places, items = values.get("places"), values.get("items")
-            own = Own(Path(values["data"]), values["silo"], None if places is None else Path(places))
-            return Settings(own, None if items is None else Path(items), values["seeded"], values["device"],
-                            values["memory"])  # fmt: skip
+            places, items, key, peers = (Path(values[name]) if name in values else None for name in PATHS)
+            own = Own(Path(values["data"]), values["silo"], places)
+            return Settings(own, items, values["seeded"], values["device"], values["memory"], key, peers)
         except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
             raise FedrecError(f"{folder} is no state folder of a node ({error}); start one with fedrec deploy "
                               "node") from None  # fmt: skip
@@ -64,7 +67,7 @@ class Settings:
         own = self.own
         values = {"data": str(own.data.resolve()), "silo": own.silo, "seeded": self.seeded, "device": self.device,
                   "memory": self.memory}  # fmt: skip
-        for name, path in (("places", own.places), ("items", self.items)):
+        for name, path in zip(PATHS, (own.places, self.items, self.key, self.peers), strict=True):
             values |= {} if path is None else {name: str(path.resolve())}
         with atomic_file(folder / "node.toml", private=True) as temporary:
             temporary.write_text(tomli_w.dumps(values), encoding="utf-8")
@@ -76,9 +79,16 @@ class NodeHost:
     def __init__(self, folder: Path, settings: Settings | None = None) -> None:
         self.state = StateFolder(folder)
         self.settings = settings or Settings.read(folder)
+        self.masks = Masks(self.state, self.settings.key, self.settings.peers)
+        self._since = 0.0  # on the clock of processor time
+        self._prepared: tuple[str, Prepared] | None = None  # by the terms that it was prepared under
 
-    def handle(self, message: bytes) -> bytes:
-        """The reply; what goes wrong is told in one line, for the server must hear why a node sits out."""
+    def handle(self, message: bytes, spent: float = 0.0) -> bytes:
+        """The reply; what goes wrong is told in one line, for the server must hear why a node sits out.
+
+        `spent`: processor seconds that bringing the message here has cost.
+        """
+        self._since = time.process_time() - spent
         try:
             header, parts = unframe(message)
             answers = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
@@ -90,6 +100,9 @@ class NodeHost:
             if (words := explained(error)) is None:
                 raise
             return frame({"error": words})
+
+    def _spent(self) -> float:
+        return time.process_time() - self._since
 
     # -- to meet the server --
 
@@ -129,7 +142,7 @@ class NodeHost:
             "users": prepared.source.n_users,
             "interactions": prepared.n_interactions,
             "unknown": {"rows": unknown.rows, "items": unknown.items},
-            "cpu": time.process_time(),
+            "cpu": self._spent(),
         }
 
     # -- one turn --
@@ -139,8 +152,9 @@ class NodeHost:
         terms = self._terms()
         if header["terms"] != terms.identity:
             raise FedrecError("the server speaks of another federation (other settings or items)")
-        masks = parts[len(parts) - int(header["masked"]) :]
-        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts[: len(parts) - len(masks)]]
+        count = len(parts) - int(header["masked"]) - int(header["next"])
+        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts[:count]]
+        masks = parts[count : count + int(header["masked"])]
         if terms.secure and not masks and any(task.train is not None for task in tasks):
             raise FedrecError("the server asks for an update in the clear, where only masked ones were agreed on")
         shard, side = self._side(terms, int(header["start"]))
@@ -152,41 +166,23 @@ class NodeHost:
         node = Node(side, _Ranker(terms, shard), shard.known(side.data))
         replies = [self._take(node, task, int(header["start"])) for task in tasks]
         sent = [(reply.blind() if masks else reply).encode() for reply in replies]
-        sent += [self._masked(mask, merged(reply.update for reply in replies)) for mask in masks]
+        sent += [self.masks.masked(mask, merged(reply.update for reply in replies)) for mask in masks]
+        sent += [self.masks.keys(int(header["member"]), sums) for sums in parts[count + len(masks) :]]
         self.state.save(turn, side.tensors(), {"terms": terms.identity, "best": best})
         self.state.forget_scored({best} if header["restore"] else {best, *self.state.numbers(SCORED)[-1:]})
         missed = turn - 1 - int(about.get("turn", -1))
         return frame(self._told(terms, turn, missed, notes, side), sent)
 
-    # -- secure sums --
-
     def _secure(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
-        """A phase of a secure sum. What the member becomes is on the disk before its message leaves."""
-        phase = str(header["phase"])
-        if phase == "keys":
-            member = Member(int(header["member"]), SumTerms.decode(parts[0]))
-            message = member.keys()
-        else:
-            member = self._member()
-            message = {"shares": member.shares, "unmask": member.unmask}[phase](parts[0])
-        self._keep(member)
-        return frame({"cpu": time.process_time()}, [message])
-
-    def _masked(self, mask: bytes, update: Update) -> bytes:
-        member = self._member()
-        message = member.masked(mask, update)
-        self._keep(member)
-        return message
-
-    def _member(self) -> Member:
-        path = self.state.path / "sum"
-        if not path.exists():
-            raise FedrecError("this node is in no secure sum now")
-        return Member.load(path.read_bytes())
-
-    def _keep(self, member: Member) -> None:
-        with atomic_file(self.state.path / "sum", private=True) as temporary:
-            temporary.write_bytes(member.save())
+        """Phases of secure sums that ride on no turn."""
+        member, sent, errors = int(header["member"]), list[bytes](), dict[str, str]()
+        for phase, part in zip(map(str, header["phases"]), parts, strict=True):
+            try:
+                sent.append(self.masks.keys(member, part) if phase == "keys" else self.masks.phase(phase, part))
+            except FedrecError as error:  # of one sum, which is no reason to leave another one in the lurch
+                sent.append(b"")
+                errors[phase] = str(error)
+        return frame({"cpu": self._spent(), "errors": errors}, sent)
 
     def _take(self, node: Node, task: Task, start: int) -> Reply:
         reply = node.take(task)
@@ -213,7 +209,7 @@ class NodeHost:
             "notes": notes,
             "ledger": side.wire.ledger.rounds,
             "held": [kept, scoring],
-            "cpu": time.process_time(),
+            "cpu": self._spent(),
         }
 
     # -- what is on the disk --
@@ -224,7 +220,9 @@ class NodeHost:
         return Terms.decode(self.state.terms.read_bytes())
 
     def _side(self, terms: Terms, start: int) -> tuple[Shard, ClientSide]:
-        prepared, _ = prepare_shard(terms, self.settings.own, self.state.shard)
+        if self._prepared is None or self._prepared[0] != terms.identity:
+            self._prepared = terms.identity, prepare_shard(terms, self.settings.own, self.state.shard)[0]
+        prepared = self._prepared[1]
         shard = Shard(prepared, numbers_of(prepared, self.settings.own, start))
         secret = None if terms.seeded else OwnSecret(self.state.secret())
         data = shard.clients(terms, self.settings.device, secret)

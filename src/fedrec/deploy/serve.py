@@ -15,13 +15,14 @@ from torch import Tensor
 from fedrec.data import Interactions, read_table, with_items
 from fedrec.data.attributes import item_attributes
 from fedrec.deploy.demo import Show, follow
-from fedrec.deploy.flower import Certificates, SuperLink, free_port, reason_in, start_node
+from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, reason_in, require_flower
 from fedrec.deploy.job import EVENTS, write_job
+from fedrec.deploy.link import Limits
 from fedrec.deploy.node import Settings, read_vocabulary
 from fedrec.deploy.processes import Processes
-from fedrec.deploy.server import Limits
 from fedrec.deploy.state import StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
+from fedrec.deploy.warm import staying
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 
@@ -77,26 +78,29 @@ def _let_in(link: SuperLink, folder: Path, show: Show) -> None:
             show({"event": "key", "name": key.name})
 
 
-def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, key: Path, port: int | None,
+def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None,
              say: Callable[[str], None]) -> None:  # fmt: skip
     """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
-    state = StateFolder(folder)
+    require_flower()
+    state, key = StateFolder(folder), settings.key
     for path, what in ((ca, "the server's ca.crt"), (key, "this node's private key")):
-        if not path.is_file():
+        if path is None or not path.is_file():
             raise FedrecError(f"there is no {path}; give {what} (see fedrec deploy keys)")
-    with state.locked("node"), Processes() as processes:
+    assert key is not None
+    with state.locked("node"):
         settings.write(folder)
         cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
         pauses = chain(PAUSES, repeat(PAUSES[-1]))
-        while True:
-            chosen = port or free_port()
-            process = start_node(folder, superlink, ca.resolve(), key.resolve(), chosen, processes, cache)
-            if not process.wait():
-                return
-            pause = next(pauses)
-            say(f"{reason_in(folder / 'node.log')}; once more in {pause} s (is the server there, and this node's "
-                "public key with it?)")  # fmt: skip
-            time.sleep(pause)
+        with Processes() as processes, staying(folder) as env:
+            while True:
+                joining = Joining(superlink, ca.resolve(), key.resolve(), port or free_port())
+                process = joining.super_node(folder, processes, env | cache)
+                if not process.wait():
+                    return
+                pause = next(pauses)
+                say(f"{reason_in(folder / LOG)}; once more in {pause} s (is the server there, and this node's "
+                    "public key with it?)")  # fmt: skip
+                time.sleep(pause)
 
 
 def size_of(data: Path) -> tuple[int, int]:

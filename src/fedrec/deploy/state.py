@@ -32,6 +32,7 @@ class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.terms = path / "terms.json"
+        self.peers = path / "peers.json"
         self.shard = RunFolder(path / "shard")
 
     def create(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from fedrec.experiment.config import FORMAT
@@ -23,9 +22,10 @@ def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[
                luck: dict[str, float], users: int) -> dict[str, Any]:  # fmt: skip
     terms, progress, members = server.terms, server.progress, server.members
     method, ended = terms.method, ending(progress)
-    ledger, clients = server.ledger, sum(member.clients for member in members)
+    ledger, clients = server.turns.ledger, sum(member.clients for member in members)
     ledger.up[0], ledger.down[0] = (sum(entry[way] for entry in ledger.rounds.values()) for way in ("up", "down"))
-    held = dict(zip(("kept_per_client", "to_score_per_client"), (size / max(1, clients) for size in server.held),
+    turns = sum(member.turns for member in members)
+    held = dict(zip(("kept_per_client", "to_score_per_client"), (size / max(1, clients) for size in server.turns.held),
                     strict=True))  # fmt: skip
     notes = [APART, *([SEEDED] if terms.seeded else []), *method.remarks(terms.world()), *([ended] if ended else [])]
     return {
@@ -65,7 +65,7 @@ def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[
             "nodes": len(members),
             "clients": clients,
             "tested_users": users,
-            "cpu_per_node_and_turn": mean([cpu for member in members for cpu in member.cpu] or [0.0]),
+            "cpu_per_node_and_turn": sum(member.cpu for member in members) / max(1, turns),
             "cpu_of_server": time.process_time(),
             **dataclasses.asdict(server.counters),
         },

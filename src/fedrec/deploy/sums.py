@@ -1,13 +1,20 @@
-"""One round's secure sum at the server: what each node is sent next, phase by phase."""
+"""Secure sums at the server: that of this round, and that of the next, whose keys and shares travel with it.
+
+A round is two exchanges then: masked updates come with the keys of the next sum, shares that take the masks off with
+the sealed shares of the next. A sum that was not prepared so (the first, one after a restart, one that somebody new is
+to be in) begins with two exchanges of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from fedrec.federation.codec import BadMessage
 from fedrec.federation.exchange import Coordinator
 from fedrec.federation.update import Update
-from fedrec.secure import Collector, Terms, layout_of, new_session
+from fedrec.secure import Aborted, Collector, Layout, Terms, layout_of, new_session
 
 LEAST = 2
 
@@ -15,16 +22,15 @@ LEAST = 2
 class SecureSum:
     """`down`: by group, the message of the phase that comes next; who is not in it is out of the sum."""
 
-    before = ("keys", "shares")
-    """Phases before the masked updates."""
-
-    def __init__(self, coordinator: Coordinator, round: int, groups: Iterable[int], minimum: int) -> None:
-        asked = {group: coordinator.asked(group) for group in groups}
-        asked = {group: clients for group, clients in asked.items() if len(clients)}
-        layout = layout_of(coordinator.schema, coordinator.server.method.info.name)
+    def __init__(self, layout: Layout, round: int, asked: Mapping[int, np.ndarray], minimum: int) -> None:
         terms = Terms(new_session(f"round {round}"), layout, max(LEAST, minimum))
+        self.round, self.asked = round, asked
         self.collector = Collector(terms, asked)
         self.down: dict[int, bytes] = dict.fromkeys(asked, terms.encode())
+
+    @property
+    def phase(self) -> str:
+        return self.collector.phase
 
     def take(self, phase: str, group: int, message: bytes) -> None:
         taken = {"keys": self.collector.take_keys, "shares": self.collector.take_shares,
@@ -33,16 +39,54 @@ class SecureSum:
             raise BadMessage("it is not in this secure sum")
         taken[phase](group, message)
 
-    def advance(self, phase: str) -> None:
-        """Close a phase before the updates."""
-        if phase == "keys":
-            self.down = self.collector.close_keys()
-        elif phase == "shares":
-            self.down = self.collector.close_shares()
-
     def close(self) -> None:
-        """All updates are here that will come."""
-        self.down = self.collector.close_masked()
+        """End a phase: all messages of it are here that will come."""
+        closed = {"keys": self.collector.close_keys, "shares": self.collector.close_shares,
+                  "masked": self.collector.close_masked}  # fmt: skip
+        self.down = closed[self.phase]()
 
     def result(self) -> Update:
         return self.collector.result()
+
+
+class SecureSums:
+    """Of a whole run."""
+
+    def __init__(self, coordinator: Coordinator, minimum: int, rounds: int) -> None:
+        self.coordinator, self.minimum, self.rounds = coordinator, minimum, rounds
+        self.layout = layout_of(coordinator.schema, coordinator.server.method.info.name)
+        self._prepared: SecureSum | None = None
+
+    def of(self, round: int, groups: Iterable[int]) -> SecureSum:
+        """The sum of a round: the one that was prepared, if everybody who is to send is in it, else a new one."""
+        asked, sum = self._asked(round, groups), self._prepared
+        self._prepared = None
+        if sum is not None and sum.round == round and sum.phase == "masked":
+            expected = all(np.array_equal(clients, sum.asked.get(group, ())) for group, clients in asked.items())
+            if expected and asked.keys() <= sum.down.keys():
+                return sum
+        return SecureSum(self.layout, round, asked, self.minimum)
+
+    def after(self, round: int, groups: Iterable[int]) -> SecureSum | None:
+        """The sum of the next round, to be prepared with that of this one; None where none follows."""
+        asked = self._asked(round + 1, groups) if round + 1 < self.rounds else {}
+        return SecureSum(self.layout, round + 1, asked, self.minimum) if len(asked) >= LEAST else None
+
+    def keep(self, sum: SecureSum | None) -> None:
+        """For the next round, as far as it has come."""
+        self._prepared = sum
+
+    def _asked(self, round: int, groups: Iterable[int]) -> dict[int, np.ndarray]:
+        sending = self.coordinator.server.plan(round).uploads()
+        found = {group: np.intersect1d(self.coordinator.groups[group], sending) for group in groups}
+        return {group: clients for group, clients in found.items() if len(clients)}
+
+
+def closed_or_none(sum: SecureSum | None) -> SecureSum | None:
+    """The next sum after one of its phases; too few of them now is no reason to give up this round."""
+    try:
+        if sum is not None:
+            sum.close()
+    except Aborted:
+        return None
+    return sum

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from fedrec.secure.collector import Collector
 from fedrec.secure.fixed_point import Layout, layout_of
+from fedrec.secure.identity import Peers, read_public
 from fedrec.secure.member import Member
+from fedrec.secure.primitives import SigningKey
 from fedrec.secure.terms import Aborted, Terms, new_session
 
-__all__ = ["Aborted", "Collector", "Layout", "Member", "Terms", "layout_of", "new_session"]
+__all__ = ["Aborted", "Collector", "Layout", "Member", "Peers", "SigningKey", "Terms", "layout_of", "new_session",
+           "read_public"]  # fmt: skip

@@ -20,6 +20,7 @@ from fedrec.secure.primitives import KEY_BYTES, PrivateKey, add_mask
 from fedrec.secure.terms import Aborted, Circle, Terms, closed, opened
 
 HEADER = 1 << 13  # bytes of a message beside what grows with members or numbers
+SIGNATURE, SIGNED = ("identity", "signature"), 1024  # what is relayed of it, and letters of each at most
 PER_MEMBER = 512  # bytes of shares for one neighbour, with room to spare
 
 
@@ -58,7 +59,10 @@ class Collector:
         mask, seal = (str(header.get(kind)) for kind in ("mask", "seal"))
         self._public[member] = binary(mask, KEY_BYTES, f"the key of member {member}")
         binary(seal, KEY_BYTES, f"the key of member {member}")
-        self._keys[member] = {"mask": mask, "seal": seal}
+        signed: dict[str, str] = {
+            name: str(header[name])[:SIGNED] for name in ("identity", "signature") if name in header
+        }
+        self._keys[member] = {"mask": mask, "seal": seal, **signed}
         self._heard.add(member)
 
     def close_keys(self) -> dict[int, bytes]:

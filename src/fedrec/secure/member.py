@@ -22,7 +22,8 @@ from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.update import Update
 from fedrec.secure import shamir
-from fedrec.secure.primitives import KEY_BYTES, PrivateKey, add_mask, derived, seal, unseal
+from fedrec.secure.identity import Peers, statement
+from fedrec.secure.primitives import KEY_BYTES, PrivateKey, SigningKey, add_mask, derived, seal, unseal
 from fedrec.secure.terms import LEAST, Aborted, Circle, Terms, closed, numbers, opened
 
 PHASES = ("keys", "shares", "masked", "unmask", "done")
@@ -89,14 +90,20 @@ class Member:
 
     # -- the phases --
 
-    def keys(self) -> bytes:
-        """First: two public keys, one to agree on masks and one to seal shares."""
+    def keys(self, identity: SigningKey | None = None) -> bytes:
+        """First: two public keys, one to agree on masks and one to seal shares; signed, if it has an identity."""
         self._enter("keys", "shares")
         public = {"mask": text(self._mask_key.public), "seal": text(self._seal_key.public)}
+        if identity is not None:
+            signature = identity.sign(statement(self.terms.session, self.number, public["mask"], public["seal"]))
+            public |= {"identity": identity.public, "signature": signature.hex()}
         return self._closed("keys", public)
 
-    def shares(self, message: bytes) -> bytes:
-        """Given the neighbours' keys: for each neighbour shares of both secrets that it alone can read."""
+    def shares(self, message: bytes, peers: Peers | None = None) -> bytes:
+        """Given the neighbours' keys: for each neighbour shares of both secrets that it alone can read.
+
+        `peers`: by whom keys must be signed; None: by nobody.
+        """
         self._require("shares")
         header, _ = opened(message, self.terms, "shares")
         self._roster = list(numbers(header.get("roster"), "the roster"))
@@ -105,6 +112,8 @@ class Member:
         if self.number not in self._roster:
             raise BadMessage("the roster of the secure sum leaves this member out")
         self._keys = self._public_keys(header.get("keys"))
+        if peers is not None:
+            peers.require(self.terms.session, {other: header["keys"][str(other)] for other in self._keys})
         mine, holders = self._circle, [*self._keys, self.number]
         of_key, of_seed = (shamir.split(secret, holders, mine.threshold) for secret in (self._mask_key.raw, self._seed))
         sealed = {str(other): text(seal(self._sealing_key(self.number, other), of_key[other] + of_seed[other],

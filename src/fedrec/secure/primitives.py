@@ -1,10 +1,12 @@
 """Keys, seals and mask streams, all of them primitives of the package `cryptography`.
 
 X25519 agrees on a secret between two members, HKDF-SHA256 makes keys of it, ChaCha20-Poly1305 seals shares, AES-256 in
-counter mode stretches a key to a mask.
+counter mode stretches a key to a mask, ECDSA signs.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 
@@ -12,14 +14,21 @@ from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage
 
 try:
-    from cryptography.exceptions import InvalidTag
+    from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
     from cryptography.hazmat.primitives.ciphers.algorithms import AES
     from cryptography.hazmat.primitives.ciphers.modes import CTR
-    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.hashes import SHA256, SHA384
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_ssh_private_key,
+        load_ssh_public_key,
+    )
 except ImportError:
     raise FedrecError("secure sums need the package cryptography: pip install 'fedrec[secure]'") from None
 
@@ -80,3 +89,46 @@ def add_mask(total: np.ndarray, key: bytes, sign: int) -> None:
             part += mask
         else:
             part -= mask
+
+
+class SigningKey:
+    """A key of an elliptic curve in a file of OpenSSH's format; `public` as in its .pub file, without a comment."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            key = load_ssh_private_key(path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise FedrecError(f"cannot read the private key {path} ({error})") from None
+        if not isinstance(key, EllipticCurvePrivateKey):
+            raise FedrecError(f"the private key {path} is not one of an elliptic curve (ecdsa)")
+        self._key, self.public = key, _text(key.public_key())
+
+    def sign(self, statement: bytes) -> bytes:
+        return bytes(self._key.sign(statement, ECDSA(SHA384())))
+
+
+def _text(key: EllipticCurvePublicKey) -> str:
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def public_key(line: str) -> str:
+    """What of a line in a .pub file says whose key it is. No such key: ValueError."""
+    try:
+        key = load_ssh_public_key(line.encode())
+    except UnsupportedAlgorithm as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError("it is not a key of an elliptic curve")
+    return _text(key)
+
+
+def is_signed(public: str, statement: bytes, signature: bytes) -> bool:
+    """Whether the owner of a public key has signed this."""
+    try:
+        key = load_ssh_public_key(public.encode())
+        if not isinstance(key, EllipticCurvePublicKey):
+            return False
+        key.verify(signature, statement, ECDSA(SHA384()))
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""The nodes that a server has met: who they are, which client numbers are theirs, and who is there now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrec.data.atomic import atomic_file
+from fedrec.deploy.frames import frame, unframe
+from fedrec.deploy.link import Limits, Link, Lost
+from fedrec.deploy.terms import Terms
+from fedrec.errors import FedrecError
+from fedrec.federation.codec import BadMessage
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+"""What happened, and the particulars, for whoever watches."""
+PAUSE = 300.0  # seconds until a node that was not let in is asked again
+
+
+@dataclass
+class Member:
+    """A node, by a hash of its token, with the client numbers that are its own.
+
+    `cpu`: processor seconds of all its messages since it joined, over `turns` turns.
+    """
+
+    name: str
+    start: int
+    clients: int
+    users: int = 0
+    interactions: int = 0
+    cpu: float = 0.0
+    turns: int = 0
+
+    @property
+    def numbers(self) -> np.ndarray:
+        return np.arange(self.start, self.start + self.clients)
+
+
+@dataclass
+class Counters:
+    """What the report says about the deployment itself."""
+
+    rejected: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    missed: int = 0
+    repeated: int = 0
+    exchanges: int = 0
+    unknown_rows: int = 0
+
+
+class Roll:
+    """`members` are all that were ever let in, in order; `here` says which of them is which node of the link now."""
+
+    def __init__(self, terms: Terms, link: Link, limits: Limits, path: Path, tell: Tell,
+                 counters: Counters) -> None:  # fmt: skip
+        self.terms, self.link, self.limits, self.path, self.tell = terms, link, limits, path, tell
+        self.counters = counters
+        self.members: list[Member] = self._read()
+        self.groups = [member.numbers for member in self.members]
+        self.here: dict[int, int] = {}
+        self._refused: dict[int, float] = {}  # nodes that were not let in, and when they may try again
+
+    def present(self) -> dict[int, int]:
+        """Those who are there at this moment."""
+        now = set(self.link.nodes())
+        return {node: group for node, group in self.here.items() if node in now}
+
+    def require(self, enough: int) -> None:
+        """Meet who is there, and wait until they are enough."""
+        until = time.monotonic() + self.limits.wait
+        while True:
+            present = list(self.link.nodes())
+            gone = [node for node in self.here if node not in present]
+            for node in gone:
+                self.tell("left", {"node": self.members[self.here.pop(node)].name})
+            now = time.monotonic()
+            new = [node for node in present if node not in self.here and self._refused.get(node, now) <= now]
+            if new:
+                self._meet(new)
+            if len(self.here) >= enough:
+                return
+            if time.monotonic() > until:
+                raise FedrecError(f"{len(self.here)} of at least {enough} nodes are here after "
+                                  f"{self.limits.wait:g} s; start more nodes and go on with --resume")  # fmt: skip
+            time.sleep(self.limits.poll)
+
+    def reject(self, name: str, reason: str) -> None:
+        self.counters.rejected[reason] = self.counters.rejected.get(reason, 0) + 1
+        self.tell("refused", {"node": name, "reason": reason})
+
+    def _meet(self, nodes: Sequence[int]) -> None:
+        hello = frame({"kind": "hello"}, [self.terms.encode()])
+        for node, reply in self.link.exchange(nodes, lambda _: hello, self.limits.deadline):
+            try:
+                if isinstance(reply, Lost):
+                    raise BadMessage(reply.reason)
+                header, _ = without_error(reply)
+                self.here[node] = self._group(header)
+            except BadMessage as error:
+                if not isinstance(reply, Lost):
+                    self._refused[node] = time.monotonic() + PAUSE
+                self.reject(f"node {node}", str(error))
+
+    def _group(self, header: Mapping[str, Any]) -> int:
+        """The group of a node, old or new."""
+        try:
+            name = hashlib.sha256(str(header["token"]).encode()).hexdigest()[:12]
+            clients, users, rows = (int(header[key]) for key in ("clients", "users", "interactions"))
+            places, unknown = header["places"], int(header["unknown"]["rows"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadMessage(f"its account of itself cannot be read ({error})") from None
+        if header.get("vocabulary") != self.terms.vocabulary:
+            raise BadMessage("it has another vocabulary")
+        group = next((k for k, member in enumerate(self.members) if member.name == name), None)
+        if group is None:
+            group = self._admit(Member(name, self._place(clients, places), clients, users, rows))
+        if group in self.here.values():
+            raise BadMessage("its state folder is in use by another node that is here already")
+        if self.members[group].clients != clients:
+            raise BadMessage(f"it has {clients} clients now and had {self.members[group].clients}: its data has "
+                             "changed; start it over with another --state-dir")  # fmt: skip
+        self.counters.unknown_rows += unknown
+        self.tell("joined", {"node": name, "clients": clients, "users": users, "unknown": header["unknown"]})
+        return group
+
+    def _place(self, clients: int, places: Sequence[int] | None) -> int:
+        """The first of the numbers that a new node gets; in a rehearsal it brings its own."""
+        taken = sorted((member.start, member.start + member.clients) for member in self.members)
+        start = max((stop for _, stop in taken), default=0)
+        if self.terms.seeded and places is not None:
+            start = int(places[0])
+        overlap = any(start < stop and first < start + clients for first, stop in taken)
+        if clients < 1 or start < 0 or overlap or start + clients > self.terms.clients:
+            raise BadMessage(f"no room for {clients} more clients: {self.terms.clients} numbers were reserved and "
+                             f"{sum(member.clients for member in self.members)} are taken")  # fmt: skip
+        return start
+
+    def _admit(self, member: Member) -> int:
+        self.members.append(member)
+        self.groups.append(member.numbers)
+        kept = [{"name": one.name, "start": one.start, "clients": one.clients, "users": one.users,
+                 "interactions": one.interactions} for one in self.members]  # fmt: skip
+        with atomic_file(self.path, private=True) as temporary:
+            temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        return len(self.members) - 1
+
+    def _read(self) -> list[Member]:
+        path = self.path
+        return [Member(**one) for one in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+
+
+def without_error(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Header and parts, unless the node says that something went wrong there."""
+    header, parts = unframe(message)
+    if "error" in header:
+        raise BadMessage(str(header["error"])[:300])
+    return header, parts

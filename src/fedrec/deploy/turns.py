@@ -1,0 +1,241 @@
+"""One turn of a federation: messages to the nodes that are there, and what of their replies counts.
+
+All of a reply is checked before anything of it counts; what is wrong is refused by name and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedrec.deploy.frames import frame
+from fedrec.deploy.link import Limits, Lost
+from fedrec.deploy.roll import Counters, Member, Roll, Tell, without_error
+from fedrec.deploy.sums import SecureSum, SecureSums, closed_or_none
+from fedrec.deploy.terms import Terms
+from fedrec.errors import FedrecError
+from fedrec.evaluation.partial import PartialEvaluation, merged
+from fedrec.federation.codec import BadMessage
+from fedrec.federation.exchange import Coordinator, Figures, Task
+from fedrec.federation.wire import LARGEST_WAYS, Ledger
+from fedrec.secure import Aborted
+
+TRIES = 3  # of a round that too few nodes took part in
+
+
+class Turn:
+    """What came back in one turn. `tasks`: how many each node had."""
+
+    def __init__(self, tasks: int) -> None:
+        self.tasks, self.cpu = tasks, 0.0
+        self.groups: set[int] = set()
+        self._figures: list[list[PartialEvaluation]] = [[] for _ in range(tasks)]
+
+    @property
+    def nodes(self) -> int:
+        return len(self.groups)
+
+    def take(self, group: int, figures: Sequence[PartialEvaluation]) -> None:
+        self.groups.add(group)
+        for found, one in zip(self._figures, figures, strict=True):
+            found.append(one)
+
+    def figures(self, task: int) -> PartialEvaluation:
+        return merged(self._figures[task]) if task < len(self._figures) else PartialEvaluation(0, {})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a turn is for. `restore`: nodes first go back to the round `best`. `trains`: a round, with updates."""
+
+    number: int
+    best: int
+    tasks: Callable[[int], list[Task]]
+    restore: bool = False
+    trains: bool = True
+
+
+class Turns:
+    def __init__(self, terms: Terms, coordinator: Coordinator, roll: Roll, limits: Limits, tell: Tell,
+                 counters: Counters, rounds: int) -> None:  # fmt: skip
+        self.terms, self.coordinator, self.roll, self.limits, self.tell = terms, coordinator, roll, limits, tell
+        self.counters, self.ledger = counters, Ledger(1)
+        self.held = [0.0, 0.0]
+        self.sums = SecureSums(coordinator, limits.minimum, rounds) if terms.secure else None
+
+    def sufficient(self, wanted: Wanted) -> Turn:
+        """A turn that enough nodes took part in; otherwise it is said again, and nothing of it counts."""
+        for _ in range(TRIES):
+            self.roll.require(self.limits.minimum)
+            if wanted.trains:
+                self.coordinator.begin(wanted.number)
+            turn = self._turn(wanted)
+            if turn.nodes >= self.limits.minimum:
+                return turn
+            self.counters.repeated += 1
+            self.tell("repeated", {"turn": wanted.number, "nodes": turn.nodes, "minimum": self.limits.minimum})
+        raise FedrecError(f"turn {wanted.number} had fewer than {self.limits.minimum} nodes {TRIES} times; look after "
+                          "the nodes and go on with --resume")  # fmt: skip
+
+    def _turn(self, wanted: Wanted) -> Turn:
+        asked = self.roll.present()
+        turn = Turn(len(wanted.tasks(next(iter(asked.values())))) if asked else 0)
+        try:
+            if self.sums is None or not wanted.trains:
+                self._exchange(turn, wanted, asked)
+            else:
+                self._masked(turn, wanted, asked, self.sums)
+        except (Aborted, BadMessage) as error:
+            self.roll.reject("all nodes", str(error))
+            return Turn(0)
+        return turn
+
+    def _masked(self, turn: Turn, wanted: Wanted, asked: Mapping[int, int], sums: SecureSums) -> None:
+        """A round of which the server learns the sum alone; the sum of the next round is prepared on the way."""
+        now = sums.of(wanted.number, asked.values())
+        for phase in ("keys", "shares"):
+            if now.phase == phase:
+                self._phases(turn, {phase: now}, asked)
+                now.close()
+        after = sums.after(wanted.number, asked.values())
+        self._exchange(turn, wanted, asked, now, after)
+        now.close()
+        after = closed_or_none(after)
+        self._phases(turn, {"unmask": now} | ({} if after is None else {"shares": after}), asked)
+        self.coordinator.fold_sum(now.result())
+        sums.keep(closed_or_none(after))
+
+    def _exchange(self, turn: Turn, wanted: Wanted, asked: Mapping[int, int], now: SecureSum | None = None,
+                  after: SecureSum | None = None) -> None:  # fmt: skip
+        def message(node: int) -> bytes:
+            group = asked[node]
+            tasks, sums = wanted.tasks(group), [sum for sum in (now, after) if sum is not None]
+            rides = [sum.down[group] for sum in sums if group in sum.down]
+            if now is not None and not _has(now, group):
+                tasks = [replace(task, train=None) for task in tasks]  # its update would arrive unmasked
+            header = {"kind": "turn", "turn": wanted.number, "best": wanted.best, "restore": wanted.restore,
+                      "terms": self.terms.identity, "start": self.roll.members[group].start, "member": group,
+                      "masked": int(_has(now, group)), "next": int(_has(after, group))}  # fmt: skip
+            return frame(header, [*(task.encode() for task in tasks), *rides])
+
+        for group, reply in self._replies(asked, message):
+            with self._refusing(group):
+                self._accept(turn, group, wanted.number, reply, now, after)
+
+    def _phases(self, turn: Turn, phases: Mapping[str, SecureSum], asked: Mapping[int, int]) -> None:
+        """Phases of secure sums: each node that is in one gets its message and sends one."""
+        mine = {node: {name: sum for name, sum in phases.items() if _has(sum, group)} for node, group in asked.items()}
+        taking = {node: group for node, group in asked.items() if mine[node]}
+
+        def message(node: int) -> bytes:
+            header = {"kind": "secure", "member": taking[node], "phases": list(mine[node])}
+            return frame(header, [sum.down[taking[node]] for sum in mine[node].values()])
+
+        nodes = {group: node for node, group in taking.items()}
+        for group, reply in self._replies(taking, message):
+            with self._refusing(group):
+                header, parts = without_error(reply)
+                self._spend(turn, self.roll.members[group], header)
+                sums = mine[nodes[group]]
+                if len(parts) != len(sums):
+                    raise BadMessage(f"{len(parts)} replies to {len(sums)} phases of a secure sum")
+                for (name, sum), part in zip(sums.items(), parts, strict=True):
+                    with self._refusing(group):
+                        self._take_phase(sum, name, group, part, header.get("errors"))
+
+    def _take_phase(self, sum: SecureSum, phase: str, group: int, part: bytes, errors: Any) -> None:
+        if isinstance(errors, dict) and phase in errors:
+            raise BadMessage(str(errors[phase])[:300])
+        sum.take(phase, group, part)
+
+    def _replies(self, asked: Mapping[int, int], message: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+        """Those that came; of the others is told why."""
+        self.counters.exchanges += 1
+        for node, reply in self.roll.link.exchange(list(asked), message, self.limits.deadline):
+            if isinstance(reply, Lost):
+                self.roll.reject(self.roll.members[asked[node]].name, reply.reason)
+            else:
+                yield asked[node], reply
+
+    @contextmanager
+    def _refusing(self, group: int) -> Iterator[None]:
+        """What is wrong with one node's message concerns that message alone."""
+        try:
+            yield
+        except BadMessage as error:
+            self.roll.reject(self.roll.members[group].name, str(error))
+
+    # -- what a reply must be --
+
+    def _accept(self, turn: Turn, group: int, number: int, message: bytes, now: SecureSum | None,
+                after: SecureSum | None) -> None:  # fmt: skip
+        header, parts = without_error(message)
+        member = self.roll.members[group]
+        if group in turn.groups:
+            raise BadMessage("a second reply in the same turn")
+        if header.get("turn") != number:
+            raise BadMessage(f"a reply to turn {header.get('turn')}, now is turn {number}")
+        if header.get("vocabulary") != self.terms.vocabulary or header.get("terms") != self.terms.identity:
+            raise BadMessage("it speaks of another vocabulary or other settings")
+        riding = {phase: sum for phase, sum in (("masked", now), ("keys", after)) if sum and group in sum.down}
+        if len(parts) != turn.tasks + len(riding):
+            raise BadMessage(f"{len(parts)} replies to {turn.tasks + len(riding)} tasks")
+        replies = [self.coordinator.checked(group, part) for part in parts[: turn.tasks]]
+        if now is not None and any(len(reply.update.clients) for reply in replies):
+            raise BadMessage("an update in the clear; only masked ones are taken")
+        figures = [_checked(reply.figures, member) for reply in replies]
+        self._count(header, member)
+        for (phase, sum), part in zip(riding.items(), parts[turn.tasks :], strict=True):
+            sum.take(phase, group, part)
+        self._spend(turn, member, header)
+        member.turns += 1
+        turn.take(group, figures)
+        for reply in replies:
+            self.coordinator.add(reply)
+
+    def _spend(self, turn: Turn, member: Member, header: Mapping[str, Any]) -> None:
+        """Processor time, as the node says."""
+        cpu = header.get("cpu")
+        if not isinstance(cpu, int | float) or not 0 <= cpu < 1e9:
+            raise BadMessage(f"it cannot have spent {cpu!s:.20} seconds")
+        member.cpu += cpu
+        turn.cpu += cpu
+
+    def _count(self, header: Mapping[str, Any], member: Member) -> None:
+        """Bytes and state, as the node says."""
+        try:
+            for number, entry in header["ledger"].items():
+                self._add_bytes(int(number), {name: int(size) for name, size in entry.items()})
+            kept, scoring = (float(size) for size in header["held"])
+            notes, missed = [str(note) for note in header["notes"]], int(header["missed"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadMessage(f"its account of itself cannot be read ({error})") from None
+        self.held = [self.held[0] + kept, self.held[1] + scoring] if not member.turns else self.held
+        self.counters.missed += max(0, missed)
+        for note in notes:
+            self.tell("note", {"node": member.name, "note": note})
+
+    def _add_bytes(self, number: int, entry: Mapping[str, int]) -> None:
+        total = self.ledger.rounds.setdefault(number, {"up": 0, "down": 0, "trained": 0})
+        for name in ("up", "down", "trained"):
+            total[name] += entry.get(name, 0)
+        for name in LARGEST_WAYS:
+            total[name] = max(total.get(name, 0), entry.get(name, 0))
+
+
+def _has(sum: SecureSum | None, group: int) -> bool:
+    return sum is not None and group in sum.down
+
+
+def _checked(figures: Figures | None, member: Member) -> PartialEvaluation:
+    """Sums over users of figures between 0 and 1."""
+    sums = {} if figures is None else dict(figures[0])
+    users = sums.pop("users", 0)
+    if not isinstance(users, int | float) or not 0 <= users <= member.users:
+        raise BadMessage(f"figures of {users} users; it said that it has {member.users}")
+    for name, value in sums.items():
+        if not isinstance(value, int | float) or not -1e-6 <= value <= users * (1 + 1e-6):
+            raise BadMessage(f"'{name[:40]}' of {users:g} users cannot be {value}")
+    return PartialEvaluation(int(users), {name: float(value) for name, value in sums.items()})
