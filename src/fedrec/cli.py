@@ -15,6 +15,7 @@ from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
+from fedrec.commands.deploy_trials import add_trials
 from fedrec.commands.export import export_command
 from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
@@ -44,6 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
+add_trials(deploy_app)
 app.add_typer(deploy_app, name="deploy")
 audit_app = typer.Typer(help="Audits: leak, uploads.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")

@@ -59,7 +59,7 @@ def demo_command(
     config = make_config({name: value for name, value in values.items() if value is not None})
     place = out or _free_folder(f"deploy-{method}-{Path(data).name}-seed{seed}")
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
-    with _ended_by_signals():
+    with ended_by_signals():
         demo(rehearse(config, secure=secure_sums), place, nodes, limits, Shown())
         if compare:
             _compare(config, place)
@@ -111,7 +111,7 @@ def server_command(
         raise FedrecError(f"{nodes} is not a folder; put the public keys of the nodes (*.pub) into one")
     limits = Limits(deadline, min_nodes, first_nodes, wait)
     at = Address(host, port, Certificates(keys), nodes)
-    with _ended_by_signals():
+    with ended_by_signals():
         serve(terms, attributes, out, limits, at, resume, Shown())
         _report(out)
 
@@ -146,42 +146,9 @@ def node_command(
     device_named(device)
     users, rows = size_of(data)
     console.err.print(f"{data}: {users:,} users, {rows:,} rows; state in {state_dir}, log in {state_dir / 'node.log'}")
-    with _ended_by_signals():
+    with ended_by_signals():
         settings = Settings(Own(data, silo), items, False, device, parse_memory(memory), key, peers)
         run_node(state_dir, settings, superlink, ca, port, console.err.print)
-
-
-@deploy_app.command("faults")
-def faults_command(
-    quick: Annotated[bool, typer.Option("--quick", help="Those in one process only, without Flower.")] = False,
-    only: Annotated[str | None, typer.Option(help="Of Flower's processes, those whose name holds this.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table to a .json file as well.")] = None,
-) -> None:
-    """Bring about what can go wrong, one fault after the other: what happened, what was lost, how it was said."""
-    import json
-    from dataclasses import asdict
-
-    from fedrec import console
-    from fedrec.data.atomic import atomic_file
-    from fedrec.deploy.faults import Outcome, in_process
-    from fedrec.deploy.flower import require_flower
-    from fedrec.deploy.real_faults import with_processes
-
-    if not quick:
-        require_flower()
-    found: list[Outcome] = []
-    with _ended_by_signals():
-        if only is None:
-            found += in_process()
-        for outcome in () if quick else with_processes(only):
-            console.err.print(f"{outcome.fault}: {outcome.happened}")
-            found.append(outcome)
-    console.table(["fault", "what happened", "lost", "how it was said"], [outcome.row() for outcome in found])
-    if out is not None:
-        with atomic_file(out) as temporary:
-            temporary.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1) + "\n", encoding="utf-8")
-    if any(outcome.happened.startswith("FAILED") for outcome in found):
-        raise typer.Exit(1)
 
 
 keys_app = typer.Typer(help="Certificates and keys: server, node.", no_args_is_help=True)
@@ -211,7 +178,7 @@ def node_keys_command(path: Annotated[Path, typer.Argument(help="The private key
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """SIGTERM as Ctrl-C: processes are ended first."""
     from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,22 @@ import torch
 from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
-from fedrec.deploy.link import Limits, Link
+from fedrec.deploy.link import Limits, Link, Lost
 from fedrec.deploy.server import Server
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError, explained
 from fedrec.experiment.folder import RunFolder
 
 EVENTS = "events.jsonl"
+RECEIVED = "received"  # the folder of messages that are kept for an audit
 
 
-def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None, resume: bool = False) -> None:
-    """A new folder, or (`resume`) the one of a run that goes on under the same terms."""
+def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None, resume: bool = False,
+              received: bool = False) -> None:  # fmt: skip
+    """A new folder, or (`resume`) the one of a run that goes on under the same terms.
+
+    `received`: keep every message that comes in, for an audit.
+    """
     if resume and (out / "terms.json").exists():
         folder = RunFolder.open(out)
         if Terms.decode((out / "terms.json").read_bytes()).identity != terms.identity:
@@ -37,6 +42,8 @@ def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None
         if attributes is not None:
             np.save(out / "attributes.npy", attributes.numpy(), allow_pickle=False)
         _write_items(folder, terms)
+    if received:
+        (out / RECEIVED).mkdir()
     with atomic_file(out / "job.json") as temporary:
         temporary.write_text(json.dumps(dataclasses.asdict(limits)), encoding="utf-8")
 
@@ -57,11 +64,32 @@ def run_job(out: Path, link: Link) -> None:
         path = out / "attributes.npy"
         attributes = torch.from_numpy(np.load(path, allow_pickle=False)) if path.exists() else None
         folder = RunFolder.open(out)
+        if (out / RECEIVED).is_dir():
+            link = Kept(link, out / RECEIVED)
         with folder.held():
             Server(terms, folder, link, limits, tell, attributes).run()
     except Exception as error:
         tell("failed", {"reason": explained(error) or f"{type(error).__name__}: {error}"})
         raise
+
+
+class Kept:
+    """A link that also writes down every message that comes in, in order."""
+
+    def __init__(self, link: Link, folder: Path) -> None:
+        self.link, self.folder = link, folder
+        self._count = len(list(folder.iterdir()))
+
+    def nodes(self) -> Sequence[int]:
+        return self.link.nodes()
+
+    def exchange(self, nodes: Sequence[int], make: Callable[[int], bytes],
+                 deadline: float) -> Iterator[tuple[int, bytes | Lost]]:  # fmt: skip
+        for node, reply in self.link.exchange(nodes, make, deadline):
+            if isinstance(reply, bytes):
+                (self.folder / f"{self._count:06d}").write_bytes(reply)
+                self._count += 1
+            yield node, reply
 
 
 class Events:

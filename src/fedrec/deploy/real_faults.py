@@ -23,7 +23,7 @@ from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.keys import make_node_key, make_server_keys
 from fedrec.deploy.link import Limits
 from fedrec.deploy.processes import Processes, descendants
-from fedrec.deploy.rehearsal import rehearse
+from fedrec.deploy.rehearsal import Rehearsal, rehearse
 from fedrec.errors import FedrecError
 
 ROUNDS = 10  # so many that a node which was away is back before the end
@@ -35,13 +35,12 @@ DEADLINE, ASLEEP = 60.0, 90.0  # seconds of a round, and of a node that is pause
 class Cluster:
     """A deployment on this machine to which things can be done while it runs."""
 
-    def __init__(self, folder: Path, processes: Processes) -> None:
+    def __init__(self, folder: Path, processes: Processes, rehearsal: Rehearsal, limits: Limits,
+                 received: bool = False) -> None:  # fmt: skip
         self.folder, self.processes = folder, processes
-        self.rehearsal = rehearse(replace(CONFIG, rounds=ROUNDS))
-        self.limits = Limits(DEADLINE, 1, NODES, 240.0)
         self.out = folder / "run"
-        write_job(self.out, self.rehearsal.terms, self.limits, None)
-        self.states = self.rehearsal.deal(folder, NODES)
+        write_job(self.out, rehearsal.terms, limits, rehearsal.attributes, received=received)
+        self.states = rehearsal.deal(folder, NODES)
         self.keys = folder / "keys"
         make_server_keys(self.keys, ["127.0.0.1"])
         self.port = free_port()
@@ -222,7 +221,8 @@ def with_processes(only: str | None = None) -> Iterator[Outcome]:
             continue
         place = tempfile.TemporaryDirectory(prefix="fedrec-faults-", ignore_cleanup_errors=True)
         with place as folder, Processes() as processes:
-            cluster = Cluster(Path(folder), processes)
+            rehearsal = rehearse(replace(CONFIG, rounds=ROUNDS))
+            cluster = Cluster(Path(folder), processes, rehearsal, Limits(DEADLINE, 1, NODES, 240.0))
             try:
                 happened = fault(cluster)
                 about, last = cluster.summary()["deployment"], cluster.last_round()

@@ -1,4 +1,4 @@
-"""Peak memory of a server whose nodes send large updates: `python -m benchmarks.deploy_load NODES MEGABYTES ROUNDS`.
+"""Peak memory of a server whose nodes send large updates.
 
 Nodes are in the same process and make up their updates, so what grows is the server's. Every message is whole bytes,
 framed, checked and folded in as it would be with Flower.
@@ -6,12 +6,10 @@ framed, checked and folded in as it would be with Flower.
 
 from __future__ import annotations
 
-import json
 import resource
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from fedrec.federation.exchange import Reply, Task
 from fedrec.federation.update import Update
 
 DIM = 32
+SIZE = 8  # bytes of a number in an update: sums are of double precision
 
 
 def node(terms: Terms, number: int) -> Callable[[bytes], bytes]:
@@ -58,26 +57,28 @@ def node(terms: Terms, number: int) -> Callable[[bytes], bytes]:
     return handle
 
 
-def measured(nodes: int, megabytes: int, rounds: int) -> dict[str, Any]:
-    items = megabytes * 2**20 // (DIM * 4)
+def measured(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None]) -> dict[str, Any]:
+    """`megabytes`: of an update as it travels. `tell` is told the number of rounds done."""
+    items = megabytes * 2**20 // (DIM * SIZE)
     terms = Terms(RunConfig("fedmf", "load", rounds=rounds, eval_every=rounds, params={"dim": DIM}), np.arange(items),
                   nodes, items, seeded=True)  # fmt: skip
-    with tempfile.TemporaryDirectory() as place:
+    after: list[float] = []
+
+    def told(what: str, _: Mapping[str, Any]) -> None:
+        if what == "round":
+            after.append(memory())
+            tell(len(after))
+
+    with tempfile.TemporaryDirectory(prefix="fedrec-load-") as place:
         folder = RunFolder.create(Path(place) / "run", terms.config.to_dict())
         hosts = {k: node(terms, k) for k in range(nodes)}
-        told: list[float] = []
-        server = Server(terms, folder, LocalLink(hosts), Limits(600, nodes, nodes),
-                        lambda what, _: told.append(memory()) if what == "round" else None)  # fmt: skip
+        server = Server(terms, folder, LocalLink(hosts), Limits(600, nodes, nodes), told)
         before, started = memory(), time.perf_counter()
         server.run()
-    return {"nodes": nodes, "table_mb": megabytes, "rounds": rounds, "before_mb": before, "first_round_mb": told[0],
-            "peak_mb": memory(), "seconds": round(time.perf_counter() - started, 1)}  # fmt: skip
+    return {"nodes": nodes, "update_mb": megabytes, "rounds": rounds, "before_mb": before, "first_round_mb": after[0],
+            "last_round_mb": after[-1], "seconds": round(time.perf_counter() - started, 1)}  # fmt: skip
 
 
 def memory() -> float:
     """The most that this process has held, in MB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
-
-
-if __name__ == "__main__":
-    print(json.dumps(measured(*map(int, sys.argv[1:4]))))

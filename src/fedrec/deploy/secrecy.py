@@ -1,0 +1,188 @@
+"""What a server has of three real nodes under secure sums: every message that it received, looked at.
+
+The nodes are processes on this machine. One is killed between the shares of the second sum and its upload. A rehearsal
+repeats draws, so what each node would have sent in the clear is known from the same federation in one process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrec.deploy.frames import unframe
+from fedrec.deploy.job import RECEIVED
+from fedrec.deploy.link import Limits
+from fedrec.deploy.local import Handle, LocalLink
+from fedrec.deploy.node import NodeHost
+from fedrec.deploy.processes import Processes
+from fedrec.deploy.real_faults import Cluster, kill_tree
+from fedrec.deploy.rehearsal import Rehearsal, rehearse
+from fedrec.deploy.server import Server
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.folder import RunFolder
+from fedrec.federation.codec import BadMessage, unpack
+from fedrec.federation.contract import Tensors
+from fedrec.federation.exchange import Reply
+from fedrec.federation.update import Update
+from fedrec.secure import Collector, Layout, Terms
+
+NODES, ROUNDS, GONE = 3, 2, 2  # GONE: the node that is killed in the last round
+LEAST = 2  # members of a sum
+DEADLINE = 60.0
+ENOUGH = 1000  # numbers that a correlation is of; by chance one of so few is beyond 0.1 once in a thousand times
+
+Truth = Mapping[tuple[int, int], Update]
+"""By round and node, the update that it would have sent in the clear."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """One part of a message: its header, its tensors, and the whole message's bytes."""
+
+    header: Mapping[str, Any]
+    tensors: Tensors
+
+
+def measured(config: RunConfig) -> dict[str, Any]:
+    """Run it, and compare what was received with what was true."""
+    config = replace(config, rounds=ROUNDS)
+    place = tempfile.TemporaryDirectory(prefix="fedrec-secrecy-", ignore_cleanup_errors=True)
+    with place as folder, Processes() as processes:
+        truth = true_updates(rehearse(config), Path(folder) / "clear")
+        cluster = Cluster(Path(folder) / "real", processes, rehearse(config, secure=True),
+                          Limits(DEADLINE, LEAST, NODES, 240.0), received=True)  # fmt: skip
+        cluster.start()
+        cluster.until("round", ROUNDS - 2)
+        kill_tree(cluster.nodes[GONE].pid)
+        cluster.until("finished")
+        messages = [path.read_bytes() for path in sorted((cluster.out / RECEIVED).iterdir())]
+        starts = [member["start"] for member in json.loads((cluster.out / "nodes.json").read_text(encoding="utf-8"))]
+    order = {group: int(np.argsort(np.argsort(starts))[group]) for group in range(NODES)}  # nodes by their clients
+    return {"method": config.method, "nodes": NODES, "rounds": ROUNDS, "dropped": f"node {GONE + 1}",
+            "dropped_round": ROUNDS, "messages": len(messages), "bytes": sum(map(len, messages)),
+            **compared(messages, truth), **summed(messages, truth, order)}  # fmt: skip
+
+
+def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
+    """Of the same federation without masks, in one process, with the same node away in the last round."""
+    found: dict[tuple[int, int], Update] = {}
+
+    def listening(node: int, handle: Handle) -> Handle:
+        def answer(message: bytes) -> bytes:
+            turn, reply = unframe(message)[0].get("turn"), handle(message)
+            if turn is not None and turn < ROUNDS:
+                found[turn, node] = Reply.decode(unframe(reply)[1][0], torch.device("cpu")).update
+            if (turn, node) == (ROUNDS - 1, GONE):
+                raise TimeoutError
+            return reply
+
+        return answer
+
+    hosts = {k: listening(k, NodeHost(state).handle) for k, state in enumerate(rehearsal.deal(folder, NODES))}
+    out = RunFolder.create(folder / "run", rehearsal.terms.config.to_dict())
+    Server(rehearsal.terms, out, LocalLink(hosts), Limits(60, LEAST, NODES), lambda *_: None,
+           rehearsal.attributes).run()  # fmt: skip
+    return found
+
+
+# -- what the messages tell --
+
+
+def compared(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
+    """The largest correlation of anything in a message with any true update, without its sign."""
+    largest, count = 0.0, 0
+    tables = [table.double().numpy().ravel() for update in truth.values() for table in update.totals.values()]
+    for message in messages:
+        for seen, table in itertools.product(views(message), tables):
+            size = min(len(seen), len(table))
+            if size >= ENOUGH and seen[:size].std() > 0 and table[:size].std() > 0:
+                largest, count = max(largest, abs(float(np.corrcoef(seen[:size], table[:size])[0, 1]))), count + 1
+    return {"correlation": largest, "compared": count, "least": ENOUGH}
+
+
+def views(message: bytes) -> Iterator[np.ndarray]:
+    """A message as numbers: its bytes, and each of its arrays as whole numbers, as floats and by rank."""
+    yield np.frombuffer(message, np.uint8).astype(np.float64)
+    for received in parts(message):
+        for tensor in received.tensors.values():
+            raw = tensor.numpy().ravel()
+            kinds = (np.int64, np.uint64, np.float64) if raw.dtype == np.int64 else (raw.dtype.type,)
+            for kind in kinds:
+                numbers = np.nan_to_num(raw.view(kind).astype(np.float64), posinf=0, neginf=0)
+                scaled = numbers / max(1.0, np.abs(numbers).max(initial=0.0))
+                yield scaled
+                yield np.argsort(np.argsort(scaled)).astype(np.float64)
+
+
+def parts(message: bytes) -> Iterator[Received]:
+    for part in unframe(message)[1]:
+        try:
+            yield Received(*unpack(part))
+        except BadMessage:
+            continue  # an empty one, of a phase that failed
+
+
+# -- what the server may know --
+
+
+def summed(messages: Sequence[bytes], truth: Truth, order: Mapping[int, int]) -> dict[str, Any]:
+    """Put the sums together from what was received, as the server did, and compare them with the true ones."""
+    sessions: dict[str, list[Received]] = {}
+    for received in itertools.chain.from_iterable(map(parts, messages)):
+        if "session" in received.header:
+            sessions.setdefault(str(received.header["session"]), []).append(received)
+    error, expected = 0.0, next(iter(truth.values()))
+    for round, session in enumerate(sessions):
+        arrived = [one for one in range(NODES) if (round, one) != (ROUNDS - 1, GONE)]
+        total = replayed(session, sessions[session], _layout(expected))
+        for name, table in total.totals.items():
+            wanted = torch.stack([truth[round, node].totals[name].double() for node in arrived]).sum(0)
+            error = max(error, float((table - wanted).abs().max()))
+        if len(total.clients) != sum(len(truth[round, node].clients) for node in arrived):
+            raise FedrecError(f"the sum of round {round + 1} is not of those {len(arrived)} nodes")
+    if len(sessions) != ROUNDS:
+        raise FedrecError(f"{len(sessions)} secure sums in {ROUNDS} rounds: one was begun again; try once more")
+    return {"error": error, "bound": NODES * 2.0**-33}
+
+
+def _layout(update: Update) -> Layout:
+    from fedrec.secure.fixed_point import Part
+
+    return Layout(tuple(Part(name, tuple(update.totals[name].shape), name in update.means)
+                        for name in sorted(update.totals)))  # fmt: skip
+
+
+def replayed(session: str, received: Sequence[Received], layout: Layout) -> Update:
+    """A secure sum from its messages alone."""
+    phases: dict[str, dict[int, Received]] = {}
+    for one in received:
+        phases.setdefault(str(one.header["phase"]), {})[int(one.header["from"])] = one
+    clients = {member: one.tensors["clients"].numpy() for member, one in phases["masked"].items()}
+    collector = Collector(Terms(session, layout, LEAST), {member: clients.get(member, np.zeros(0, np.int64))
+                                                          for member in phases["keys"]})  # fmt: skip
+    steps: Sequence[tuple[str, Callable[[int, bytes], None], Callable[[], Any]]] = [
+        ("keys", collector.take_keys, collector.close_keys),
+        ("shares", collector.take_shares, collector.close_shares),
+        ("masked", collector.take_masked, collector.close_masked),
+        ("unmask", collector.take_unmasked, lambda: None),
+    ]
+    for phase, take, close in steps:
+        for member, one in phases[phase].items():
+            take(member, _packed(one))
+        close()
+    return collector.result()
+
+
+def _packed(one: Received) -> bytes:
+    from fedrec.federation.codec import pack
+
+    return pack(one.header, one.tensors)
