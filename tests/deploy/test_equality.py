@@ -12,21 +12,21 @@ from fedrec.deploy.rehearsal import rehearse
 from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import execute
+from fedrec.methods import listings
 
 COLD = "ifedrec,ks=5+10,select_metric=recall@5"
-CASES: dict[str, dict[str, Any]] = {
-    "fedmf": {},
-    "fedavg": {"params": {"backbone": "ncf"}, "participation": 0.5},
-    "pfedrec": {},
-    "fedatt": {},
-    "fedca": {},
-    "perfedrec": {},
-    "fedrkg": {},
-    "cgfedrec": {},
-    "fedcia": {"silos": "6:taste", "params": {"backbone": "mf"}},
-    "ifedrec": {"protocol": COLD},
-    "cs-fedncf": {"protocol": COLD},
-}
+SECURE = ("fedgram", "popularity", "fedblend")
+CASES: dict[str, dict[str, Any]] = {name: {"protocol": COLD} for name in
+                                    ("ifedrec", "ifedrec-lan", "cs-fedncf", "cs-pfedrec", "fedvbpr", "fedmvmf",
+                                     "feddcn")}  # fmt: skip
+CASES |= {name: {} for name in ("local", "fedmf", "fedopt", "fedfast", "fedatt", "fedca", "pfedrec", "cgfedrec",
+                                "fedrkg", "gpfedrec", "cofedrec", "fedrap", "feddae", "pfedgraph",
+                                "perfedrec")}  # fmt: skip
+CASES |= {"fedavg": {"participation": 0.5}, "fedcia": {"silos": "6:taste", "params": {"backbone": "mf"}}}
+
+
+def test_every_federated_method_is_deployed_here() -> None:
+    assert {one.name for one in listings() if not one.centralised} == {*CASES, *SECURE}
 
 
 @pytest.mark.parametrize("method", CASES)
@@ -68,7 +68,7 @@ def test_early_stopping_and_sparse_evaluation(tmp_path: Path) -> None:
     assert found["test"]["ndcg@10"] == pytest.approx(wanted["test"]["ndcg@10"], rel=1e-5)
 
 
-@pytest.mark.parametrize("method", ["fedmf", "fedgram", "popularity"])
+@pytest.mark.parametrize("method", ["fedmf", *SECURE])
 def test_secure_sums_change_nothing_but_what_the_server_sees(method: str, tmp_path: Path) -> None:
     town = Town(settings(method, rounds=2), tmp_path, secure=True, minimum=3)
     found, wanted = town.server().run(), execute(town.config).summary
@@ -77,7 +77,7 @@ def test_secure_sums_change_nothing_but_what_the_server_sees(method: str, tmp_pa
         assert value == pytest.approx(wanted["test"][name], rel=1e-5, abs=1e-12), name
 
 
-@pytest.mark.parametrize("method", ["fedgram", "popularity"])
+@pytest.mark.parametrize("method", SECURE)
 def test_what_needs_secure_sums_does_not_start_without(method: str) -> None:
     with pytest.raises(FedrecError, match="--secure-sums"):
         rehearse(settings(method))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    from fedrec.serving import Lists
+
 
 def serve_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    run: Annotated[Path | None, typer.Argument(help="The folder of a finished run or of a fitted model.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Instead of it, the state folder of a deployed node.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; default: this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
 ) -> None:
@@ -21,14 +27,22 @@ def serve_command(
     from fedrec.serving import Server, Service, open_lists
 
     torch.set_num_threads(1)  # requests come side by side, and each is small
-    service = Service(open_lists(run))
+    if (run is None) == (state_dir is None):
+        raise FedrecError("give the folder of a run or model, or --state-dir of a node (one of them)")
+    service = Service(open_lists(run) if run is not None else _of_a_node(state_dir or Path()))
     service.warm_up()
     server = Server(service, host, port)
     if not server.local:
         console.err.print("warning: whoever reaches this address can ask for anybody's list; it has no passwords")
     with server, sigterm_interrupts():
-        console.out.print(f"serving {run} at {server.url}")
+        console.out.print(f"serving {run or state_dir} at {server.url}")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             console.out.print("stopped")
+
+
+def _of_a_node(state_dir: Path) -> Lists:
+    from fedrec.deploy.lists import NodeLists
+
+    return NodeLists(state_dir)

@@ -22,11 +22,12 @@ from fedrec.deploy.hosted import start_node
 from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.keys import make_node_key, make_server_keys
 from fedrec.deploy.link import Limits
+from fedrec.deploy.node import Settings
 from fedrec.deploy.processes import Processes, descendants
 from fedrec.deploy.rehearsal import Rehearsal, rehearse
 from fedrec.errors import FedrecError
 
-ROUNDS = 10  # so many that a node which was away is back before the end
+SHORT, LONG = 4, 10  # rounds; so many that a node which was away is back before the end
 STRANGER, APP = "stranger", "flwr-clientapp"
 RESTARTS, SETTLED = 12, 15.0  # tries of a node, and seconds after which one that still runs has been let in
 DEADLINE, ASLEEP = 60.0, 90.0  # seconds of a round, and of a node that is paused
@@ -73,7 +74,9 @@ class Cluster:
     def start_stranger(self, ca: Path) -> None:
         """One more node, with a key that nobody has let in."""
         folder = self.folder / STRANGER
+        folder.mkdir()
         make_node_key(self.keys / STRANGER)
+        Settings.read(self.states[0]).write(folder)
         self._started(folder, ca, self.keys / STRANGER)
 
     def _started(self, folder: Path, ca: Path, key: Path) -> subprocess.Popen[bytes]:
@@ -202,26 +205,27 @@ def _wrong_certificate(cluster: Cluster) -> str:
     return "refused to speak to the server; the run was not disturbed"
 
 
-REAL: Mapping[str, Callable[[Cluster], str]] = {
-    "SIGKILL of a node in a round": _node_killed,
-    "SIGKILL of the SuperLink": _link_killed,
-    "SIGKILL of everything, restarted": _both_restarted,
-    "paused node (SIGSTOP)": _paused,
-    "unregistered key": _stranger,
-    "wrong certificate": _wrong_certificate,
+REAL: Mapping[str, tuple[Callable[[Cluster], str], int]] = {
+    "SIGKILL of a node in a round": (_node_killed, LONG),
+    "SIGKILL of the SuperLink": (_link_killed, SHORT),
+    "SIGKILL of everything, restarted": (_both_restarted, SHORT),
+    "paused node (SIGSTOP)": (_paused, LONG),
+    "unregistered key": (_stranger, SHORT),
+    "wrong certificate": (_wrong_certificate, SHORT),
 }
+"""By name what is done, and the rounds of the run."""
 
 
 def with_processes(only: str | None = None) -> Iterator[Outcome]:
     """Every fault of processes, keys and certificates, one after the other."""
     with tempfile.TemporaryDirectory(prefix="fedrec-faults-") as calm:
         Case(Path(calm)).run()  # kernels are compiled once, not by all nodes at the same time within a deadline
-    for name, fault in REAL.items():
+    for name, (fault, rounds) in REAL.items():
         if only is not None and only not in name:
             continue
         place = tempfile.TemporaryDirectory(prefix="fedrec-faults-", ignore_cleanup_errors=True)
         with place as folder, Processes() as processes:
-            rehearsal = rehearse(replace(CONFIG, rounds=ROUNDS))
+            rehearsal = rehearse(replace(CONFIG, rounds=rounds))
             cluster = Cluster(Path(folder), processes, rehearsal, Limits(DEADLINE, 1, NODES, 240.0))
             try:
                 happened = fault(cluster)

@@ -61,7 +61,7 @@ def _answer_all(listener: Listener, state: Path) -> None:
     """One message after the other: two that train the same clients would disturb each other."""
     from fedrec.deploy.node import NodeHost
 
-    host = NodeHost(state)
+    host: NodeHost | None = None
     while True:
         try:
             connection = listener.accept()
@@ -71,6 +71,7 @@ def _answer_all(listener: Listener, state: Path) -> None:
             (spent,) = struct.unpack("<d", connection.recv_bytes())
             message = connection.recv_bytes()
             try:
+                host = host or NodeHost(state)
                 how, reply = DONE, host.handle(message, spent)
             except Exception as error:
                 how, reply = FAILED, f"{type(error).__name__}: {error}".encode()

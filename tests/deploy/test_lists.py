@@ -1,0 +1,107 @@
+"""A node serves its own users from its state folder, with or without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.town import Town, settings
+from fedrec.deploy.lists import NodeLists, recommend
+from fedrec.errors import FedrecError
+from fedrec.experiment.run import execute
+from fedrec.recommend import Recommender
+from fedrec.serving import Service
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
+    made = Town(settings("fedmf"), tmp_path_factory.mktemp("town"))
+    made.server().run()
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(town: Town) -> Service:
+    made = Service(NodeLists(town.states[0]))
+    made.warm_up()
+    return made
+
+
+def users_of(state: Path) -> list[str]:
+    return [line.split(",")[0] for line in (state / "places.csv").read_text().splitlines()[1:]]
+
+
+def test_lists_are_those_of_a_simulation(town: Town, service: Service, tmp_path: Path) -> None:
+    execute(town.config, tmp_path / "run")
+    simulated = Recommender(tmp_path / "run")
+    for user in users_of(town.states[0])[:3]:
+        answer = service.answer("GET", f"/recommendations/{user}?k=5")
+        assert answer.status == 200
+        wanted = simulated.for_user(user, 5)
+        assert [line["item"] for line in answer.value["items"]] == [one.item for one in wanted]
+        assert recommend(town.states[0], user, 5)[0].score == pytest.approx(wanted[0].score, rel=1e-5)
+
+
+def test_other_nodes_users_are_not_known_here(town: Town, service: Service) -> None:
+    stranger = users_of(town.states[1])[0]
+    answer = service.answer("GET", f"/recommendations/{stranger}")
+    assert answer.status == 404
+    assert f"is not among this node's {service.lists.about()['users']} users" in answer.value["error"]
+
+
+def test_health_similar_items_and_what_a_node_cannot_do(service: Service) -> None:
+    health = service.answer("GET", "/health").value
+    assert (health["method"], health["items"], health["folds_in"]) == ("fedmf", 80, False)
+    near = service.answer("GET", "/similar/7?k=3").value["items"]
+    assert len(near) == 3
+    assert near[0]["score"] >= near[1]["score"]
+    assert service.answer("GET", "/similar/nothing").status == 404
+    refused = service.answer("POST", "/fold-in", json.dumps({"items": ["1"]}).encode())
+    assert refused.status == 400
+    assert "a node serves the users of its own data" in refused.value["error"]
+
+
+def test_a_method_that_offers_no_table_has_no_similar_items(tmp_path: Path) -> None:
+    town = Town(settings("popularity", rounds=1), tmp_path, secure=True, minimum=2)
+    town.server().run()
+    lists = NodeLists(town.states[0])
+    with pytest.raises(FedrecError, match="popularity offers nodes no vectors"):
+        lists.similar("1", 3)
+    assert "item" not in lists.about()["examples"]
+
+
+@pytest.fixture
+def served(town: Town) -> Iterator[str]:
+    words = [sys.executable, "-m", "fedrec", "serve", "--state-dir", str(town.states[0]), "--port", "0"]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "500"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
+        assert found is not None
+        yield found[0]
+        process.terminate()
+
+
+def test_the_command(town: Town, served: str) -> None:
+    user = users_of(town.states[0])[0]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{served}/recommendations/{user}?k=2", timeout=30) as answer:
+        assert len(json.loads(answer.read())["items"]) == 2
+
+
+def test_mistakes_are_one_line(cli: Any, tmp_path: Path) -> None:
+    for words, message in (((), "give the folder of a run or model, or --state-dir of a node"),
+                           (("--state-dir", str(tmp_path)), "is no state folder of a node")):  # fmt: skip
+        ended = cli("serve", *words)
+        assert ended.code == 2
+        assert message in ended.err
