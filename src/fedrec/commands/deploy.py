@@ -6,13 +6,18 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedrec.errors import FedrecError
 
-deploy_app = typer.Typer(help="Deploy a method on Flower: demo, server, node, keys, faults.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from fedrec.experiment.config import RunConfig
+
+deploy_app = typer.Typer(
+    help="Deploy a method on Flower: demo, server, node, keys, faults, load, secrecy.", no_args_is_help=True
+)
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
 Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")]
@@ -40,6 +45,7 @@ def demo_command(
     secure_sums: SecureSums = False,
     deadline: Deadline = 300.0,
     compare: Annotated[bool, typer.Option("--compare", help="Simulate the same and show both.")] = False,
+    record: Annotated[Path | None, typer.Option(help="A .json file of figures that gets the comparison too.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; the nodes' folders lie beside it.")] = None,
 ) -> None:
     """A deployment on this machine: TLS, keys, one process per node, the metrics of `fedrec run` with the same seed."""
@@ -61,8 +67,8 @@ def demo_command(
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
     with ended_by_signals():
         demo(rehearse(config, secure=secure_sums), place, nodes, limits, Shown())
-        if compare:
-            _compare(config, place)
+        if compare or record is not None:
+            _compare(config, place, secure_sums, record)
         _report(place)
 
 
@@ -278,12 +284,13 @@ def _report(folder: Path) -> None:
     console.out.print(f"run folder: {folder}" + (f"; the nodes: {beside}" if beside.exists() else ""))
 
 
-def _compare(config: Any, folder: Path) -> None:
-    """The simulation of the same seed beside it, for the terminal and for the report."""
+def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None) -> None:
+    """The simulation of the same seed beside it: for the terminal, for the report and for a file of figures."""
     import json
 
     from fedrec import console
     from fedrec.data.atomic import atomic_file
+    from fedrec.deploy import figures
     from fedrec.experiment.run import execute
 
     before = time.process_time()
@@ -291,10 +298,15 @@ def _compare(config: Any, folder: Path) -> None:
     spent = (time.process_time() - before) / max(1, simulated.summary["rounds_run"])
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     about = summary["deployment"]
-    rows = [[name, value, simulated.test[name], f"{abs(value - simulated.test[name]):.1e}"]
-            for name, value in summary["test"].items()]  # fmt: skip
+    apart = {name: abs(value - simulated.test[name]) for name, value in summary["test"].items()}
+    rows = [[name, value, simulated.test[name], f"{apart[name]:.1e}"] for name, value in summary["test"].items()]
     rows.append(["CPU seconds of all clients, a round", about["cpu_per_node_and_turn"] * about["nodes"], spent, "-"])
     console.table(["test", "deployed", "simulated", "difference"], rows)
     about["simulated_cpu_per_round"] = spent
     with atomic_file(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    if record is not None:
+        row = {"method": config.method, "data": config.data, "nodes": about["nodes"], "rounds": summary["rounds_run"],
+               "secure": secure, "difference": max(apart.values()), "cpu": about["cpu_per_node_and_turn"],
+               "simulated_cpu": spent}  # fmt: skip
+        figures.record(record, "equality", [row], ["method", "data", "nodes", "secure"])

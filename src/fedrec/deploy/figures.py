@@ -50,7 +50,8 @@ def secrecy(rows: Sequence[Row]) -> str:
         lines += [
             f"- {row['messages']} messages of {row['nodes']} nodes in {row['rounds']} rounds of {row['method']}, "
             f"{row['bytes']:,} bytes; the largest correlation with a true upload is {row['correlation']:.4f} "
-            f"({row['compared']} comparisons of at least {row['least']:,} numbers).",
+            f"({row['compared']} comparisons of at least {row['least']:,} numbers). The {row['short']} others "
+            f"(greetings, keys, shares, figures) have at most {row['longest_short']:,} bytes each.",
             f"- The sums differ from those of the true uploads by at most {row['error']:.1e}; fixed point allows "
             f"{row['bound']:.1e}.",
             f"- {row['dropped']} was killed in round {row['dropped_round']}; the sum of that round is that of the "

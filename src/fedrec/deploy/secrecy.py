@@ -7,7 +7,6 @@ repeats draws, so what each node would have sent in the clear is known from the 
 from __future__ import annotations
 
 import itertools
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,16 +28,17 @@ from fedrec.deploy.server import Server
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
-from fedrec.federation.codec import BadMessage, unpack
+from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.contract import Tensors
 from fedrec.federation.exchange import Reply
 from fedrec.federation.update import Update
 from fedrec.secure import Collector, Layout, Terms
+from fedrec.secure.fixed_point import Part
 
 NODES, ROUNDS, GONE = 3, 2, 2  # GONE: the node that is killed in the last round
 LEAST = 2  # members of a sum
 DEADLINE = 60.0
-ENOUGH = 1000  # numbers that a correlation is of; by chance one of so few is beyond 0.1 once in a thousand times
+ENOUGH = 10_000  # numbers that a correlation is of: by chance one of so many is beyond 0.05 once in two million times
 
 Truth = Mapping[tuple[int, int], Update]
 """By round and node, the update that it would have sent in the clear."""
@@ -46,7 +46,7 @@ Truth = Mapping[tuple[int, int], Update]
 
 @dataclass(frozen=True)
 class Received:
-    """One part of a message: its header, its tensors, and the whole message's bytes."""
+    """One part of a message."""
 
     header: Mapping[str, Any]
     tensors: Tensors
@@ -65,11 +65,9 @@ def measured(config: RunConfig) -> dict[str, Any]:
         kill_tree(cluster.nodes[GONE].pid)
         cluster.until("finished")
         messages = [path.read_bytes() for path in sorted((cluster.out / RECEIVED).iterdir())]
-        starts = [member["start"] for member in json.loads((cluster.out / "nodes.json").read_text(encoding="utf-8"))]
-    order = {group: int(np.argsort(np.argsort(starts))[group]) for group in range(NODES)}  # nodes by their clients
     return {"method": config.method, "nodes": NODES, "rounds": ROUNDS, "dropped": f"node {GONE + 1}",
             "dropped_round": ROUNDS, "messages": len(messages), "bytes": sum(map(len, messages)),
-            **compared(messages, truth), **summed(messages, truth, order)}  # fmt: skip
+            **compared(messages, truth), **summed(messages, truth)}  # fmt: skip
 
 
 def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
@@ -98,15 +96,19 @@ def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
 
 
 def compared(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
-    """The largest correlation of anything in a message with any true update, without its sign."""
-    largest, count = 0.0, 0
+    """The largest correlation of anything in a message with any true update, without its sign.
+
+    Messages of fewer than so many numbers are told of by their size: what is so short cannot hold an update.
+    """
+    largest, count, short = 0.0, 0, [len(message) for message in messages if len(message) < ENOUGH]
     tables = [table.double().numpy().ravel() for update in truth.values() for table in update.totals.values()]
     for message in messages:
-        for seen, table in itertools.product(views(message), tables):
+        for seen, table in itertools.product(views(message), tables) if len(message) >= ENOUGH else ():
             size = min(len(seen), len(table))
             if size >= ENOUGH and seen[:size].std() > 0 and table[:size].std() > 0:
                 largest, count = max(largest, abs(float(np.corrcoef(seen[:size], table[:size])[0, 1]))), count + 1
-    return {"correlation": largest, "compared": count, "least": ENOUGH}
+    return {"correlation": largest, "compared": count, "least": ENOUGH, "short": len(short),
+            "longest_short": max(short, default=0)}  # fmt: skip
 
 
 def views(message: bytes) -> Iterator[np.ndarray]:
@@ -134,7 +136,7 @@ def parts(message: bytes) -> Iterator[Received]:
 # -- what the server may know --
 
 
-def summed(messages: Sequence[bytes], truth: Truth, order: Mapping[int, int]) -> dict[str, Any]:
+def summed(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
     """Put the sums together from what was received, as the server did, and compare them with the true ones."""
     sessions: dict[str, list[Received]] = {}
     for received in itertools.chain.from_iterable(map(parts, messages)):
@@ -155,8 +157,6 @@ def summed(messages: Sequence[bytes], truth: Truth, order: Mapping[int, int]) ->
 
 
 def _layout(update: Update) -> Layout:
-    from fedrec.secure.fixed_point import Part
-
     return Layout(tuple(Part(name, tuple(update.totals[name].shape), name in update.means)
                         for name in sorted(update.totals)))  # fmt: skip
 
@@ -177,12 +177,6 @@ def replayed(session: str, received: Sequence[Received], layout: Layout) -> Upda
     ]
     for phase, take, close in steps:
         for member, one in phases[phase].items():
-            take(member, _packed(one))
+            take(member, pack(one.header, one.tensors))
         close()
     return collector.result()
-
-
-def _packed(one: Received) -> bytes:
-    from fedrec.federation.codec import pack
-
-    return pack(one.header, one.tensors)
