@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.config import RunConfig
 
 deploy_app = typer.Typer(
-    help="Deploy a method on Flower: demo, server, node, keys, faults, load, secrecy.", no_args_is_help=True
+    help="Deploy a method on Flower: demo, server, node, keys; and trials of it.", no_args_is_help=True
 )
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
