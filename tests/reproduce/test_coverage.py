@@ -242,7 +242,8 @@ def test_a_run_counts_wherever_its_command_is_asked_for() -> None:
     run = run_of("fedca", table, cell.row, cell.dataset, figures={"hr@10": 0.5}, seeds=1)
     run = dataclasses.replace(run, command=twice)
     found = counted([run], planned)
-    assert len(found) == asked.count(twice) and len({one.key() for one in found}) == len(found)
+    assert len(found) == asked.count(twice)
+    assert len({one.key() for one in found}) == len(found)
     assert all(one.figures == run.figures for one in found)
 
 
