@@ -23,7 +23,8 @@ from fedrec.leaderboard.work import made_by, why_not
 from fedrec.report import comparison
 from fedrec.report.significance import values_by_row
 from fedrec.reproduce.cells import STOPPED, Cell
-from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, json_line, named, optional, read_json
+from fedrec.reproduce.figures import sent
+from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
 from fedrec.tune.space import settings_text
 from fedrec.tune.study import Trial
 
@@ -149,7 +150,7 @@ def _sees(config: RunConfig) -> str:
 def _cell(cell: Cell) -> dict[str, Any]:
     summary, about, config = cell.summary(), made_by(cell), RunFolder(cell.folder).settings()
     assert summary is not None
-    up, down = _sent(RunFolder(cell.folder), summary)
+    up, down = sent(summary, cell.folder)
     return {
         "seed": summary["seed"],
         "command": _command(cell),
@@ -162,18 +163,9 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "diverged": summary.get("diverged", ""),
         "test": {name: round(value, 6) for name, value in summary["test"].items() if not name.startswith("hr@")},
         "valid": {name: round(value, 6) for name, value in summary["valid"].items() if not name.startswith("hr@")},
-        "up": up,
-        "down": down,
+        "up": round(up),
+        "down": round(down),
     }
-
-
-def _sent(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[float, float]:
-    """Bytes that a client has sent and received up to the chosen round, in the mean over clients."""
-    lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-    rounds = [record for line in lines if (record := json_line(line, {"round": COUNT})) is not None]
-    chosen = [record for record in rounds if record["round"] <= summary["best_round"]]
-    up, down = (sum(record[way] for record in chosen) / summary["clients"] for way in ("bytes_up", "bytes_down"))
-    return round(up), round(down)
 
 
 def _command(cell: Cell) -> str:
