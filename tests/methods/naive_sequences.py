@@ -96,7 +96,8 @@ class Attentive(Model):
             attention, first, second = (self.layers[f"{name}{b}"] for name in ("attention", "inner", "outer"))
             before, after = self.layers[f"attention_norm{b}"], self.layers[f"forward_norm{b}"]
             if self.model.block_kind == "ligr":
-                gates, swish = [self.layers[f"{name}_gate{b}"] for name in ("attention", "forward")], self.layers[f"swish{b}"]
+                gates = [self.layers[f"{name}_gate{b}"] for name in ("attention", "forward")]
+                swish = self.layers[f"swish{b}"]
                 y = before(x)
                 x = x + torch.sigmoid(gates[0](x)) * attention(y, y, y, attn_mask=mask, need_weights=False)[0]
                 y = after(x)

@@ -162,7 +162,8 @@ class TestLigr(FedOptTests):
 
 
 class TestLigrEpochs(FedOptTests):
-    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, block_kind="ligr", heads=2)
+    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, block_kind="ligr", heads=2,
+                    server_optimiser="sgd")  # fmt: skip
     sampled_rows_only = False
 
 

@@ -1,9 +1,9 @@
 """Two models' scores as one: brought to one scale user by user, then mixed by a share that validation chooses.
 
 Both scores are standardised: a user's scores less their mean over the items that the user has not met, divided by their
-standard deviation there; with scale=top, by how far the highest ten lie above that mean. Where no share is given, a run goes through `SHARES` from round to round (by the golden ratio,
-so that all shares come up whichever rounds are evaluated). The round that validation chooses has then chosen the share
-too.
+standard deviation there; with scale=top, by how far the highest ten lie above that mean. Where no share is given, a run
+goes through `SHARES` from round to round (by the golden ratio, so that all shares come up whichever rounds are
+evaluated). The round that validation chooses has then chosen the share too.
 """
 
 from __future__ import annotations

@@ -34,9 +34,8 @@ class PersonalHead:
         weight = real.to(hidden.dtype) / (size - 1).clamp(min=1)[:, None]
         room = LOGITS if hidden.device.type == "cpu" else LOGITS_ON_GPU
         at_a_time = max(1, room // max(1, states.shape[1] * len(table)))
-        parts = [self._fitted(*some, table) for some in
-                 zip(*(x.split(at_a_time) for x in (states, following, weight)), strict=True)]  # fmt: skip
-        return torch.cat(parts)
+        some = (states.split(at_a_time), following.split(at_a_time), weight.split(at_a_time))
+        return torch.cat([self._fitted(*part, table) for part in zip(*some, strict=True)])
 
     def _fitted(self, states: Tensor, following: Tensor, weight: Tensor, table: Tensor) -> Tensor:
         own = states.new_zeros(len(states), states.shape[-1])
