@@ -13,8 +13,8 @@ import pytest
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import method_of
-from fedrec.leaderboard import record as records
 from fedrec.leaderboard import page, work
+from fedrec.leaderboard import record as records
 from fedrec.leaderboard.definition import Board, Row, best_trials, board, cells_of, narrowed, trials_found
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
@@ -338,8 +338,8 @@ def test_a_commit_that_the_data_names_is_in_the_history_or_said_not_to_be() -> N
     whole = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
     if whole.stdout.strip() != "false":
         pytest.skip("no history here")
-    named = {cell["commit"] for record in read_records(root / "results" / "leaderboard", board().every_dataset()).values()
-             for one in record["rows"] for cell in one["cells"]}  # fmt: skip
+    found = read_records(root / "results" / "leaderboard", board().every_dataset()).values()
+    named = {cell["commit"] for record in found for one in record["rows"] for cell in one["cells"]}
     for commit in named - {""}:
         there = subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True)
         assert there.returncode == 0 or commit.endswith("(not in the history)"), commit
@@ -350,7 +350,9 @@ def test_ranks_of_print_stand_at_the_top_as_soon_as_two_rows_have_them() -> None
         Row(name, {"method": name}, printed={"fedca": called})
         for name, called in (("fedmf", "FCF"), ("fedavg", "FedAvg"), ("fedatt", "FedAtt"))
     ])  # fmt: skip
-    some = made(row("fedmf", "federated", 0.1, 1), row("fedavg", "federated", 0.2, 1), row("other", "federated", 0.3, 1))
+    some = made(
+        *(row(name, "federated", value, 1) for name, value in (("fedmf", 0.1), ("fedavg", 0.2), ("other", 0.3)))
+    )
     lines = list(page._print(whole, {"ml-100k": some}))
     assert lines[0] == "## Printed rank and honest rank"
     ranks = [line.split(" | ") for line in lines if line.startswith("| `")]
