@@ -124,7 +124,7 @@ def test_what_the_server_received_tells_the_sum_and_nothing_else(tmp_path: Path)
     """As `fedrec deploy secrecy` looks at it, here without processes; messages in the clear are told apart."""
     config = make_config({"method": "fedmf", "data": "synthetic@users=40+items=200+seed=2", "rounds": ROUNDS,
                           "params": {"dim": 128}})  # fmt: skip
-    truth = true_updates(rehearse(config), tmp_path / "clear")
+    truth = true_updates(rehearse(config, secure=True), tmp_path / "known")
     messages = {}
     for name, secure in (("masked", True), ("open", False)):
         rehearsal, folder = rehearse(config, secure=secure), tmp_path / name

@@ -176,10 +176,14 @@ def last_line(log: Path) -> str:
 
 
 def reason_in(log: Path) -> str:
-    """The last line of a log that tells of an error, with what Flower says about it; else the last line."""
+    """What Flower says about the error that a log ends with: its code, and the lines that explain it."""
     lines = _lines(log)
-    told = [k for k, line in enumerate(lines) if "[code:" in line or "Exit Code" in line or "rror" in line]
-    return lines[told[-1]][:300] if told else last_line(log)
+    told = [k for k, line in enumerate(lines) if "Exit Code" in line]
+    if not told:
+        errors = [line for line in lines if "[code:" in line or "rror" in line]
+        return errors[-1][:300] if errors else last_line(log)
+    explained = [line for line in lines[told[-1] + 1 :] if not line.startswith("For more information")]
+    return " ".join(["Flower's exit code", lines[told[-1]].rpartition(" ")[2] + ":", *explained[:2]])[:300]
 
 
 def _lines(log: Path) -> list[str]:

@@ -119,6 +119,7 @@ class Cluster:
 
     def said(self) -> str:
         words = [str(event["reason"]) for event in self.events if event["event"] == "refused"]
+        words += [f"going on from round {event['round'] + 1}" for event in self.events if event["event"] == "resumed"]
         return words[0][:140] if words else "-"
 
 

@@ -1,7 +1,7 @@
 """What a server has of three real nodes under secure sums: every message that it received, looked at.
 
 The nodes are processes on this machine. One is killed between the shares of the second sum and its upload. A rehearsal
-repeats draws, so what each node would have sent in the clear is known from the same federation in one process.
+repeats draws and masks cancel, so the same federation in one process tells what each node put its masks on.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fedrec.deploy.frames import unframe
 from fedrec.deploy.job import RECEIVED
 from fedrec.deploy.link import Limits
 from fedrec.deploy.local import Handle, LocalLink
+from fedrec.deploy.masks import Masks
 from fedrec.deploy.node import NodeHost
 from fedrec.deploy.processes import Processes
 from fedrec.deploy.real_faults import Cluster, kill_tree
@@ -30,7 +31,6 @@ from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.contract import Tensors
-from fedrec.federation.exchange import Reply
 from fedrec.federation.update import Update
 from fedrec.secure import Collector, Layout, Terms
 from fedrec.secure.fixed_point import Part
@@ -41,7 +41,7 @@ DEADLINE = 60.0
 ENOUGH = 10_000  # numbers that a correlation is of: by chance one of so many is beyond 0.05 once in two million times
 
 Truth = Mapping[tuple[int, int], Update]
-"""By round and node, the update that it would have sent in the clear."""
+"""By round and node, the update before masks were put on it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def measured(config: RunConfig) -> dict[str, Any]:
     config = replace(config, rounds=ROUNDS)
     place = tempfile.TemporaryDirectory(prefix="fedrec-secrecy-", ignore_cleanup_errors=True)
     with place as folder, Processes() as processes:
-        truth = true_updates(rehearse(config), Path(folder) / "clear")
+        truth = true_updates(rehearse(config, secure=True), Path(folder) / "known")
         cluster = Cluster(Path(folder) / "real", processes, rehearse(config, secure=True),
                           Limits(DEADLINE, LEAST, NODES, 240.0), received=True)  # fmt: skip
         cluster.start()
@@ -70,22 +70,35 @@ def measured(config: RunConfig) -> dict[str, Any]:
             **compared(messages, truth), **summed(messages, truth)}  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Overheard(Masks):
+    """A node's masks that write down what they are put on: one update a round."""
+
+    node: int = 0
+    found: dict[tuple[int, int], Update] = field(default_factory=dict)
+
+    def masked(self, message: bytes, update: Update) -> bytes:
+        self.found[sum(node == self.node for _, node in self.found), self.node] = update
+        return super().masked(message, update)
+
+
 def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
-    """Of the same federation without masks, in one process, with the same node away in the last round."""
+    """Of the same federation in one process, with the same node away in the last round."""
     found: dict[tuple[int, int], Update] = {}
+    hosts: dict[int, Handle] = {}
+    for k, state in enumerate(rehearsal.deal(folder, NODES)):
+        host = NodeHost(state)
+        host.masks = Overheard(host.state, None, None, k, found)
+        hosts[k] = host.handle
+    gone = hosts[GONE]
 
-    def listening(node: int, handle: Handle) -> Handle:
-        def answer(message: bytes) -> bytes:
-            turn, reply = unframe(message)[0].get("turn"), handle(message)
-            if turn is not None and turn < ROUNDS:
-                found[turn, node] = Reply.decode(unframe(reply)[1][0], torch.device("cpu")).update
-            if (turn, node) == (ROUNDS - 1, GONE):
-                raise TimeoutError
-            return reply
+    def away(message: bytes) -> bytes:
+        reply = gone(message)
+        if unframe(message)[0].get("turn") == ROUNDS - 1:
+            raise TimeoutError
+        return reply
 
-        return answer
-
-    hosts = {k: listening(k, NodeHost(state).handle) for k, state in enumerate(rehearsal.deal(folder, NODES))}
+    hosts[GONE] = away
     out = RunFolder.create(folder / "run", rehearsal.terms.config.to_dict())
     Server(rehearsal.terms, out, LocalLink(hosts), Limits(60, LEAST, NODES), lambda *_: None,
            rehearsal.attributes).run()  # fmt: skip

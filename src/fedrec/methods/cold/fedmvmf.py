@@ -47,7 +47,8 @@ def user_factors(table: Tensor, chunk: Chunk, confidence: float, ridge: float) -
     mine = [rows[a:b] for a, b in pairwise(ends)]
     left = torch.stack([common + confidence * (q.T @ q) for q in mine])
     right = torch.stack([(1 + confidence) * q.sum(0) for q in mine])
-    return torch.linalg.solve(left, right)
+    # positive definite; LU of a batch fails in MKL where torch has more threads than OMP_NUM_THREADS
+    return torch.cholesky_solve(right.unsqueeze(-1), torch.linalg.cholesky(left)).squeeze(-1)
 
 
 def attribute_factors(table: Tensor, attributes: Tensor, ridge: float, weight: float) -> Tensor:
