@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 import sys
@@ -52,4 +53,13 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
               str(tmp_path), "--out", str(tmp_path / "run")]  # fmt: skip
     assert "ease needs all data in one place" in told("deploy", "server", "--method", "ease", *common)
     assert "--secure-sums" in told("deploy", "server", "--method", "fedgram", *common)
+    (tmp_path / "mine.csv").write_text("user,item\nann,a\n", encoding="utf-8")
+    node = ["deploy", "node", "--data", str(tmp_path / "mine.csv"), "--state-dir", str(tmp_path / "state"), "--ca",
+            str(tmp_path / "ca.crt"), "--key", str(tmp_path / "key")]  # fmt: skip
+    assert "--superlink is the server's HOST:PORT" in told(*node, "--superlink", "nowhere")
+    assert "give the server's ca.crt" in told(*node, "--superlink", "nowhere:8000")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen at 127.0.0.1:{port}" in told("deploy", "server", "--port", str(port), *common)
+    assert not (tmp_path / "run").exists()
     assert "is no state folder of a node" in told("recommend", "--state-dir", str(tmp_path), "--user", "a")

@@ -170,6 +170,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def require_free(host: str, port: int) -> None:
+    """That a server can listen there."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except (OSError, OverflowError) as error:
+        raise FedrecError(
+            f"cannot listen at {host}:{port} ({error.args[-1]}); choose another --host or --port"
+        ) from None
+
+
 def last_line(log: Path) -> str:
     """The end of a log, for a message."""
     return next((line for line in reversed(_lines(log))), "(no log)")[:300]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +16,16 @@ from torch import Tensor
 from fedrec.data import Interactions, read_table, with_items
 from fedrec.data.attributes import item_attributes
 from fedrec.deploy.demo import Show, follow
-from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, reason_in, require_flower
+from fedrec.deploy.flower import (
+    LOG,
+    Certificates,
+    Joining,
+    SuperLink,
+    free_port,
+    reason_in,
+    require_flower,
+    require_free,
+)
 from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.link import Limits
 from fedrec.deploy.node import Settings, read_vocabulary
@@ -59,6 +69,7 @@ def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = Fa
 def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at: Address, resume: bool,
           show: Show) -> None:  # fmt: skip
     """Until the work is done. Keys that are put into the folder meanwhile are let in too."""
+    require_free(at.host, at.port)
     write_job(out, terms, limits, attributes, resume)
     events = out / EVENTS
     begin = events.stat().st_size if events.exists() else 0
@@ -82,6 +93,8 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: i
              say: Callable[[str], None]) -> None:  # fmt: skip
     """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
     require_flower()
+    if not re.fullmatch(r"\S+:\d{1,5}", superlink):
+        raise FedrecError(f"--superlink is the server's HOST:PORT, such as recs.example.org:8000, not '{superlink}'")
     state, key = StateFolder(folder), settings.key
     for path, what in ((ca, "the server's ca.crt"), (key, "this node's private key")):
         if path is None or not path.is_file():
