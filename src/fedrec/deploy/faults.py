@@ -111,7 +111,8 @@ class Case:
 
     def said(self) -> str:
         words = [str(one.get("reason") or one.get("note")) for what, one in self.events if what in ("refused", "note")]
-        return words[0][:140] if words else "-"
+        words += [f"going on from round {one['round'] + 1}" for what, one in self.events if what == "resumed"]
+        return words[0].replace(f"{self.folder}/", "")[:140] if words else "-"
 
     def at(self, node: int, turn: int, instead: Callable[[Handle, bytes], bytes]) -> None:
         """Let something else happen when a node gets the message of a turn."""
@@ -188,7 +189,7 @@ def in_process() -> Iterator[Outcome]:
         yield ended("node away in a round, secure sums", case, case.run())
         case = Case(Path(place) / "vocabulary", first=NODES - 1)
         case.hosts[0] = _agreed_on_others(case).handle
-        yield ended("node with another vocabulary", case, case.run())
+        yield ended("node with another vocabulary, which stays out", case, case.run())
         case = Case(Path(place) / "corrupt")
         case.at(0, AT, _damaging(case))
         yield ended("corrupt state file on a node", case, case.run())
