@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deploy.town import Town, settings
-from fedrec.deploy.faults import AT, POISON
+from fedrec.deploy.faults import AT, POISON, in_process
 from fedrec.deploy.frames import frame, unframe
 from fedrec.deploy.lists import recommend
 from fedrec.deploy.node import NodeHost, Settings
@@ -342,3 +342,11 @@ def test_a_file_that_changes_does_not_disturb_a_federation(tmp_path: Path) -> No
     found = town.server().run()
     assert not town.told("refused")
     assert found["deployment"]["lost"] == 0
+
+
+def test_every_fault_ends_with_a_tested_run_and_is_said() -> None:
+    """As `fedrec deploy faults --quick` brings them about."""
+    for outcome in in_process():
+        assert outcome.happened.startswith("4 of 4 rounds, tested"), outcome
+        assert outcome.said != "-", outcome
+        assert "/tmp" not in outcome.said
