@@ -251,8 +251,8 @@ def made(*rows: dict[str, Any]) -> dict[str, Any]:
 def test_the_first_sentence_says_who_is_best_by_how_much_and_how_far_from_all_data() -> None:
     rows = [row("a", "federated", 0.12, 2), row("b", "federated", 0.10, 2), row("c", "all data in one place", 0.15, 1)]
     assert finding(made(*rows), 12) == (
-        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead by NDCG@10 of `b` (not "
-        "significantly). It is 20.0 % below the best with all data in one place, `c` (Recall@10 0.3000, NDCG@10 "
+        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead of `b` in NDCG@10 (not "
+        "significant). It is 20.0 % below the best centralised baseline, `c` (Recall@10 0.3000, NDCG@10 "
         "0.1500)."
     )
 
