@@ -42,7 +42,7 @@ def demo_command(
     compare: Annotated[bool, typer.Option("--compare", help="Also run the simulation and show both.")] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder; the nodes' folders are next to it.")] = None,
 ) -> None:
-    """A deployment on this machine (TLS, keys, a process per node), with the metrics of `fedrec run` for the same seed."""
+    """A deployment on this machine (TLS, keys, a process per node); same metrics as `fedrec run` with the same seed."""
     from fedrec.deploy.demo import demo
     from fedrec.deploy.flower import require_flower
     from fedrec.deploy.rehearsal import rehearse

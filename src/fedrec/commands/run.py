@@ -39,7 +39,7 @@ def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
             f"{out} holds a single run; resume it without --seeds, or choose another --out for several seeds"
         )
     if several and seeds is None and not single:
-        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to go on with them, or "
+        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to continue them, or "
                           "choose another --out")  # fmt: skip
 
 

@@ -112,12 +112,12 @@ READINGS = """\
 Protocol `{protocol}`: all items are ranked, test histories include the validation item, rounds and parameters are
 chosen on validation items. **Trials** used the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} per
 row; the settings found there are kept on the other datasets. Rows with 0 trials use their method's default settings.
-Rows with more than {trials} were tuned before the leaderboard existed: they are listed for comparison and never count as
-the best federated method. Mean ± standard deviation over seeds. Rows in one **group** are not significantly different from its
-best by NDCG (paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client uploads until the chosen
-round, on average. **Server**: what it sees; where that is {sums}, secure aggregation can keep it blind. Seconds are for
-one run, training and evaluation, on machines busy with other work: an order of magnitude. Commands, versions and
-commits of every run are in `results/leaderboard/`; `fedrec leaderboard` continues it.
+Rows with more than {trials} were tuned before the leaderboard existed: they are listed for comparison and never count
+as the best federated method. Mean ± standard deviation over seeds. Rows in one **group** are not significantly
+different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client uploads
+until the chosen round, on average. **Server**: what it sees; where that is {sums}, secure aggregation can keep it
+blind. Seconds are for one run, training and evaluation, on machines busy with other work: an order of magnitude.
+Commands, versions and commits of every run are in `results/leaderboard/`; `fedrec leaderboard` continues it.
 """
 
 

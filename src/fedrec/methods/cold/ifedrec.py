@@ -71,7 +71,7 @@ def _calmer(method: Any) -> str:
 class IFedRec(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ifedrec",
-        summary="new items: attributes stay at the server, aligned with the clients' item tables",
+        summary="new items: attributes stay on the server, aligned with the clients' item tables",
         paper="Zhang et al., WWW 2024",
         aliases={
             "IFedNCF": {"backbone": "ncf"},

@@ -54,7 +54,7 @@ GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gat
 class FedRKG(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrkg",
-        summary="own tables, guided now and then by the mean of all through a private gate",
+        summary="personal tables, guided from time to time by the mean of all through a private gate",
         paper="Personalized Federated Recommendation with Knowledge Guidance",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
         space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.01..1"},

@@ -29,7 +29,7 @@ class Blend(CentralSASRec):
 
     info: ClassVar[MethodInfo] = MethodInfo(
         name="blend",
-        summary="a Gram model and SASRec, scores mixed, all data in one place",
+        summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
         presets={
             "ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2,
