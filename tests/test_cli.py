@@ -429,8 +429,8 @@ def test_cuda_without_cuda(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["filmtrust", "amazon-video"])
 def test_a_dataset_that_is_not_here_without_network(cli: Cli, tmp_path: Path, name: str) -> None:
-    fails(cli("run", "fedmf", "--data", name, "--out", "run"), f"the files of {name} are not here: put")
-    fails(cli("data", "get", name), f"the files of {name} are not here: put")
+    fails(cli("run", "fedmf", "--data", name, "--out", "run"), f"the files of {name} are missing: put")
+    fails(cli("data", "get", name), f"the files of {name} are missing: put")
     assert [path for path in tmp_path.rglob("*") if path != tmp_path / "cache"] == []
 
 

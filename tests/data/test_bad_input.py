@@ -115,7 +115,7 @@ def test_a_folder_is_not_data(cli: Cli, tmp_path: Path, name: str) -> None:
     outcome = cli("run", "popularity", "--data", name, "--out", "run")
     assert (outcome.code, outcome.err) == (
         2,
-        "error: logs is a folder; give the file in it that holds the interactions\n",
+        "error: logs is a folder; give the file in it that has the interactions\n",
     )
     write(tmp_path / "logs" / "may.csv", PLAIN)
     assert "interactions, e.g. logs/may.csv" in cli("data", "show", name).err
@@ -136,7 +136,7 @@ def test_half_a_utf16_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedrecError, match=r"save the file as UTF-8|no two columns"):
         read_table(tmp_path / "logs.csv")
     (tmp_path / "odd.csv").write_bytes(b"\xff\xfe\x00\xd8u")
-    with pytest.raises(FedrecError, match="begins as UTF-16 text but is not; save the file as UTF-8"):
+    with pytest.raises(FedrecError, match="starts like UTF-16 text but is not; save the file as UTF-8"):
         read_table(tmp_path / "odd.csv")
 
 
@@ -146,7 +146,7 @@ def test_json_lines_are_read(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "logs.jsonl").write_text("\n".join(lines) + "\n")
     outcome = cli("data", "import", "logs.jsonl", "--name", "mine", "--timestamp", "when")
     assert outcome.code == 0, outcome.err
-    assert "logs.jsonl read as json lines: user = column user_id, item = column movie_id" in outcome.out
+    assert "logs.jsonl read as JSON Lines: user = column user_id, item = column movie_id" in outcome.out
     table = read_table(tmp_path / "logs.jsonl", {"timestamp": "when"})[0]
     assert table.user_ids.tolist() == list(range(24))
     assert 'a "3"' in table.item_ids
@@ -163,7 +163,7 @@ def test_a_metric_that_is_none_is_named_as_it_was_written(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("--memory", "1K"), "memory '1K' is too little to train in; write at least 16M"),
+    (("--memory", "1K"), "memory '1K' is too little for training; write at least 16M"),
     (("--seed", "1.5"), "Invalid value for '--seed': write a whole number"),
     (("--participation", "half"), "Invalid value for '--participation': write a number"),
 ])  # fmt: skip

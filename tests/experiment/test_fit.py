@@ -129,7 +129,7 @@ def test_a_moved_file_is_found_by_its_content(cli: Cli, tmp_path: Path, logs: Pa
     (tmp_path / "renamed.csv").unlink()
     outcome = cli("fit", "run", "-q", "--out", "gone")
     assert (outcome.code, (tmp_path / "gone").exists()) == (2, False)
-    assert "say where it is: --data FILE" in outcome.err
+    assert "give its place with --data FILE" in outcome.err
     assert cli("fit", "run", "-q", "--out", "other", "--data", "decoy.csv").code == 0
 
 

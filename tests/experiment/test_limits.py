@@ -51,7 +51,7 @@ def test_what_is_counted_is_what_is_held(kind: type[Method]) -> None:
     held = needs_of(method, data, attributes).parts
     simulator = Simulator(method, data, attributes=attributes)
     assert held["the server"] == sum(value.numel() * value.element_size() for value in simulator.server.values())
-    assert held["what clients keep"] == simulator.client_side.held()[0]
+    assert held["client state"] == simulator.client_side.held()[0]
 
 
 def test_gathered_uploads_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +97,4 @@ def test_one_clients_work_counts() -> None:
     data = tiny_world(dtype=torch.float32)
     method = replace(FedMF(dim=4), batch=16)
     footprint = method.footprint(data.world)
-    assert needs_of(method, data).parts["work beside them"] >= 15 * 5 * footprint.sample
+    assert needs_of(method, data).parts["working memory"] >= 15 * 5 * footprint.sample

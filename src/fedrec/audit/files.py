@@ -149,6 +149,6 @@ def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
         row = int(bad.arg_max() or 0)
         raise FedrecError(
             f"{path}, line {row + 1 + int(shape.header)}, column {shape.names[roles['rating']]}: '{words[row]:.40}' is "
-            "not a number; correct or drop it"
+            "not a number; fix or remove this row"
         )
     return _Rows(user[0], item[0], user[1], item[1]), np.asarray(score.fill_null(float("nan")).to_numpy(), np.float64)

@@ -23,9 +23,9 @@ def data_list() -> None:
     rows = []
     for entry in datasets():
         here = entry.available()
-        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "not here"), entry.title])
+        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "missing"), entry.title])
     rows += [
-        [split.name, str(split.available() or "not here"), f"published split: {split.citation}"]
+        [split.name, str(split.available() or "missing"), f"published split: {split.citation}"]
         for split in stored_splits()
     ]
     rows += [[name, str(imported_path(name)), "imported"] for name in imported_names()]

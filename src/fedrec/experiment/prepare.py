@@ -122,7 +122,7 @@ class Prepared:
             return
         most = int(self.test.n_candidates.max())
         if most < 2:
-            raise FedrecError("no user has more than one candidate, so there is nothing to rank; give more items")
+            raise FedrecError("no user has more than one candidate, so there is nothing to rank; add more items")
         if max(self.protocol.ks) >= most:
             k = max(1, most // 4)
             raise FedrecError(

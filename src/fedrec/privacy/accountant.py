@@ -55,7 +55,7 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, unprotected: 
     be.
     """
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
-        return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")
+        return Guarantee(None, None, uploads, "noise on one upload leaves the others unprotected")
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
     noise = stages[at] if at < len(stages) else None
     # whatever clients do after the clipping changes a sum before its noise comes, wherever that stage is written

@@ -126,8 +126,8 @@ class IFedRec(Method):
             return (f"one step goes {pull:.3g} of the way to the server's representation (stable below 2)",)
         most = self.align * STABLE / pull
         return (
-            f"one step goes {pull:.3g} times the way to the server's representation: from 2 on rows swing farther with "
-            f"every step, and the run may diverge; align below {most:.3g} is stable",
+            f"one step goes {pull:.3g} times the way to the server's representation: from 2 on, rows overshoot more "
+            f"with every step and the run may diverge; align below {most:.3g} is stable",
         )
 
     # -- the federation --

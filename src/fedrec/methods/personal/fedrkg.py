@@ -220,8 +220,8 @@ class FedRKG(LocalMethod):
         if self.dp != "gradient" or not self._gate_learns():
             return ()
         return [
-            "dp=gradient: no epsilon, because the gate learns from interactions without noise and acts on the table "
-            "that goes up later; gate=false or dp=output have one"
+            "dp=gradient: no epsilon, because the gate learns from interactions without noise and affects later "
+            "uploads of the table; gate=false and dp=output have one"
         ]
 
     def _gate_learns(self) -> bool:
