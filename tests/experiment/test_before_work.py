@@ -106,7 +106,7 @@ def test_order_without_times_is_noted(method: str, params: dict[str, Any], times
     table = from_raw(user, (user * 3 + item) % 30, timestamp=np.arange(200) if times else None,
                      time="real" if times else "none", name="mine")  # fmt: skip
     notes = Run(make_config({"method": method, "params": params}), table).notes
-    assert any("the data has no times" in note for note in notes) == (bool(params) and not times)
+    assert any("the data has no timestamps" in note for note in notes) == (bool(params) and not times)
 
 
 def test_a_single_user_leaves_nobody_to_learn_from() -> None:

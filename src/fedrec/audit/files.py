@@ -27,8 +27,8 @@ ABSENT = {
     "draws": "no --train-negatives were given",
     "negatives": "no --negatives were given",
     "scores": "no --scores were given",
-    "times": "train and test have no times",
-    "clock": "train and test have no times",
+    "times": "train and test have no timestamps",
+    "clock": "train and test have no timestamps",
 }
 
 

@@ -158,7 +158,7 @@ def _show(found: dict[str, Any]) -> None:
         ["method", *PHASES, "GFLOP/s", "GB/s", "roofline"],
         [[row["method"], *(row["phases"][name] for name in PHASES), f"{row['gflop_per_s']:.2f}",
           f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}"] for row in rows],
-        title="\nwhere a round goes, and its rates",
+        title="\nwhere the time of a round goes, and its rates",
     )  # fmt: skip
     _show_failed(found)
 
@@ -177,7 +177,7 @@ def _show_goals(found: dict[str, Any]) -> None:
     done = [row for row in found["goals"] if "seconds" in row]
     rows = [[row["goal"], row["rounds"], row["seconds"], f"{row['within']:g}", "met" if row["met"] else "missed",
              row["seconds_warm_up"], f"{row['peak_gib']:.2f}"] for row in done]  # fmt: skip
-    console.table(["method", "rounds", "seconds", "may take", "", "warm-up", "peak GiB"], rows,
+    console.table(["method", "rounds", "seconds", "limit", "", "warm-up", "peak GiB"], rows,
                   title=found["machine"]["device"])  # fmt: skip
     _show_failed(found)
 

@@ -85,7 +85,7 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     _show_missing(reached)
     if waiting := not_run(reached):
         heads = ["table", "row", "data", "cells", "a seed takes about"]
-        console.table(heads, waiting, title="Not run yet, and how long it takes")
+        console.table(heads, waiting, title="Not run yet, with estimated times")
     console.out.print(summary_line(reached))
     for path in write_coverage(names(paper).title, reached, folder):
         console.out.print(f"{path} written")

@@ -27,8 +27,8 @@ from fedrec.federation.stages import Clip, Stage
 
 # Not covered by epsilon, because it does not pass the wire.
 NOT_COVERED = (
-    "metrics, losses and clients' own state, which this folder holds; whatever is chosen by them, as hyper-parameters "
-    "are; other runs on the same data"
+    "metrics, losses and clients' own state, which this folder contains; anything chosen by them, such as "
+    "hyper-parameters; other runs on the same data"
 )
 LOCAL = "local: all uploads of one client, against any other data of that client"
 BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"

@@ -12,8 +12,8 @@ def seen_by_server(method: Method) -> str:
     disclosure, revealed = method.disclosure, method.disclosure.reveals or UPLOADS
     if disclosure.secure_aggregation:
         return (
-            f"blind server: needed. A single upload reveals everything ({revealed}); outside a simulation it does not "
-            "start without secure sums"
+            f"blind server: needed. A single upload reveals everything ({revealed}); outside a simulation "
+            "the server does not start without secure sums"
         )
     if disclosure.gathers:
         return f"blind server: no. The server needs single uploads, {revealed}; noise is the only protection"

@@ -97,8 +97,8 @@ class Recommender:
         known = torch.from_numpy(run.prepared.described[0])
         trained = run.simulator.server["attributes"][: len(known)].to("cpu", known.dtype)
         if known.shape != trained.shape or not torch.allclose(known, trained, atol=CLOSE):
-            raise FedrecError("the attributes of this run were computed otherwise than they are now, so new items "
-                              "cannot be put beside them; train again")  # fmt: skip
+            raise FedrecError("the attributes of this run were computed in a different way, so new items "
+                              "cannot be compared with them; train again")  # fmt: skip
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
             raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items different ids")
         vectors, unknown = run.prepared.described[1].arriving(arrivals)

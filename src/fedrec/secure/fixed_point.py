@@ -123,8 +123,8 @@ def layout_of(schema: Schema, method: str, fraction: int = FRACTION) -> Layout:
     own = [name for name, kinds in schema.fields.items() if any(kind.gathered for kind in kinds)]
     if own:
         raise FedrecError(
-            f"{method} needs each client's own upload ('{own[0]}'), which secure sums hide; `fedrec methods` says with "
-            "which methods the server can be blind"
+            f"{method} needs each client's own upload ('{own[0]}'), which secure sums hide; `fedrec methods` lists "
+            "the methods that allow a blind server"
         )
     parts: Sequence[Part] = [
         Part(name, schema.fields[name][0].shape, schema.fields[name][0].mean) for name in sorted(schema.fields)

@@ -76,7 +76,7 @@ code { background: color-mix(in srgb, currentColor 10%, transparent); padding: .
 section { border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); padding: .5rem 0 }
 </style></head><body>
 <h1>fedrec</h1>
-<p id="about">Recommendations of one model. <a href="openapi.json">openapi.json</a> describes the service for programs.</p>
+<p id="about">Recommendations of one model. <a href="openapi.json">openapi.json</a> is for programs.</p>
 <main></main>
 <script>
 const add = (parent, kind, text) => {
