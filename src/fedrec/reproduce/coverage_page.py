@@ -43,7 +43,7 @@ def lines(title: str, reached: Sequence[Reached]) -> Iterable[str]:
         "All rows that correspond to a printed cell are listed, in the order of their tables.",
         "",
     )
-    yield from _grid(["printed in", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"],
+    yield from _grid(["table", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"],
                      _cells(reached))  # fmt: skip
 
 
