@@ -27,7 +27,7 @@ DATA = Path(__file__).parents[1] / "results" / "champion.json"
 START, END = "<!-- table of results/champion.json -->", "<!-- end -->"
 SETS = ("ml-100k", "ml-1m", "amazon-video")
 METHODS = {
-    "sasrec": "`sasrec`, all data in one place",
+    "sasrec": "`sasrec`, centralised",
     "fedopt": "`fedopt --backbone sasrec`",
     "fedblend": "`fedblend`",
 }
