@@ -47,7 +47,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, label: str, round: int) -> None:
 
 def advised(text: str) -> list[str]:
     """The flags that an interrupted run says to add."""
-    found = re.search(r"^interrupted; to go on, repeat the command with (--resume --out .+)$", text, re.MULTILINE)
+    found = re.search(r"^interrupted; to continue, run the command again with (--resume --out .+)$", text, re.MULTILINE)
     assert found, text
     return shlex.split(found[1])
 

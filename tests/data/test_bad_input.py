@@ -51,7 +51,7 @@ def test_a_column_that_is_there_twice(cli: Cli, tmp_path: Path, header: str) -> 
     outcome = cli("run", "popularity", "--data", "logs.csv", "--out", "run")
     assert outcome.code == 2
     twice = max(header.split(","), key=header.split(",").count)
-    assert f"has two columns '{twice}'; rename one, or say which by number" in outcome.err
+    assert f"has two columns '{twice}'; rename one, or choose by number" in outcome.err
     assert cli("data", "import", "logs.csv", "--name", "mine", "--user", 1, "--item", 3, "--timestamp", 4).code == 0
 
 
@@ -83,8 +83,8 @@ def test_slashes_are_read_where_the_column_says_which_part_is_the_day(some: list
 
 
 @pytest.mark.parametrize(("times", "says"), [
-    (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 can be read in two ways; write the"),
-    (["13/02/2024", "02/13/2024"], "can be read in two ways"),
+    (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 are ambiguous; write the"),
+    (["13/02/2024", "02/13/2024"], "are ambiguous"),
     (["12", "2024-01-31"], "line 3, column timestamp: '2024-01-31' is a date where others are numbers"),
     (["2024-01-31", "12"], "line 2, column timestamp: '2024-01-31' is a date where others are numbers"),
     (["2024-01-31", "soon"], "line 3, column timestamp: 'soon' is not a time"),
@@ -98,8 +98,8 @@ def test_dates_that_cannot_be_put_in_order(tmp_path: Path, times: list[str], say
 
 
 @pytest.mark.parametrize(("lines", "says"), [
-    ([f"a,{n},{n}" for n in range(30)], "has a single user with at least 10 different items; there is nobody to learn"),
-    ([f"a,1,{n}" for n in range(15)], "at least 10 different items: the most is 1 (repeats count once); give users"),
+    ([f"a,{n},{n}" for n in range(30)], "has a single user with at least 10 different items, so there is nobody to learn"),
+    ([f"a,1,{n}" for n in range(15)], "at least 10 different items: the most is 1 (repeats count once); add users"),
     ([f"a,{n},{n}" for n in range(8)], "the most is 8 (repeats count once); lower the minimum, for instance with"),
 ])  # fmt: skip
 def test_too_little_to_learn_from(cli: Cli, tmp_path: Path, lines: list[str], says: str) -> None:
@@ -133,7 +133,7 @@ def test_text_of_spreadsheets_is_read(tmp_path: Path, encoding: str) -> None:
 
 def test_half_a_utf16_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "logs.csv").write_bytes(b"\xff\xfeu\x00s")
-    with pytest.raises(FedrecError, match=r"save the file as UTF-8|no two columns"):
+    with pytest.raises(FedrecError, match=r"save the file as UTF-8|fewer than two columns"):
         read_table(tmp_path / "logs.csv")
     (tmp_path / "odd.csv").write_bytes(b"\xff\xfe\x00\xd8u")
     with pytest.raises(FedrecError, match="starts like UTF-16 text but is not; save the file as UTF-8"):

@@ -67,7 +67,7 @@ def test_lines(tmp_path: Path) -> None:
         ("item,tags\n1,a,b\n", "line 2: 3 cells, but the header has 2"),
         ("item,tags\n1,a\n1,b\n", "several lines for item '1'"),
         ("item,tags,\n1,a,\n", "column 3 has no name"),
-        ('item,tags\n"1,a\n2,b\n', "a quote that is not closed"),
+        ('item,tags\n"1,a\n2,b\n', "an unclosed quote"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, text: str, said: str) -> None:
@@ -202,7 +202,7 @@ def test_a_choice_that_cannot_tell_rounds_apart_is_noted(metric: str, told: bool
     pairs = [f"u{user},i{(user * 7 + k * k) % 50}" for user in range(50) for k in range(8)]
     table = load(str(file(tmp_path / "d.csv", "user,item\n" + "\n".join(dict.fromkeys(pairs)))))
     prepared = prepare(table, protocol(f"ifedrec,ks=2+5,select_metric={metric}"))
-    words = f"validation ranks at most 3 items, so {metric} cannot tell rounds apart"
+    words = f"validation ranks at most 3 items, so {metric} cannot distinguish rounds"
     assert any(words in note for note in prepared.notes) == told
 
 

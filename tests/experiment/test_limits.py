@@ -32,7 +32,7 @@ def with_room(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def test_what_no_machine_holds_is_refused_in_one_line(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     outcome = cli("run", *words, "--data", SMALL, "--out", "run")
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), outcome
-    assert f"{words[0]} would hold at least" in outcome.err
+    assert f"{words[0]} needs at least" in outcome.err
     assert not (tmp_path / "run").exists()
 
 
@@ -73,7 +73,7 @@ def test_processes_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, int(1.5 * needs_of(method, data).total))
     require_room(method, data)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(FedrecError, match="fedmf would hold"):
+    with pytest.raises(FedrecError, match="fedmf needs"):
         require_room(method, data)
 
 

@@ -208,7 +208,7 @@ def test_the_command_shows_and_writes_coverage(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "coverage.md").read_text().startswith("# CGFedRec")
     done = CliRunner().invoke(app, ["reproduce", "fedgram", "--coverage", "--out", str(tmp_path / "x")])
     assert done.exit_code != 0
-    assert "nothing to cover" in str(done.exception)
+    assert "it has no coverage" in str(done.exception)
     assert not (tmp_path / "x").exists()
 
 

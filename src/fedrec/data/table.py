@@ -240,7 +240,7 @@ class _Location:
         """A column of Parquet may hold anything."""
         if not legal:
             where = f"{self.guess.path}, column {self.guess.columns[series.name]}"
-            raise FedrecError(f"{where}: {series.dtype} cannot be a {series.name}; save it as numbers or text")
+            raise FedrecError(f"{where}: {series.dtype} cannot be used as {series.name}; save it as numbers or text")
 
 
 def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:

@@ -293,7 +293,7 @@ def test_a_report_on_several_folders_keeps_that_of_the_first(
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("report", "nowhere"), "nowhere holds no run"),
+    (("report", "nowhere"), "nowhere has no run"),
     (("report", "a", "a"), "given twice"),
     (("report", "a", "--out", "folder"), "--out|directory"),
 ])  # fmt: skip
