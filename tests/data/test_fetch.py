@@ -80,7 +80,7 @@ def test_download_unpacks_into_the_cache_and_reports_progress(no_data: Path, ser
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("short.zip", "only 500 of 100000|cannot be reached"), ("absent.zip", "not found"), ("text.zip", "not a zip")],
+    [("short.zip", "only 500 of 100000|cannot be reached"), ("absent.zip", "not found"), ("text.zip", "not a readable zip")],
 )
 def test_failed_downloads_leave_nothing(no_data: Path, server: tuple[str, Path], name: str, message: str) -> None:
     url, root = server
