@@ -155,7 +155,7 @@ WORST: dict[str, tuple[bytes, str]] = {
     "the 31st of February": (b"user,item,date\n1,2,2020-01-01\n1,3,2020-02-31\n", "'2020-02-31' is not a time"),
     "half a zip": (ZIPPED[:-20], "ended before"),
     "a wrong checksum": (ZIPPED[:-8] + b"12345678", "CRC check failed"),
-    "not a readable zip": (b"\x1f\x8b" + b"abc" * 50, "Unknown compression method"),
+    "not a zip": (b"\x1f\x8b" + b"abc" * 50, "Unknown compression method"),
     "UTF-16": ("user,item\n1,2\n".encode("utf-16-le"), "not a text file"),
     "Latin-1": ("user,item\nZoë,2\n".encode("latin-1"), "line 2: not UTF-8 text"),
 }
