@@ -104,7 +104,7 @@ def test_a_task_survives_the_wire() -> None:
 
 
 def test_nothing_in_a_message_is_executed() -> None:
-    with pytest.raises(BadMessage, match="no message"):
+    with pytest.raises(BadMessage, match="not a fedrec message"):
         unpack(b"\x80\x04\x95cposix\nsystem\n")
 
 
