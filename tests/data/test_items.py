@@ -63,7 +63,7 @@ def test_lines(tmp_path: Path) -> None:
         ("item,price\n1,\n", "'' is not a number"),
         ("item,price\n1,nan\n", "'nan' is not a number"),
         ("item,year\n1,late\n", "'late' is not a year"),
-        ("item,tags\n,a\n", "line 2: no item"),
+        ("item,tags\n,a\n", "line 2: the item is missing"),
         ("item,tags\n1,a,b\n", "line 2: 3 cells, but the header has 2"),
         ("item,tags\n1,a\n1,b\n", "several lines for item '1'"),
         ("item,tags,\n1,a,\n", "column 3 has no name"),
@@ -100,7 +100,7 @@ def test_items_without_a_line(own: tuple[Path, Path], tmp_path: Path) -> None:
     assert words.info is not None
     assert words.info.titles is not None
     assert words.info.titles[:2].tolist() == ["One", ""]
-    with pytest.raises(FedrecError, match=f"no line for {table.n_items - 1} items .* for instance {second}; numbers"):
+    with pytest.raises(FedrecError, match=f"no line for {table.n_items - 1} items .* for instance {second}; every"):
         with_items(table, file(tmp_path / "numbers.csv", f"item,price\n{first},1\n"))
     with pytest.raises(FedrecError, match=r"describes no item of 'my\.csv': it has items such as x1, x2, the data"):
         with_items(table, file(tmp_path / "others.csv", "item,tags\nx1,a\nx2,b\n"))
