@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fedrec import console
 from fedrec.data.atomic import require_unlinked
-from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
 from fedrec.reproduce.coverage import Reached, coverage
 from fedrec.reproduce.coverage_page import COLUMNS, by_table, missing_data, not_run, summary_line, write_coverage

@@ -13,7 +13,7 @@ from fedrec.reproduce.measured import MeasuredRun
 
 
 def write_study(title: str, known: Sequence[Table], runs: Sequence[MeasuredRun], folder: Path) -> Path:
-    """`measured.md`: a table for each dataset of each study, with the rows that have runs and the number of the others."""
+    """`measured.md`: a table for each dataset of each study, of the rows that have runs."""
     path = folder / "measured.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as temporary:
