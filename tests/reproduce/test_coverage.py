@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedrec.cli import app
 from fedrec.commands.reproduce import Wanted, reproduce, show_coverage
 from fedrec.errors import FedrecError
+from fedrec.report.figures import FIGURES
 from fedrec.reproduce.cells import cells
 from fedrec.reproduce.collect import counted, trimmed
 from fedrec.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
@@ -27,7 +28,7 @@ from fedrec.reproduce.coverage_page import (
     too_long,
     write_coverage,
 )
-from fedrec.reproduce.definition import names, papers, tables
+from fedrec.reproduce.definition import Table, names, papers, tables
 from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.figures import figures_of, guidance_figures
 from fedrec.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
@@ -253,9 +254,24 @@ def test_the_command_shows_and_writes_coverage(tmp_path: Path, capsys: pytest.Ca
     assert "12 printed cells" in said
     assert (tmp_path / "coverage.md").read_text().startswith("# CGFedRec")
     done = CliRunner().invoke(app, ["reproduce", "fedgram", "--coverage", "--out", str(tmp_path / "x")])
-    assert done.exit_code != 0
-    assert "it has no coverage" in str(done.exception)
-    assert not (tmp_path / "x").exists()
+    assert done.exit_code == 0, "a study of our own methods has no print, but a page of what was measured"
+    assert len([*(tmp_path / "x").iterdir()]) == 1
+
+
+DRAWN = [(paper, table) for paper in PRINTED for table in tables(paper).values() if table.name.startswith("figure")]
+
+
+@pytest.mark.parametrize(("paper", "table"), DRAWN, ids=[f"{paper}-{table.name}" for paper, table in DRAWN])
+def test_every_figure_has_commands_that_draw_it(paper: str, table: Table) -> None:
+    """Of its own folders, by a figure that exists."""
+    assert table.drawn
+    for command in table.drawn:
+        words = command.split()
+        assert words[:2] == ["fedrec", "report"]
+        assert words[2].startswith(f"runs/reproduce/{paper}/{table.name}/{table.published}/")
+        folders = [cell.folder for cell in cells(table, Path("runs/reproduce") / paper, "cpu", "8G")]
+        assert any(place.match(words[2]) for folder in folders for place in (folder, folder.parent)), command
+        assert words[words.index("--figure") + 1] in FIGURES
 
 
 def test_a_dry_run_says_what_there_is_and_what_cannot_be_had(
