@@ -39,7 +39,7 @@ def faults_command(
             take(outcome)
         for outcome in () if quick else with_processes(only):
             take(outcome)
-    console.table(["fault", "what happened", "lost", "how it was said"], [outcome.row() for outcome in found])
+    console.table(["fault", "what happened", "lost", "message"], [outcome.row() for outcome in found])
     if any(outcome.happened.startswith("FAILED") for outcome in found):
         raise typer.Exit(1)
 

@@ -81,8 +81,8 @@ POISON: Mapping[str, Change] = {
     "upload of another vocabulary": _told(vocabulary="0" * 64),
     "no message at all": lambda message: b"x" * 100,
     "a message cut short": lambda message: message[:-1],
-    "figures beyond what is possible": _figures(**{"recall@10": 1e9}),
-    "figures of users that it has not": _figures(users=1e6),
+    "impossible metrics": _figures(**{"recall@10": 1e9}),
+    "metrics of users it does not have": _figures(users=1e6),
 }
 """What a node may send instead of its reply."""
 
@@ -180,13 +180,13 @@ def in_process() -> Iterator[Outcome]:
             case = Case(Path(place) / name.replace(" ", "-"))
             case.at(0, AT, lambda handle, message, change=change: change(handle(message)))  # type: ignore[misc]
             yield ended(name, case, case.run())
-        for name, instead in (("node away in a round", _dead), ("full disk on a node", _on_a_full_disk)):
+        for name, instead in (("node absent in a round", _dead), ("full disk on a node", _on_a_full_disk)):
             case = Case(Path(place) / name.replace(" ", "-"))
             case.at(0, AT, instead)
             yield ended(name, case, case.run())
         case = Case(Path(place) / "dropout", secure=True)
         case.at(0, AT, _dead)
-        yield ended("node away in a round, secure sums", case, case.run())
+        yield ended("node absent in a round, secure sums", case, case.run())
         case = Case(Path(place) / "vocabulary", first=NODES - 1)
         case.hosts[0] = _agreed_on_others(case).handle
         yield ended("node with another vocabulary, which stays out", case, case.run())

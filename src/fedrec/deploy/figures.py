@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def faults(rows: Sequence[Row]) -> str:
-    return _table(["fault", "what happened", "lost", "how it was said"],
+    return _table(["fault", "what happened", "lost", "message"],
                   [[row["fault"], row["happened"], row["lost"], row["said"]] for row in rows])  # fmt: skip
 
 

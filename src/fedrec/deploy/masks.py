@@ -62,7 +62,7 @@ class Masks:
     def _member(self, message: bytes) -> Member:
         path = self._file(str(unpack(message)[0].get("session")))
         if not path.exists():
-            raise FedrecError("this node is not in that secure sum now")
+            raise FedrecError("this node is not in that secure sum")
         return Member.load(path.read_bytes())
 
     def _keep(self, member: Member) -> None:

@@ -69,7 +69,7 @@ class Cluster:
             if self.nodes[k].poll() is None:
                 return
             time.sleep(SETTLED)
-        raise FedrecError(f"node {k} was not let in again: {reason_in(self.states[k] / 'node.log')}")
+        raise FedrecError(f"node {k} was not readmitted: {reason_in(self.states[k] / 'node.log')}")
 
     def start_stranger(self, ca: Path) -> None:
         """One more node, with a key that nobody has let in."""
@@ -145,7 +145,7 @@ def _node_killed(cluster: Cluster) -> str:
     cluster.until("round", 1)
     cluster.restart_node(0)
     cluster.until("finished")
-    return "rounds ended without it; it was started again and came back"
+    return "rounds ended without it; it was restarted and came back"
 
 
 def _link_killed(cluster: Cluster) -> str:
@@ -156,7 +156,7 @@ def _link_killed(cluster: Cluster) -> str:
     cluster.start_link()
     cluster.link.run(cluster.out)
     cluster.until("finished")
-    return "went on as a new run of Flower from the last round"
+    return "continued as a new Flower run from the last round"
 
 
 def _both_restarted(cluster: Cluster) -> str:
@@ -170,7 +170,7 @@ def _both_restarted(cluster: Cluster) -> str:
         cluster.restart_node(k)
     cluster.link.run(cluster.out)
     cluster.until("finished")
-    return "went on from the last round with the nodes' own state"
+    return "continued from the last round with the nodes' own state"
 
 
 def _paused(cluster: Cluster) -> str:
@@ -195,7 +195,7 @@ def _stranger(cluster: Cluster) -> str:
     cluster.start()
     cluster.start_stranger(cluster.keys / "ca.crt")
     cluster.until("finished")
-    return "was not let in; the run was not disturbed"
+    return "was not admitted; the run was not disturbed"
 
 
 def _wrong_certificate(cluster: Cluster) -> str:
@@ -203,7 +203,7 @@ def _wrong_certificate(cluster: Cluster) -> str:
     cluster.start()
     cluster.start_stranger(cluster.folder / "other" / "ca.crt")
     cluster.until("finished")
-    return "refused to speak to the server; the run was not disturbed"
+    return "refused to connect to the server; the run was not disturbed"
 
 
 REAL: Mapping[str, tuple[Callable[[Cluster], str], int]] = {

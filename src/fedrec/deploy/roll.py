@@ -88,8 +88,8 @@ class Roll:
             if len(self.here) >= enough:
                 return
             if time.monotonic() > until:
-                raise FedrecError(f"{len(self.here)} of at least {enough} nodes are here after "
-                                  f"{self.limits.wait:g} s; start more nodes and go on with --resume")  # fmt: skip
+                raise FedrecError(f"{len(self.here)} of at least {enough} nodes have joined after "
+                                  f"{self.limits.wait:g} s; start more nodes and continue with --resume")  # fmt: skip
             time.sleep(self.limits.poll)
 
     def reject(self, name: str, reason: str) -> None:
@@ -116,14 +116,14 @@ class Roll:
             clients, users, rows = (int(header[key]) for key in ("clients", "users", "interactions"))
             places, unknown = header["places"], int(header["unknown"]["rows"])
         except (KeyError, TypeError, ValueError) as error:
-            raise BadMessage(f"its account of itself cannot be read ({error})") from None
+            raise BadMessage(f"its announcement cannot be read ({error})") from None
         if header.get("vocabulary") != self.terms.vocabulary:
             raise BadMessage("it has another vocabulary")
         group = next((k for k, member in enumerate(self.members) if member.name == name), None)
         if group is None:
             group = self._admit(Member(name, self._place(clients, places), clients, users, rows))
         if group in self.here.values():
-            raise BadMessage("its state folder is in use by another node that is here already")
+            raise BadMessage("its state folder is in use by another connected node")
         if self.members[group].clients != clients:
             raise BadMessage(f"it has {clients} clients now and had {self.members[group].clients}: its data has "
                              "changed; start it over with another --state-dir")  # fmt: skip

@@ -55,7 +55,7 @@ def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = Fa
     terms = Terms(replace(config, attributes=None), ids, clients, len(ids), secure=secure)
     require_deployable(terms)
     if terms.protocol.split == "cold-items":
-        raise FedrecError("which items are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
+        raise FedrecError("the items that are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
                           "demo, or use --protocol honest")  # fmt: skip
     terms = replace(terms, version=f"items-{terms.vocabulary[:12]}")
     if terms.method.disclosure.attributes == "none":
@@ -111,8 +111,8 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: i
                 if not process.wait():
                     return
                 pause = next(pauses)
-                say(f"{reason_in(folder / LOG)}; once more in {pause} s (is the server there, and this node's "
-                    "public key with it?)")  # fmt: skip
+                say(f"{reason_in(folder / LOG)}; trying again in {pause} s (is the server running, and "
+                    "does it have this node's public key?)")  # fmt: skip
                 time.sleep(pause)
 
 

@@ -76,8 +76,8 @@ class Turns:
                 return turn
             self.counters.repeated += 1
             self.tell("repeated", {"turn": wanted.number, "nodes": turn.nodes, "minimum": self.limits.minimum})
-        raise FedrecError(f"turn {wanted.number} had fewer than {self.limits.minimum} nodes {TRIES} times; look after "
-                          "the nodes and go on with --resume")  # fmt: skip
+        raise FedrecError(f"turn {wanted.number} had fewer than {self.limits.minimum} nodes {TRIES} times; check "
+                          "the nodes and continue with --resume")  # fmt: skip
 
     def _turn(self, wanted: Wanted) -> Turn:
         asked = self.roll.present()
@@ -176,15 +176,15 @@ class Turns:
         if group in turn.groups:
             raise BadMessage("a second reply in the same turn")
         if header.get("turn") != number:
-            raise BadMessage(f"a reply to turn {header.get('turn')}, now is turn {number}")
+            raise BadMessage(f"a reply to turn {header.get('turn')} in turn {number}")
         if header.get("vocabulary") != self.terms.vocabulary or header.get("terms") != self.terms.identity:
-            raise BadMessage("it speaks of another vocabulary or other settings")
+            raise BadMessage("it uses another vocabulary or other settings")
         riding = {phase: sum for phase, sum in (("masked", now), ("keys", after)) if sum and group in sum.down}
         if len(parts) != turn.tasks + len(riding):
             raise BadMessage(f"{len(parts)} replies to {turn.tasks + len(riding)} tasks")
         replies = [self.coordinator.checked(group, part) for part in parts[: turn.tasks]]
         if now is not None and any(len(reply.update.clients) for reply in replies):
-            raise BadMessage("an update in the clear; only masked ones are taken")
+            raise BadMessage("an unmasked update; only masked ones are accepted")
         figures = [_checked(reply.figures, member) for reply in replies]
         self._count(header, member)
         for (phase, sum), part in zip(riding.items(), parts[turn.tasks :], strict=True):
@@ -211,7 +211,7 @@ class Turns:
             kept, scoring = (float(size) for size in header["held"])
             notes, missed = [str(note) for note in header["notes"]], int(header["missed"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadMessage(f"its account of itself cannot be read ({error})") from None
+            raise BadMessage(f"its announcement cannot be read ({error})") from None
         self.held = [self.held[0] + kept, self.held[1] + scoring] if not member.turns else self.held
         self.counters.missed += max(0, missed)
         for note in notes:
@@ -234,7 +234,7 @@ def _checked(figures: Figures | None, member: Member) -> PartialEvaluation:
     sums = {} if figures is None else dict(figures[0])
     users = sums.pop("users", 0)
     if not isinstance(users, int | float) or not 0 <= users <= member.users:
-        raise BadMessage(f"figures of {users} users; it said that it has {member.users}")
+        raise BadMessage(f"metrics of {users} users; it announced {member.users}")
     for name, value in sums.items():
         if not isinstance(value, int | float) or not -1e-6 <= value <= users * (1 + 1e-6):
             raise BadMessage(f"'{name[:40]}' of {users:g} users cannot be {value}")
