@@ -286,7 +286,7 @@ def test_a_node_refuses_a_rehearsal_unless_it_is_one(tmp_path: Path) -> None:
     town.hosts = {1: real_node(town, tmp_path / "n1", ROWS).handle}
     with pytest.raises(FedrecError, match="0 of at least 1 nodes"):
         town.server().run()
-    assert "everybody can repeat" in town.told("refused")[0]["reason"]
+    assert "reproducible random draws" in town.told("refused")[0]["reason"]
 
 
 def test_two_processes_cannot_share_a_state_folder(tmp_path: Path) -> None:
