@@ -350,3 +350,19 @@ def test_every_fault_ends_with_a_tested_run_and_is_said() -> None:
         assert outcome.happened.startswith("4 of 4 rounds, tested"), outcome
         assert outcome.said != "-", outcome
         assert "/tmp" not in outcome.said
+
+
+def test_a_server_that_comes_back_waits_for_the_nodes_that_it_knew(tmp_path: Path) -> None:
+    town = town_of(tmp_path / "torn", wait=5.0)
+    killed_at(town, 1)
+    away = town.hosts.pop(11)
+    handle = town.hosts[10]
+
+    def hello(message: bytes) -> bytes:
+        town.hosts[11] = away  # it is back a little later than the others
+        return handle(message)
+
+    town.hosts[10] = hello
+    found = town.server().run()
+    assert found["deployment"]["lost"] == 0
+    assert found["test"] == pytest.approx(untouched(tmp_path)["test"], rel=1e-12)

@@ -40,7 +40,7 @@ def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     town = Town(settings("fedmf", rounds=2), tmp_path, nodes=1)
     with staying(town.states[0]) as env:
         monkeypatch.setenv(ADDRESS, env[ADDRESS])
-        assert "no message that a node knows" in unframe(ask(frame({"kind": "?"})) or b"")[0]["error"]
+        assert "nodes do not know this message" in unframe(ask(frame({"kind": "?"})) or b"")[0]["error"]
         with pytest.raises(Unexpected, match="KeyError"):
             ask(frame({"kind": "turn"}))
         reply = ask(frame({"kind": "hello"}, [town.rehearsal.terms.encode()]))  # and it goes on

@@ -75,22 +75,34 @@ class Roll:
 
     def require(self, enough: int) -> None:
         """Meet who is there, and wait until they are enough."""
-        until = time.monotonic() + self.limits.wait
+        if not self._gather(enough, self.limits.wait):
+            raise FedrecError(f"{len(self.here)} of at least {enough} nodes have joined after "
+                              f"{self.limits.wait:g} s; start more nodes and continue with --resume")  # fmt: skip
+
+    def reunite(self) -> None:
+        """After a restart: those who were in the federation have the time of a turn to come back."""
+        self._gather(len(self.members), min(self.limits.deadline, self.limits.wait))
+
+    def _gather(self, enough: int, seconds: float) -> bool:
+        until = time.monotonic() + seconds
         while True:
-            present = list(self.link.nodes())
-            gone = [node for node in self.here if node not in present]
-            for node in gone:
-                self.tell("left", {"node": self.members[self.here.pop(node)].name})
-            now = time.monotonic()
-            new = [node for node in present if node not in self.here and self._refused.get(node, now) <= now]
-            if new:
-                self._meet(new)
+            self._greet()
             if len(self.here) >= enough:
-                return
+                return True
             if time.monotonic() > until:
-                raise FedrecError(f"{len(self.here)} of at least {enough} nodes have joined after "
-                                  f"{self.limits.wait:g} s; start more nodes and continue with --resume")  # fmt: skip
+                return False
             time.sleep(self.limits.poll)
+
+    def _greet(self) -> None:
+        """Meet those who are new, and forget those who are gone."""
+        present = list(self.link.nodes())
+        gone = [node for node in self.here if node not in present]
+        for node in gone:
+            self.tell("left", {"node": self.members[self.here.pop(node)].name})
+        now = time.monotonic()
+        new = [node for node in present if node not in self.here and self._refused.get(node, now) <= now]
+        if new:
+            self._meet(new)
 
     def reject(self, name: str, reason: str) -> None:
         self.counters.rejected[reason] = self.counters.rejected.get(reason, 0) + 1

@@ -65,6 +65,8 @@ class Server:
         """From the first round, or from where a process before has stopped, to summary.json."""
         self.tell("expects", self._expected())
         self._resume()
+        if self.progress.next_round:
+            self.roll.reunite()
         self.roll.require(max(self.limits.minimum, 0 if self.progress.next_round else self.limits.first))
         while self.progress.next_round < self.rules.rounds and not self.progress.stopped_early:
             self._round(self.progress.next_round)
