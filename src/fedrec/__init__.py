@@ -13,9 +13,9 @@ from fedrec.version import __version__
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
-    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, run
+    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, run
 else:
-    _NAMES = ("Interactions", "Recommender", "Result", "Results", "compare", "datasets", "load", "run")
+    _NAMES = ("Interactions", "Recommender", "Result", "Results", "compare", "datasets", "load", "metric", "run")
     __getattr__, __dir__ = lazily(__name__, dict.fromkeys(_NAMES, "fedrec.api"))
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "compare",
     "datasets",
     "load",
+    "metric",
     "run",
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from fedrec.data import Interactions, datasets, load
 from fedrec.data.frames import from_frame, is_frame, is_pandas
 from fedrec.errors import FedrecError
+from fedrec.evaluation import metric
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
 from fedrec.experiment.params import handed_over
@@ -22,7 +23,18 @@ from fedrec.recommend import Recommender
 if TYPE_CHECKING:
     from fedrec.compared import Compared
 
-__all__ = ["Interactions", "Recommender", "Result", "Results", "TensorBoard", "compare", "datasets", "load", "run"]
+__all__ = [
+    "Interactions",
+    "Recommender",
+    "Result",
+    "Results",
+    "TensorBoard",
+    "compare",
+    "datasets",
+    "load",
+    "metric",
+    "run",
+]
 
 Callback = Listener | Tracker | Callable[[dict[str, float]], Any]
 

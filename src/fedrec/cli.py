@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from fedrec.commands.bench import bench_command
-from fedrec.commands.catalogue import methods_command, protocols_command
+from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
 from fedrec.commands.export import export_command
@@ -138,6 +138,7 @@ def _words(text: str | None, separator: str) -> list[str]:
 app.command("bench")(bench_command)
 app.command("methods")(methods_command)
 app.command("protocols")(protocols_command)
+app.command("metrics")(metrics_command)
 
 
 @app.command("doctor")

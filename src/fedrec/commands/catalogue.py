@@ -1,4 +1,4 @@
-"""`fedrec methods` and `fedrec protocols`: the list, or one of them in full."""
+"""`fedrec methods`, `fedrec protocols` and `fedrec metrics`: the list, or one of them in full."""
 
 from __future__ import annotations
 
@@ -95,3 +95,15 @@ def protocols_command(
     console.table(["field", "value"], record(chosen))
     for leak in chosen.leaks or ("no known leak",):
         console.out.print(f"not honest: {leak}" if chosen.leaks else leak)
+
+
+def metrics_command() -> None:
+    """List the metrics, your own among them."""
+    from fedrec import console
+    from fedrec.evaluation.metrics import SUMMARIES
+    from fedrec.evaluation.own_metrics import own_metrics
+
+    rows = [[name, summary, "fedrec"] for name, summary in SUMMARIES.items()]
+    rows += [[own.name, own.summary, f"your own, 0 to {own.most:g}"] for own in own_metrics().values()]
+    console.table(["metric", "what", "from"], rows)
+    console.out.print("\nask for them by --protocol honest,metrics=recall+ndcg+NAME; they are printed as NAME@k")

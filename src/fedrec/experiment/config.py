@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import protocol
+from fedrec.evaluation import recorded
 from fedrec.schema import kinds_of_fields
 
 FORMAT = 2
@@ -144,8 +144,8 @@ def as_meant(spec: str, written: Any) -> str:
         raise FedrecError(f"format {written} of a run folder is newer than this fedrec; upgrade fedrec to read it")
     if written == FORMAT:
         return spec
-    meant = protocol(f"{spec},{FIRST_FORMAT}")
-    return spec if protocol(spec) == meant else meant.label
+    meant = recorded(f"{spec},{FIRST_FORMAT}")
+    return spec if recorded(spec) == meant else meant.label
 
 
 def spoken(names: Iterable[str]) -> list[str]:

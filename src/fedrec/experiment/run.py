@@ -13,6 +13,7 @@ from torch import Tensor
 from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Protocol, protocol
+from fedrec.evaluation.own_metrics import rehearse
 from fedrec.experiment import checkpoint
 from fedrec.experiment.checks import (
     blind_sums,
@@ -75,6 +76,7 @@ class Run:
         self.observer = observer_of(self.method)
         self.protocol: Protocol = protocol(config.protocol)
         require_selectable(self.protocol)
+        rehearse(self.protocol.named_metrics, self.protocol.ks)
         require_shared(self.method, group)
         self.stages = stages_of(config, self.method)
         device = device_named(config.device)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedrec.evaluation import Evaluation, chance
+from fedrec.evaluation import Evaluation, chance, with_chance
 from fedrec.experiment.checks import promised
 from fedrec.experiment.cohorts import tested_cohorts
 from fedrec.experiment.config import FORMAT
@@ -86,7 +86,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "diverged": ended,
         "test": test.mean(),
         "valid": valid,
-        "chance": chance(run.prepared.test, run.protocol.ks),
+        "chance": chance(run.prepared.test, run.protocol.ks, with_chance(run.protocol.metrics)),
         "bytes": run.simulator.ledger().per_client_round() | run.simulator.held(),
         "seconds": {
             "train": progress.seconds_train,

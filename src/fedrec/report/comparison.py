@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import protocol
+from fedrec.evaluation import recorded
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import at_hand, prepared_of
@@ -173,7 +173,7 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
 def selection(label: str, k: int) -> tuple[str, str]:
     """The metric that chose the round under a protocol, and on what."""
     try:
-        found = protocol(label)
+        found = recorded(label)
     except FedrecError:
         return f"ndcg@{k}", "validation"
     return found.select_metric, found.select_on
@@ -186,7 +186,7 @@ def read_run(folder: Path) -> FinishedRun:
         summary = read_json(files.summary, "summary", {})
         check_summary(summary)
         meant = as_meant(summary["protocol"], summary.get("format", 1))
-        summary |= {"protocol": meant, "leaks": list(protocol(meant).leaks)}
+        summary |= {"protocol": meant, "leaks": list(recorded(meant).leaks)}
         config = make_config(files.settings()).to_dict()
     except (ValueError, OSError, FedrecError) as error:
         raise damaged(folder, error) from None
