@@ -73,6 +73,7 @@ def parse_settings(settings: Iterable[str], flag: str = "--set") -> dict[str, st
 def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
     """A method given as an object or class, with further settings; `values` is updated to name it and its settings."""
     own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
+    require_method(method if isinstance(method, type) else type(method))
     if isinstance(method, type):
         made = build_method(method, **own, params=values["params"])
     elif own.pop("preset") is not None:
@@ -83,11 +84,25 @@ def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method
             method, **{name: convert(type(method), name, value) for name, value in changes.items()}
         )
     known = methods().get(made.info.name)
-    if not made.info.name or (known is not None and type(made) not in kinds_of(known)):
-        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: info = MethodInfo(name, ...)")
+    if known is not None and type(made) not in kinds_of(known):
+        raise FedrecError(f"{type(made).__name__}: the name '{made.info.name}' is that of another method; give "
+                          "info = MethodInfo(name, ...) with one that no other has")  # fmt: skip
     settings = {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
     values |= {"method": made.info.name, "rounds": settings.pop("rounds"), "params": settings}
     return made
+
+
+def require_method(cls: type[Any]) -> None:
+    """A class that somebody wrote: what it must be before anything can be asked of it."""
+    if not issubclass(cls, Method):
+        raise FedrecError(
+            f"{cls.__name__} is not a method: derive it from LocalMethod, or from Method, as in CONTRIBUTING.md"
+        )
+    if not (isinstance(cls.info.name, str) and cls.info.name):
+        raise FedrecError(f"{cls.__name__} has no name; write info: ClassVar[MethodInfo] = MethodInfo(name, ...) in it")
+    hints = {name: hint for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(hint)}
+    for name in hints.keys() - {field.name for field in dataclasses.fields(cls)}:
+        raise FedrecError(f"{cls.__name__}.{name} is no parameter yet: put @dataclass(frozen=True) above the class")
 
 
 def parameters(cls: type[Any]) -> dict[str, Any]:

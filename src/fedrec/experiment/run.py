@@ -43,6 +43,7 @@ from fedrec.federation.contract import Method, World
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
+from fedrec.federation.tryout import try_out
 
 Data = Interactions | Prepared | None
 """What a run works on: a table, what another run has prepared of the same data, or (None) what its config names."""
@@ -93,6 +94,7 @@ class Run:
         )
         clients, attributes = group.shard(self.prepared.clients(self.world)), self.attributes()
         require_room(self.method, clients, attributes)
+        try_out(self.method, clients, attributes)
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
             sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
