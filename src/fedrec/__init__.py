@@ -13,9 +13,20 @@ from fedrec.version import __version__
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
-    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, run
+    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, register, run
 else:
-    _NAMES = ("Interactions", "Recommender", "Result", "Results", "compare", "datasets", "load", "metric", "run")
+    _NAMES = (
+        "Interactions",
+        "Recommender",
+        "Result",
+        "Results",
+        "compare",
+        "datasets",
+        "load",
+        "metric",
+        "register",
+        "run",
+    )
     __getattr__, __dir__ = lazily(__name__, dict.fromkeys(_NAMES, "fedrec.api"))
 
 __all__ = [
@@ -29,5 +40,6 @@ __all__ = [
     "datasets",
     "load",
     "metric",
+    "register",
     "run",
 ]

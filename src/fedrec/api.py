@@ -18,6 +18,7 @@ from fedrec.experiment.params import handed_over
 from fedrec.experiment.result import Result, Results
 from fedrec.experiment.run import Data, Listener, execute
 from fedrec.federation.contract import Method
+from fedrec.methods import register
 from fedrec.recommend import Recommender
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "datasets",
     "load",
     "metric",
+    "register",
     "run",
 ]
 

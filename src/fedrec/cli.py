@@ -56,8 +56,16 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
-    pass
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    use: Annotated[
+        list[Path] | None, typer.Option(help="A Python file with methods or metrics of your own; repeatable.")
+    ] = None,
+) -> None:
+    for path in use or []:
+        from fedrec import own_files
+
+        own_files.use(path)
 
 
 app.command("run")(run_command)

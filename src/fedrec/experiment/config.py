@@ -76,7 +76,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for TOML and JSON; None is left out, or written `none` as a method's parameter."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["params"] = {name: _plain(value) for name, value in self.params.items()}
+        values["params"] = {name: plain(value) for name, value in self.params.items()}
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
     def flags(self) -> list[str]:
@@ -92,7 +92,7 @@ class RunConfig:
         return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """TOML has no None, and no numpy numbers."""
     return "none" if value is None else value.item() if isinstance(value, np.generic) else value
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, plain
 from fedrec.federation.contract import Method
 from fedrec.federation.ranges import interval_of
-from fedrec.methods import method_class, methods
+from fedrec.methods import method_class, methods, register
 from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
 from fedrec.schema import kind_of
 
@@ -84,9 +84,8 @@ def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method
             method, **{name: convert(type(method), name, value) for name, value in changes.items()}
         )
     known = methods().get(made.info.name)
-    if known is not None and type(made) not in kinds_of(known):
-        raise FedrecError(f"{type(made).__name__}: the name '{made.info.name}' is that of another method; give "
-                          "info = MethodInfo(name, ...) with one that no other has")  # fmt: skip
+    if known is None or type(made) not in kinds_of(known):
+        register(type(made))
     settings = {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
     values |= {"method": made.info.name, "rounds": settings.pop("rounds"), "params": settings}
     return made
@@ -103,6 +102,12 @@ def require_method(cls: type[Any]) -> None:
     hints = {name: hint for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(hint)}
     for name in hints.keys() - {field.name for field in dataclasses.fields(cls)}:
         raise FedrecError(f"{cls.__name__}.{name} is no parameter yet: put @dataclass(frozen=True) above the class")
+
+
+def defaults_of(method: Method) -> dict[str, Any]:
+    """What its class has by itself with its backbone, as a config would say it."""
+    usual = build_method(type(method), backbone=getattr(method, "backbone", None))
+    return {item.name: plain(getattr(usual, item.name)) for item in dataclasses.fields(usual)}
 
 
 def parameters(cls: type[Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class FinishedRun:
     @cached_property
     def label(self) -> str:
         """Method and what was set beside the defaults; the seed is not part of it."""
-        parts, config = [], _beside_defaults(self.config)
+        parts, config = [], _beside_defaults(self.config, self.summary.get("defaults", {}))
         for key in IDENTITY:
             value = config.get(key)
             if key == "backbone" and value is None and self.summary["backbone"] not in (None, "mf"):
@@ -82,17 +82,24 @@ class FinishedRun:
         return " ".join([self.summary["method"], *parts])
 
 
-def _beside_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what its method, backbone and preset have by themselves; whole where they are not known."""
+def _beside_defaults(config: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without what its method, backbone and preset have by themselves.
+
+    `noted`: what the run says of a method that is not known here.
+    """
     try:
         params = config.get("params", {})
         backbone = config.get("backbone") or params.get("backbone")
         plain = build_method(config["method"], backbone=backbone, preset=config.get("preset"))
         given = {key: convert(type(plain), key, value) for key, value in params.items()}
     except FedrecError:
-        return dict(config)
-    apart = {key: value for key, value in given.items() if getattr(plain, key) != value}
-    rounds = None if config.get("rounds") == plain.rounds else config.get("rounds")
+        return _beside(config, params, noted)
+    return _beside(config, given, vars(plain))
+
+
+def _beside(config: Mapping[str, Any], params: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    apart = {key: value for key, value in params.items() if key not in usual or usual[key] != value}
+    rounds = None if config.get("rounds") == usual.get("rounds") else config.get("rounds")
     return {**config, "params": apart, "rounds": rounds}
 
 
