@@ -62,7 +62,7 @@ class StopAfter(Listener):
 
 def facts(result: Result) -> dict[str, Any]:
     """What must not depend on interruptions; seconds and memory may."""
-    return {k: v for k, v in result.summary.items() if k not in ("seconds", "peak_memory_mb")}
+    return {k: v for k, v in result.summary.items() if k not in ("seconds", "peak_memory_mb", "finished")}
 
 
 def rounds_logged(folder: Path) -> list[int]:
@@ -73,7 +73,7 @@ def same(folder: Path, whole: Path) -> None:
     """Two run folders hold the same run."""
     results = [json.loads((path / "summary.json").read_text()) for path in (folder, whole)]
     for result in results:
-        del result["seconds"], result["peak_memory_mb"]
+        del result["seconds"], result["peak_memory_mb"], result["finished"]
     assert results[0] == results[1]
     assert rounds_logged(folder) == rounds_logged(whole) == list(range(len(rounds_logged(whole))))
     for name in ("checkpoint.safetensors", "per_user.csv", "items.csv", "users.csv", "config.toml"):

@@ -44,6 +44,22 @@ def versions() -> dict[str, str]:
     }
 
 
+def processor() -> str:
+    """Its name, as the system says it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def hardware(device: torch.device) -> str:
+    """What a run was computed on, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
 def memory_of(device: torch.device) -> int | None:
     """Bytes that a process can have: of the device, or of this machine and of what contains the process.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedrec.evaluation import Evaluation, chance, with_chance
 from fedrec.experiment.checks import promised
 from fedrec.experiment.cohorts import tested_cohorts
 from fedrec.experiment.config import FORMAT
-from fedrec.experiment.machine import peak_memory_mb, versions
+from fedrec.experiment.machine import hardware, peak_memory_mb, versions
 from fedrec.experiment.params import defaults_of
 from fedrec.federation.loop import Progress
 from fedrec.privacy.accountant import NOT_COVERED
@@ -97,6 +98,8 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         },
         "peak_memory_mb": peak_memory_mb(),
         "versions": versions(),
+        "hardware": hardware(run.world.device),
+        "finished": f"{datetime.now(UTC):%Y-%m-%d}",
     }
     if not type(method).__module__.startswith("fedrec."):  # who reads it later may not know the method
         summary["defaults"] = defaults_of(method)
