@@ -123,7 +123,8 @@ def _groups(comparison: Comparison, shown: Sequence[View]) -> list[dict[str, Any
             continue
         columns = {label: [spread_text(*value) for value in values] for label, _, values in found.rows}
         table = {
-            "caption": f"{metric} by {kind}, test; {found.meaning}",
+            "first": "group",
+            "caption": f"{metric} on test by {kind} ({found.meaning})",
             "heads": [view.name for view in shown],
             "rows": [
                 (f"{name} ({users:,} users)", [columns[view.row.label][place] for view in shown])
@@ -198,7 +199,7 @@ def _tables(
 
 def _table(caption: str, heads: list[str], columns: list[list[str]], names: Sequence[str]) -> dict[str, Any]:
     rows = [(name, [column[i] for column in columns]) for i, name in enumerate(names)]
-    return {"caption": caption, "heads": heads, "rows": rows, "best": [None] * len(names)}
+    return {"caption": caption, "first": "metric", "heads": heads, "rows": rows, "best": [None] * len(names)}
 
 
 def _column(row: Row, part: str, names: Sequence[str]) -> list[str]:
@@ -217,8 +218,13 @@ def _configuration(view: View) -> dict[str, Any]:
         "name": view.name if view.name == view.row.label else f"{view.name} ({view.row.label})",
         "settings": settings(view.row),
         "command": command(view.row),
-        "folders": ", ".join(run.folder.name for run in view.row.runs),
+        "folders": ", ".join(map(_folder, view.row.runs)),
     }
+
+
+def _folder(run: FinishedRun) -> str:
+    """Its name, with that of the folder around several seeds."""
+    return "/".join(run.folder.parts[-2:] if run.folder.name.startswith("seed") else run.folder.parts[-1:])
 
 
 def _versions(asked: Sequence[View]) -> str:
