@@ -78,7 +78,7 @@ def test_every_command_knows_what_a_file_defines(
             "import nowhere_at_all",
             "cannot be used: ModuleNotFoundError: No module",
         ),
-        ("taken_file.py", SOURCE.replace('"mine"', '"fedmf"'), "the name 'fedmf' is that of another method"),
+        ("taken_file.py", SOURCE.replace('"mine"', '"fedmf"'), "the name 'fedmf' belongs to another method"),
     ],
 )
 def test_files_that_cannot_be_used(

@@ -25,7 +25,7 @@ def found(
         try:
             name, loaded = named(point.load())
             if name in taken or name in usable:
-                raise FedrecError(f"the name '{name}' is that of another {kind}; rename it")
+                raise FedrecError(f"the name '{name}' belongs to another {kind}; rename it")
         except (Exception, SystemExit) as error:  # whatever its module does when it is imported
             package = f" of the package {point.dist.name}" if point.dist is not None else ""
             broken[point.name] = f"the {kind} '{point.name}'{package} cannot be used: {in_words(error)}"

@@ -165,7 +165,7 @@ class TestPackages:
         with pytest.warns(FedrecWarning, match="cannot be used") as told:
             assert own_metrics.own_metrics() == {}
         assert "put @fedrec.metric" in str(told[0].message)
-        assert "is that of another metric; rename it" in str(told[1].message)
+        assert "belongs to another metric; rename it" in str(told[1].message)
         with pytest.raises(FedrecError, match="the metric 'mine' cannot be used"):
             protocol("honest,metrics=recall+mine")
 

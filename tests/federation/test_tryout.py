@@ -212,7 +212,7 @@ class TestClasses:
         class Taken(Right):
             info: ClassVar[MethodInfo] = MethodInfo("fedmf", backbones={"mf": {}})
 
-        self.refused(Taken, "Taken: the name 'fedmf' is that of another method")
+        self.refused(Taken, "Taken: the name 'fedmf' belongs to another method")
 
     def test_no_decorator(self) -> None:
         class Plain(Right):

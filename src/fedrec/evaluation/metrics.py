@@ -176,7 +176,7 @@ def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
     """The names without aliases or repetitions; hr stands for recall, and only where there is one held-out item."""
     require_known(metrics)
     if "hr" in metrics and not single:
-        raise FedrecError("hr needs exactly one held-out item per user; ask for recall instead")
+        raise FedrecError("hr needs exactly one held-out item per user; use recall instead")
     return tuple(dict.fromkeys("recall" if name == "hr" else name for name in metrics))
 
 

@@ -88,6 +88,7 @@ class Run:
         self.world = World(
             items=self.prepared.n_trained,
             clients=self.prepared.partition.n_clients,
+            most_users=int(self.prepared.partition.sizes().max(initial=1)),
             seed=config.seed,
             participation=config.participation,
             device=device,
@@ -274,6 +275,8 @@ class Run:
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
         due = self.rules.due(round) and self.observer.looks_before_answer(round)
+        if due and self.group.size == 1:
+            self.observer.before_answer(self.simulator, round)
         self._before = self._select(round) if due else None
         self._seen_before = None if self._before is None else self._seen
 
@@ -322,7 +325,7 @@ class Run:
             return chosen
         best = self._best if self._best is not None or folder is None else self._stored_best(folder)
         if best is None:
-            raise FedrecError(f"the state of the chosen round {chosen} is gone; start over in another --out folder")
+            raise FedrecError(f"the state of the chosen round {chosen} is missing; start over in another --out folder")
         checkpoint.restore(self.simulator, best)
         return chosen
 

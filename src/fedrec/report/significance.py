@@ -93,7 +93,7 @@ def significance(comparison: Comparison, required: bool = False, metrics: Sequen
     """
     if comparison.part != "test":
         if required:
-            raise FedrecError("users' figures are kept for test alone; add --on test")
+            raise FedrecError("per-user metrics exist for test only; add --on test")
         return None
     metric = metric_to_test(comparison, metrics)
     if metric is None or len(comparison.rows) < 2:

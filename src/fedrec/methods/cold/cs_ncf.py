@@ -18,7 +18,7 @@ class CsNCF(CsFedNCF):
 
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cs-ncf",
-        summary="new items: network on attributes, all data in one place",
+        summary="new items: network on attributes",
         paper="Zhang et al., WWW 2024 (baseline)",
         centralised=True,
     )

@@ -59,7 +59,7 @@ def generator_loss(known: Tensor, made: Tensor, vector: Tensor, target: Tensor, 
 class GAR(Pretrained):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="gar",
-        summary="new items: generated factors against a recommender, all data in one place",
+        summary="new items: a generator of item factors trained against a recommender",
         paper="Chen et al., SIGIR 2022",
         centralised=True,
     )

@@ -60,7 +60,7 @@ def loss_of(w: Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, l
 class Heater(Pretrained):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="heater",
-        summary="new items: mixture of experts onto pre-trained factors, all data in one place",
+        summary="new items: mixture of experts fitted to pre-trained factors",
         paper="Zhu et al., SIGIR 2020",
         centralised=True,
     )
