@@ -32,9 +32,9 @@ METHODS = {
     "fedblend": "`fedblend`",
 }
 ABOUT = (
-    "Honest protocol, histories at test with the validation item. Rows of the leaderboard: every method has the best of "
-    "twelve trials on ml-100k, carried over to the other data. One H200, torch 2.11, up to eleven runs at a time, so that "
-    "seconds say little."
+    "Honest protocol, histories at test with the validation item. Rows of the leaderboard: every method has the best "
+    "of twelve trials on ml-100k, carried over to the other data. One H200, torch 2.11, up to eleven runs at a time, "
+    "so that seconds say little."
 )
 
 

@@ -464,8 +464,8 @@ SMALL = "synthetic@users=50+items=150"
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["ease", "--privacy", "clip=1"], "all data in one place"),
-        (["mf", "--epsilon", "8"], "all data in one place"),
+        (["ease", "--privacy", "clip=1"], "is centralised and uploads nothing"),
+        (["mf", "--epsilon", "8"], "is centralised and uploads nothing"),
         (["perfedrec", "--set", "clusters=0"], "at least 1"),
         (["fedca", "--set", "components=500"], "components"),
         (["fedfast", "--backbone", "sasrec", "--set", "user_propagation=true"], "user vectors"),

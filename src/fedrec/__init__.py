@@ -15,19 +15,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if TYPE_CHECKING:
     from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, register, run
 else:
-    _NAMES = (
-        "Interactions",
-        "Recommender",
-        "Result",
-        "Results",
-        "compare",
-        "datasets",
-        "load",
-        "metric",
-        "register",
-        "run",
-    )
-    __getattr__, __dir__ = lazily(__name__, dict.fromkeys(_NAMES, "fedrec.api"))
+    _CLASSES = ("Interactions", "Recommender", "Result", "Results")
+    _FUNCTIONS = ("compare", "datasets", "load", "metric", "register", "run")
+    __getattr__, __dir__ = lazily(__name__, dict.fromkeys((*_CLASSES, *_FUNCTIONS), "fedrec.api"))
 
 __all__ = [
     "FedrecError",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
 LAST = "an epsilon is reported, so the last round counts: neither validation nor loss selects a round or stops the run"
-FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is in one place
+FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is centralised
 
 
 def notes_of(run: Run) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
@@ -110,8 +111,13 @@ def defaults_of(method: Method) -> dict[str, Any]:
     return {item.name: plain(getattr(usual, item.name)) for item in dataclasses.fields(usual)}
 
 
-def parameters(cls: type[Any]) -> dict[str, Any]:
+def parameters(cls: Any) -> Mapping[str, Any]:
     """Names and types of the settings of a method, or of any dataclass."""
+    return _parameters(cls)
+
+
+@cache
+def _parameters(cls: Any) -> Mapping[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 

@@ -1,4 +1,4 @@
-"""CS-NCF: the network of CS-FedNCF on everybody's data in one place.
+"""CS-NCF: the network of CS-FedNCF on everybody's data, centralised.
 
 A reference in the comparison of IFedRec (WWW 2024). One round is one epoch.
 """

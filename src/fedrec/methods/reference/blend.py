@@ -1,4 +1,4 @@
-"""FedBlend's mixture with all data in one place: what federation costs it.
+"""FedBlend's mixture, centralised: what federation costs it.
 
 The Gram model is the one that FedGram's clients arrive at by their sum. The sequence model is the centralised SASRec
 with softmax over all items. Their scores are mixed as there (`methods/mixing.py`).

@@ -1,4 +1,4 @@
-"""iALS: implicit matrix factorisation by alternating least squares, with all data in one place.
+"""iALS: implicit matrix factorisation by alternating least squares, centralised.
 
 Hu et al., ICDM 2008, with the care of Rendle et al., RecSys 2022. With S the observed pairs, w_u and h_i the factors,
 
