@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,25 +25,23 @@ def fit_command(
         int | None, typer.Option(min=1, help="Rounds; default: as many as the run chose, with --from a tenth of them.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the model; default RUN-fit.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted fit; in RUN-fit, or --out.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a run's settings on all interactions, with nothing held out: a model for recommend, serve and export."""
-    from fedrec import console
     from fedrec.commands import progress
+    from fedrec.commands.interrupted import says_how_to_go_on
     from fedrec.experiment.fit import fit
-    from fedrec.experiment.interrupt import sigterm_interrupts
 
     source = run if run is not None else warm
     if source is None or (run is not None and warm is not None):
         raise FedrecError("say whose settings: fedrec fit RUN, or fedrec fit --from RUN to go on from its model")
-    place = out if out is not None else _free(source)
+    place = out if out is not None else _place(source, resume)
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
-    with sigterm_interrupts():
-        try:
-            fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, listener=listener)
-        except KeyboardInterrupt:
-            console.err.print("interrupted; nothing is kept of an unfinished fit: repeat the command")
-            raise
+    with says_how_to_go_on(f"repeat the command with --resume --out {shlex.quote(str(place))}"):
+        fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, resume=resume, listener=listener)
     _show(fitted)
 
 
@@ -63,10 +63,13 @@ def _show(fitted: Fitted) -> None:
     console.out.print(f"model: {fitted.folder}")
 
 
-def _free(source: Path) -> Path:
-    """RUN-fit beside the run, with a number appended if that is taken."""
+def _place(source: Path, resume: bool) -> Path:
+    """RUN-fit beside the run, with a number appended if that is taken; to resume, the latest of them."""
     base = source.resolve()
     name = base.name if base.name.endswith("-fit") else f"{base.name}-fit"
     beside = source.parent if source.name else base.parent
     names = (name, *(f"{name}.{number}" for number in range(2, 10_000)))
-    return next(path for path in (beside / text for text in names) if not path.exists())
+    taken = list(itertools.takewhile(Path.exists, (beside / text for text in names)))
+    if resume:
+        return taken[-1] if taken else beside / name
+    return beside / names[len(taken)]

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-import typer
-
 from fedrec import console
 from fedrec.commands import progress
+from fedrec.commands.interrupted import says_how_to_go_on
 from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.disk import Keep
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.result import Result
 from fedrec.experiment.run import Listener
@@ -48,7 +47,7 @@ def config_to_resume(out: Path, seeds: Sequence[int] | None) -> Path | None:
 
 
 def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resume: bool, quiet: bool,
-              as_json: bool) -> list[Result]:  # fmt: skip
+              as_json: bool, keep: Keep = "model") -> list[Result]:  # fmt: skip
     """Run every seed and print what came out. Without `out` a free folder below runs/ is taken.
 
     Of several processes that share the work, the first one writes and prints.
@@ -66,21 +65,14 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
             if resume and config_to_resume(place, seeds) is None:
                 note = f"nothing to resume in {place}; starting from the first round"
                 listeners[0] = progress.Noted(listeners[0], note)
-        try:
-            with sigterm_interrupts():
-                results, data = list[Result](), None
-                for one, folder, listener in zip(configs, folders, listeners, strict=True):
-                    result, data = run_and_report(one, folder, resume, listener, _note, data, group)
-                    results.append(result)
-                    if group.first:
-                        _show(result, folder, as_json)
-        except KeyboardInterrupt as stop:
-            if group.first:
-                again = f"repeat the command with --resume --out {shlex.quote(str(place))}"
-                console.err.print(f"interrupted; to go on, {again}")
-            if isinstance(stop, Terminated):
-                raise typer.Exit(TERMINATED) from None
-            raise
+        again = f"repeat the command with --resume --out {shlex.quote(str(place))}"
+        with says_how_to_go_on(again if group.first else ""):
+            results, data = list[Result](), None
+            for one, folder, listener in zip(configs, folders, listeners, strict=True):
+                result, data = run_and_report(one, folder, resume, listener, _note, data, group, keep)
+                results.append(result)
+                if group.first:
+                    _show(result, folder, as_json)
     if len(results) > 1 and group.first and not as_json:
         _show_spread(results)
     return results
