@@ -67,7 +67,11 @@ class Service:
         made = self.paths.get(("GET" if verb == "HEAD" else verb, head))
         if made is None:
             known = any(head == name for _, name in self.paths)
-            return _problem(405, f"{verb} is not for /{head}") if known else _problem(404, f"there is no /{head}")
+            return (
+                _problem(405, f"{verb} is not for /{head}")
+                if known
+                else _problem(404, f"there is no /{head}; / lists what there is")
+            )
         words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         try:
             return Answer(200, made(unquote(rest), words, body))
