@@ -112,7 +112,7 @@ def test_a_model_goes_on_when_more_rows_arrive(cli: Cli, tmp_path: Path, logs: P
     outcome = cli("fit", "--from", "run", "-q", "--out", "next")
     assert outcome.code == 0, outcome.err
     assert "all 317 interactions of 31 users and 51 items" in outcome.out
-    assert ("went on from 20 users and 50 items; 11 users and 1 items are new" in outcome.out) == (method != "ease")
+    assert ("went on from 20 users and 50 items; new users: 11, new items: 1" in outcome.out) == (method != "ease")
     assert cli("recommend", "run", "--user", "u3").out == before
     recommender = Recommender(tmp_path / "next")
     assert {rec.item for rec in recommender.for_user("u3", 37)} >= {"brand-new"}

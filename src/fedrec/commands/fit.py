@@ -56,7 +56,7 @@ def _show(fitted: Fitted) -> None:
     if fitted.carried is not None:
         new_users, new_items = data.n_users - fitted.carried.users, data.n_items - fitted.carried.items
         console.out.print(f"went on from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
-                          f"{new_users:,} users and {new_items:,} items are new")  # fmt: skip
+                          f"new users: {new_users:,}, new items: {new_items:,}")  # fmt: skip
     if fitted.privacy is not None:
         show_privacy(fitted.privacy)
         console.out.print("  that is of the fit alone: the run before it spent its own on the same users")

@@ -55,7 +55,7 @@ def read_text(path: Path) -> bytes:
         raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
     raw = _utf8(path, raw)
     if b"\0" in raw:
-        raise FedrecError(f"{path} is not UTF-8 text; save it as UTF-8, or give a CSV, TSV or Parquet file")
+        raise FedrecError(f"{path} is not a text file in UTF-8; save it as such, or give a CSV, TSV or Parquet file")
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -24,6 +24,7 @@ def open_finished(path: Path) -> Chosen:
     """The run of a folder, for whoever looks at its figures: the data must be what it was."""
     folder = RunFolder.open(path)
     folder.require_finished()
+    folder.require_state()
     config = make_config(folder.settings())
     kept = read_kept(folder, config)
     unchanged = kept is not None and kept.is_of(config)

@@ -140,6 +140,10 @@ class RunFolder:
         """For whoever serves from it."""
         if not self.fit.exists():
             self._require_end()
+        self.require_state()
+
+    def require_state(self) -> None:
+        """For whoever needs the chosen round itself."""
         if not self.best.exists():
             raise FedrecError(f"{self.path} kept no model (--no-model): train it again with fedrec run --config "
                               f"{self.config} --out FOLDER")  # fmt: skip
