@@ -102,6 +102,18 @@ def test_without_a_model_every_use_of_it_says_why_not(cli: Cli, tmp_path: Path) 
     assert (both.code, "give one of them" in both.err) == (2, True)
 
 
+def test_seeds_that_ended_without_a_model_are_not_run_again(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("run", "fedmf", "--data", SMALL, "--rounds", 2, "--quiet", "--out", "many", "--no-model")
+    assert cli(*words, "--seeds", "0,1").code == 0
+    trained = trained_rounds(monkeypatch)
+    outcome = cli(*words, "--seeds", "0,1,2", "--resume")
+    assert (outcome.code, trained) == (0, [0, 1])
+    assert "3 seeds, test" in outcome.out
+    assert (tmp_path / "many" / "seed2" / "summary.json").exists()
+
+
 def test_a_study_in_python_keeps_results_alone(tmp_path: Path) -> None:
     result = fedrec.run("fedmf", SMALL, rounds=2, out=tmp_path / "run", keep="nothing")
     assert result.test

@@ -100,8 +100,10 @@ class States:
     def resume(self, folder: RunFolder) -> Progress | None:
         """Restore where a run with the same config left off; None: there is nothing to go on from."""
         run = self.run
-        if not folder.last.exists():
-            return None  # killed before its first checkpoint
+        if not folder.last.exists():  # killed before its first checkpoint, or nothing was kept
+            if folder.summary.exists():
+                warnings.warn(f"{folder.path} kept no model, so it is trained again", FedrecWarning, stacklevel=2)
+            return None
         found = checkpoint.load_resume(folder.last, run.config.to_dict(), run.data)
         if run.rules.rounds < found.progress.next_round:
             raise FedrecError(
