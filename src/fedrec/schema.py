@@ -102,12 +102,12 @@ def named(kind: Kind, words: str, names: str = ".*") -> Kind:
 
 BOOL = Kind("true, false", lambda value: isinstance(value, bool), lambda text: {"true": True, "false": False}[
     str(text).lower()])  # fmt: skip
-COUNT = Kind("a whole number", is_count, int)
+COUNT = Kind("an integer", is_count, int)
 NUMBER = Kind("a number", is_number, float)
 TEXT = Kind("text", lambda value: isinstance(value, str))
-TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
+TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
 METRICS = named(NUMBER, "metrics with numbers", r"\w+@[1-9][0-9]{0,8}")
-SIZES = named(COUNT, "names with whole numbers")
+SIZES = named(COUNT, "names with integers")
 
 
 def kind_of(hint: Any) -> Kind:

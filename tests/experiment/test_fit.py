@@ -112,7 +112,7 @@ def test_a_model_goes_on_when_more_rows_arrive(cli: Cli, tmp_path: Path, logs: P
     outcome = cli("fit", "--from", "run", "-q", "--out", "next")
     assert outcome.code == 0, outcome.err
     assert "all 317 interactions of 31 users and 51 items" in outcome.out
-    assert ("went on from 20 users and 50 items; new users: 11, new items: 1" in outcome.out) == (method != "ease")
+    assert ("continued from 20 users and 50 items; new users: 11, new items: 1" in outcome.out) == (method != "ease")
     assert cli("recommend", "run", "--user", "u3").out == before
     recommender = Recommender(tmp_path / "next")
     assert {rec.item for rec in recommender.for_user("u3", 37)} >= {"brand-new"}
@@ -130,7 +130,7 @@ def test_a_moved_file_is_found_by_its_content(cli: Cli, tmp_path: Path, logs: Pa
     (tmp_path / "renamed.csv").unlink()
     outcome = cli("fit", "run", "-q", "--out", "gone")
     assert (outcome.code, (tmp_path / "gone").exists()) == (2, False)
-    assert "say where it is: --data FILE" in outcome.err
+    assert "give its place with --data FILE" in outcome.err
     assert cli("fit", "run", "-q", "--out", "other", "--data", "decoy.csv").code == 0
 
 
@@ -169,7 +169,7 @@ def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
 def test_whose_settings_must_be_said(cli: Cli, words: tuple[str, ...]) -> None:
     outcome = cli("fit", *words)
     assert outcome.code == 2
-    assert "say whose settings" in outcome.err
+    assert "give the run whose settings" in outcome.err
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
@@ -193,7 +193,7 @@ def test_an_interrupted_fit_goes_on_as_told(
         patched.setattr(Simulator, "round", stopped)
         outcome = cli(*words)
     assert outcome.code == 130
-    assert outcome.err.endswith("to go on, repeat the command with --resume --out run-fit\n")
+    assert outcome.err.endswith("to continue, run the command again with --resume --out run-fit\n")
     refused = cli("recommend", "run-fit", "--user", "u1")
     assert (refused.code, "continue it with fedrec fit ... --resume --out run-fit" in refused.err) == (2, True)
     again = cli(*words, "--resume")

@@ -15,7 +15,7 @@ from fedrec.cli import app
 from fedrec.commands.reproduce import Wanted, reproduce, show_coverage
 from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import cells
-from fedrec.reproduce.collect import trimmed
+from fedrec.reproduce.collect import counted, trimmed
 from fedrec.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
 from fedrec.reproduce.coverage_page import by_table, drawn, lines, missing_data, not_run, summary_line, write_coverage
 from fedrec.reproduce.definition import names, papers, tables
@@ -23,6 +23,7 @@ from fedrec.reproduce.estimate import Estimate, estimated, hours
 from fedrec.reproduce.figures import figures_of, guidance_figures
 from fedrec.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
 from fedrec.reproduce.printed import PrintedCell, printed_cells, selected
+from fedrec.reproduce.studies import study_lines
 
 PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg": 344}
 """Result cells of each paper."""
@@ -208,7 +209,7 @@ def test_the_command_shows_and_writes_coverage(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "coverage.md").read_text().startswith("# CGFedRec")
     done = CliRunner().invoke(app, ["reproduce", "fedgram", "--coverage", "--out", str(tmp_path / "x")])
     assert done.exit_code != 0
-    assert "nothing to cover" in str(done.exception)
+    assert "it has no coverage" in str(done.exception)
     assert not (tmp_path / "x").exists()
 
 
@@ -232,6 +233,34 @@ def test_what_is_measured_survives_being_written(tmp_path: Path) -> None:
     assert kept.figures == {"hr@5": 0.3}
     write(tmp_path / "some.json", "About.", [kept])
     assert [MeasuredRun(**record) for record in json.loads((tmp_path / "some.json").read_text())["runs"]] == [kept]
+
+
+def test_a_run_counts_wherever_its_command_is_asked_for() -> None:
+    planned = planned_cells(tables("fedca").values(), "cpu")
+    asked = [cell.command() for _, cell in planned]
+    twice = next(command for command in asked if asked.count(command) > 1)
+    table, cell = next(one for one in planned if one[1].command() == twice)
+    run = run_of("fedca", table, cell.row, cell.dataset, figures={"hr@10": 0.5}, seeds=1)
+    run = dataclasses.replace(run, command=twice)
+    found = counted([run], planned)
+    assert len(found) == asked.count(twice)
+    assert len({one.key() for one in found}) == len(found)
+    assert all(one.figures == run.figures for one in found)
+
+
+def test_a_study_shows_the_mean_of_its_runs_and_counts_the_rows_without() -> None:
+    table = tables("champion")["rounds-and-bytes"]
+    first = run_of("champion", table.name, "FedOpt", "ml-100k", figures={"recall@10": 0.1, "MB up": 2.0})
+    second = dataclasses.replace(first, seed=1, figures={"recall@10": 0.3, "MB up": 4.0})
+    text = list(study_lines("Study", [table], [first, second]))
+    assert f"**ml-100k**: 1 of {len(table.rows)} rows measured." in text
+    assert "| FedOpt | 0.2000 ± 0.1414 | - | - | 3.0000 ± 1.4142 | - | 4 | 2 | cpu |" in text
+
+
+def test_the_documentation_has_what_was_measured_of_the_champion() -> None:
+    page = Path(__file__).parents[2] / "docs" / "coverage" / "champion" / "measured.md"
+    made = study_lines(names("champion").title, list(tables("champion").values()), shipped("champion"))
+    assert page.read_text(encoding="utf-8") == "\n".join(made) + "\n"
 
 
 def test_print_is_kept_as_it_stands_in_the_papers() -> None:

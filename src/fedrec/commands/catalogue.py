@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def methods_command(
     name: Annotated[
-        str | None, typer.Argument(help="Show the parameters of one method.", autocompletion=completion.methods)
+        str | None, typer.Argument(help="Show one method and its parameters.", autocompletion=completion.methods)
     ] = None,
 ) -> None:
     """List the methods, or show one with its parameters."""
@@ -22,14 +22,16 @@ def methods_command(
     from fedrec.methods import listing, listings
 
     if name is None:
-        for title, central in (("federated", False), ("references, all data in one place", True)):
+        for title, central in (("federated", False), ("centralised baselines", True)):
             found = [method for method in listings() if method.centralised == central]
             if central:
                 console.table(["method", title], [[method.name, _what(method)] for method in found])
             else:
                 console.table(["method", title, "blind server"], [[m.name, _what(m), m.blind] for m in found])
             console.out.print()
-        console.out.print("blind server: yes: it can do with sums over clients alone (--secure-sums)? needed: it must")
+        console.out.print(
+            "blind server: yes: sums over clients are enough (--secure-sums); needed: it must not see more"
+        )
         return
     show_method(listing(name))
 
@@ -46,7 +48,7 @@ def show_method(method: Listing) -> None:
     _show_kind(usual, "parameter (--set)")
     for kind in others:
         console.out.print()
-        _show_kind(kind, f"with --backbone {' | '.join(kind.backbones)} of silos")
+        _show_kind(kind, f"silos, --backbone {' | '.join(kind.backbones)}")
     if method.server:
         console.out.print("\n" + method.server)
 
@@ -82,7 +84,7 @@ def protocols_command(
         typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".', autocompletion=completion.protocols),
     ] = None,
 ) -> None:
-    """List the protocols, or show one with all its choices and what it leaks."""
+    """List the protocols, or show one with all its settings and leaks."""
     from fedrec import console, evaluation
     from fedrec.evaluation.describe import one_line, record
 
@@ -90,7 +92,7 @@ def protocols_command(
         rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]
         console.table(["protocol", "leaks", "what"], rows)
         console.out.print(
-            "\nleaks: something keeps the figures from being read as accuracy; `fedrec protocols NAME` says what"
+            "\nleaks: figures under such a protocol cannot be read as accuracy; `fedrec protocols NAME` explains why"
         )
         return
     chosen = evaluation.protocol(spec)

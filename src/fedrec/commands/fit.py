@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 
 def fit_command(
-    run: Annotated[Path | None, typer.Argument(help="A finished run, whose settings and rounds are taken.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="A finished run, whose settings and rounds are used.")] = None,
     warm: Annotated[
-        Path | None, typer.Option("--from", help="Go on from this run or fitted model, with what its data has gained.")
+        Path | None,
+        typer.Option("--from", help="Continue from this run or fitted model, with the new rows of its data."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Other data than that of the run, e.g. a longer log.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data other than the run's, e.g. a longer log.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds; default: as many as the run chose, with --from a tenth of them.")
+        int | None, typer.Option(min=1, help="Rounds; default: the run's chosen round, with --from a tenth of it.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the model; default RUN-fit.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted fit; in RUN-fit, or --out.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the model; default RUN-fit.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit, in --out or RUN-fit.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a run's settings on all interactions, with nothing held out: a model for recommend, serve and export."""
@@ -37,10 +36,12 @@ def fit_command(
 
     source = run if run is not None else warm
     if source is None or (run is not None and warm is not None):
-        raise FedrecError("say whose settings: fedrec fit RUN, or fedrec fit --from RUN to go on from its model")
+        raise FedrecError(
+            "give the run whose settings to use: fedrec fit RUN, or fedrec fit --from RUN to continue from its model"
+        )
     place = out if out is not None else _place(source, resume)
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
-    with says_how_to_go_on(f"repeat the command with --resume --out {shlex.quote(str(place))}"):
+    with says_how_to_go_on(f"run the command again with --resume --out {shlex.quote(str(place))}"):
         fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, resume=resume, listener=listener)
     _show(fitted)
 
@@ -55,16 +56,16 @@ def _show(fitted: Fitted) -> None:
     )
     if fitted.carried is not None:
         new_users, new_items = data.n_users - fitted.carried.users, data.n_items - fitted.carried.items
-        console.out.print(f"went on from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
+        console.out.print(f"continued from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
                           f"new users: {new_users:,}, new items: {new_items:,}")  # fmt: skip
     if fitted.privacy is not None:
         show_privacy(fitted.privacy)
-        console.out.print("  that is of the fit alone: the run before it spent its own on the same users")
+        console.out.print("  this covers the fit only: the earlier run spent its own budget on the same users")
     console.out.print(f"model: {fitted.folder}")
 
 
 def _place(source: Path, resume: bool) -> Path:
-    """RUN-fit beside the run, with a number appended if that is taken; to resume, the latest of them."""
+    """RUN-fit next to the run, with a number appended if that is taken; to resume, the latest of them."""
     base = source.resolve()
     name = base.name if base.name.endswith("-fit") else f"{base.name}-fit"
     beside = source.parent if source.name else base.parent

@@ -33,11 +33,13 @@ def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
         RunFolder(folder).require_own_files()
     single, several = (out / "config.toml").is_file(), any(out.glob("seed*/config.toml"))
     if out == Path() and not (resume and (single or several)):  # also where a shell variable was empty
-        raise FedrecError("--out is empty or the current folder; name a folder for the run, e.g. --out runs/mine")
+        raise FedrecError("--out is empty or the current folder; choose a folder for the run, e.g. --out runs/mine")
     if single and seeds is not None:
-        raise FedrecError(f"{out} holds a single run; leave --seeds out to resume it, or choose another --out for them")
+        raise FedrecError(
+            f"{out} holds a single run; resume it without --seeds, or choose another --out for several seeds"
+        )
     if several and seeds is None and not single:
-        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to go on with them, or "
+        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to continue them, or "
                           "choose another --out")  # fmt: skip
 
 
@@ -66,7 +68,7 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
             if resume and config_to_resume(place, seeds) is None:
                 note = f"nothing to resume in {place}; starting from the first round"
                 listeners[0] = progress.Noted(listeners[0], note)
-        again = f"repeat the command with --resume --out {shlex.quote(str(place))}"
+        again = f"run the command again with --resume --out {shlex.quote(str(place))}"
         with says_how_to_go_on(again if group.first else ""):
             summaries, data = list[Mapping[str, Any]](), None
             for one, folder, listener in zip(configs, folders, listeners, strict=True):
@@ -116,7 +118,7 @@ def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
         path = Path("runs") / (base if number == 1 else f"{base}.{number}")
         if not path.exists():
             return path
-    raise FedrecError(f"runs/{base} and 9,999 others exist; name a folder with --out")
+    raise FedrecError(f"runs/{base} and 9,999 others exist; choose a folder with --out")
 
 
 def _show_spread(summaries: Sequence[Mapping[str, Any]]) -> None:

@@ -27,8 +27,8 @@ from fedrec.federation.stages import Clip, Stage
 
 # Not covered by epsilon, because it does not pass the wire.
 NOT_COVERED = (
-    "metrics, losses and clients' own state, which this folder holds; whatever is chosen by them, as hyper-parameters "
-    "are; other runs on the same data"
+    "metrics, losses and clients' own state, which this folder contains; anything chosen by them, such as "
+    "hyper-parameters; other runs on the same data"
 )
 LOCAL = "local: all uploads of one client, against any other data of that client"
 BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"
@@ -55,7 +55,7 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, unprotected: 
     be.
     """
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
-        return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")
+        return Guarantee(None, None, uploads, "noise on one upload leaves the others unprotected")
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
     noise = stages[at] if at < len(stages) else None
     # whatever clients do after the clipping changes a sum before its noise comes, wherever that stage is written
@@ -96,7 +96,7 @@ def delta_of(multiplier: float, epsilon: float) -> float:
 def zcdp(ratio: float, steps: int, delta: float) -> tuple[float, float]:
     """rho and the epsilon that follows from it, for steps of this ratio of sensitivity to noise (Bun & Steinke 2016).
 
-    An upper bound that is looser than `epsilon_of`, here because published figures are computed with it.
+    An upper bound, looser than `epsilon_of`, for comparison with work that composes so.
     """
     rho = steps * ratio**2 / 2
     return rho, rho + 2 * math.sqrt(rho * math.log(1 / delta))

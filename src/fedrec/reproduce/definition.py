@@ -178,7 +178,7 @@ def _table(name: str, values: dict[str, Any]) -> Table:
     try:
         check(name, values, TABLE)
     except ValueError as error:
-        raise FedrecError(f"the table cannot be read: {error}; mend its TOML file") from None
+        raise FedrecError(f"the table cannot be read: {error}; fix its TOML file") from None
     rows = [_row(own) for row in values.pop("rows") for own in _each(dict(row))]
     table = Table(name=name, rows=rows, **values)
     labels = [row.label for row in rows]

@@ -37,7 +37,8 @@ from fedrec.federation.declarations import Preset, Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import mixed, share_at
+from fedrec.methods.mixing import Scale, mixed, share_at
+from fedrec.models.sasrec import BlockKind
 
 Kind = TypeVar("Kind", bound=Method)
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
@@ -47,7 +48,7 @@ GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
 class FedBlend(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedblend",
-        summary="FedGram and a federated SASRec, scores mixed, by sums alone",
+        summary="mixed scores of FedGram and a federated SASRec, from sums only",
         space={"server_lr": "0.0003..0.003", "dropout": "0.1..0.5", "l2": "100..10000", "half_life": "1..10",
                "co": "0.1..2", "popularity_power": "0..0.6"},
         presets={
@@ -67,6 +68,7 @@ class FedBlend(Method):
 
     rounds: Count = 900
     gram_share: Annotated[float | None, Interval("[0, 1]")] = None
+    scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
@@ -79,6 +81,7 @@ class FedBlend(Method):
     length: int = 100
     blocks: int = 2
     heads: int = 1
+    block_kind: BlockKind = "sasrec"
     dropout: Annotated[float, Interval("[0, 1)")] = 0.2
     sampled: int = 0
     clip: float = 0.5
@@ -86,6 +89,9 @@ class FedBlend(Method):
     clients_per_round: int = 128
     server_lr: float = 0.001
     server_decay: float = 0.0
+    cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
+    personal_steps: int = 0
+    personal_lr: Positive = 1.0
     warm_start: bool = False
     """Whether the item table starts from the leading factors of the Gram model."""
 
@@ -151,7 +157,7 @@ class FedBlend(Method):
             part.score(state, Down(_of(mark, down.shared)), chunk, every)
             for part, mark in ((self.gram, GRAM), (self.sequence, SEQUENCE))
         )
-        return mixed(of_gram, of_sequence, down.shared["share"], chunk)[:, items]
+        return mixed(of_gram, of_sequence, down.shared["share"], chunk, self.scale)[:, items]
 
     def footprint(self, world: World) -> Footprint:
         gram, sequence = self.gram.footprint(world), self.sequence.footprint(world)

@@ -55,10 +55,10 @@ GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gat
 class FedRKG(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrkg",
-        summary="own tables, guided now and then by the mean of all through a private gate",
+        summary="personal tables, guided from time to time by the mean of all through a private gate",
         paper="Personalized Federated Recommendation with Knowledge Guidance",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
-        space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.01..1"},
+        space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.0001..0.1"},
         presets={
             "paper": Preset("As the paper sets it: the defaults.", {}),
             "lastfm": Preset("The paper's rounds and beta for Last.fm.", {"rounds": 3000, "beta": 0.999}),
@@ -79,7 +79,7 @@ class FedRKG(LocalMethod):
     """How the gate starts."""
     gate_epochs: int = 5
     """Epochs of the gate's training."""
-    lr_gate: float = 0.1
+    lr_gate: float = 0.1  # ours: the paper gives the grid 0.0001 to 0.1 alone
     """Learning rate of the gate."""
     variant: Literal["full", "GIE", "PIE"] = "full"
     """full; GIE: the mean replaces the table every round; PIE: no exchange at all."""
@@ -196,7 +196,7 @@ class FedRKG(LocalMethod):
         return Answer(None, lambda some: Down(shared={"item": server["item"]})) if self.guides(round) else None
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        """Train the gate through the fused table (8), then commit with it (9)."""
+        """Train the gate through the fused table (7, 8), then commit with it (9)."""
         held, common = state.per_client, down.shared["item"]
         if not self.gated:
             beta = 0.0 if self.variant == "GIE" else self.beta
@@ -231,8 +231,8 @@ class FedRKG(LocalMethod):
         if self.dp != "gradient" or not self._gate_learns():
             return ()
         return [
-            "dp=gradient: no epsilon, because the gate learns from interactions without noise and acts on the table "
-            "that goes up later; gate=false or dp=output have one"
+            "dp=gradient: no epsilon, because the gate learns from interactions without noise and affects later "
+            "uploads of the table; gate=false and dp=output have one"
         ]
 
     def _gate_learns(self) -> bool:
@@ -260,6 +260,6 @@ class FedRKG(LocalMethod):
         return -(-samples // self.batch)
 
     def update_sensitivity(self, batches: int = 1) -> float:
-        """How far two data sets can drive a table apart between two guidance rounds, with clipped gradients (14)."""
+        """How far two data sets can drive a table apart between guidance rounds, with clipped gradients (10 to 14)."""
         item = self.trainer.rates["item"]
         return 2 * item * self.interval * self.epochs * batches * self.clip

@@ -1,4 +1,4 @@
-"""FedBlend's mixture with all data in one place: what federation costs it.
+"""FedBlend's mixture, centralised: what federation costs it.
 
 The Gram model is the one that FedGram's clients arrive at by their sum. The sequence model is the centralised SASRec
 with softmax over all items. Their scores are mixed as there (`methods/mixing.py`).
@@ -19,7 +19,7 @@ from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, 
 from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import mixed, share_at
+from fedrec.methods.mixing import Scale, mixed, share_at
 from fedrec.methods.reference.sasrec import CentralSASRec
 from fedrec.training.sequences import SequenceLoss
 
@@ -30,7 +30,7 @@ class Blend(CentralSASRec):
 
     info: ClassVar[MethodInfo] = MethodInfo(
         name="blend",
-        summary="a Gram model and SASRec, scores mixed, all data in one place",
+        summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
         presets={
             "ml-1m": Preset(
@@ -46,6 +46,7 @@ class Blend(CentralSASRec):
     )  # fmt: skip
 
     gram_share: Annotated[float | None, Interval("[0, 1]")] = None
+    scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
@@ -101,7 +102,7 @@ class Blend(CentralSASRec):
             for client, weight in zip(chunk.clients, state.per_client["weight"], strict=True)
         ])  # fmt: skip
         share = state.per_client["share"][chunk.owner, None]
-        return mixed(of_gram, super().score(state, down, chunk, every), share, chunk)[:, items]
+        return mixed(of_gram, super().score(state, down, chunk, every), share, chunk, self.scale)[:, items]
 
     def footprint(self, world: World) -> Footprint:
         return replace(super().footprint(world), score=super().footprint(world).score + 4 * world.items * 8)

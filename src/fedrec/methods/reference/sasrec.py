@@ -22,6 +22,7 @@ from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count
 from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
+from fedrec.models.sasrec import BlockKind
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
 from fedrec.training.sequences import SequenceLoss
@@ -34,7 +35,7 @@ MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
 class CentralSASRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="sasrec",
-        summary="self-attention over sequences, all data in one place",
+        summary="self-attention over sequences",
         paper="Kang & McAuley, ICDM 2018",
         backbones=usual_backbones("sasrec"),
         space={
@@ -60,6 +61,7 @@ class CentralSASRec(LocalMethod):
     heads: int = 1
     norm_first: bool = False
     """Whether a block normalises before attention instead of after it."""
+    block_kind: BlockKind = "sasrec"
     loss: SequenceLoss = "bce"  # type: ignore[assignment]
     """bce on single items; ce: the next item among all items, by softmax."""
     negatives: Count = 1

@@ -11,9 +11,9 @@ the leading ones. Silos of different width or architecture can work together (`b
 place of C_k there is nothing to train: one exchange, and scores A_k F_k + beta A_k F_s.
 
 The paper writes the squared error of all entries; its released code descends the norm, unsquared and not averaged, and
-trains matrix factorisation on products of single coordinates. Defaults follow the code, preset `paper` the text. No
-sensitivity is bounded, so the noise claims no epsilon. A factor of full rank tells the server as much as C_k itself:
-E_k up to a rotation.
+trains matrix factorisation on products of single coordinates. Defaults follow the code, preset `paper` the text's
+losses (the rate of the second rescaled), with new triples every round. No sensitivity is bounded, so the noise claims
+no epsilon. A factor of full rank tells the server as much as C_k itself: E_k up to a rotation.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FedCIA(SiloMethod):
     noise_symmetric: bool = False
     """Whether noise on a matrix is symmetric, as the matrix is."""
     rank: int = 0
-    """Columns of a shortened upload; 0: whole matrices in dense_gram, exact factors elsewhere."""
+    """Columns of a shortened upload; 0: whole matrices in dense_gram, exact factors elsewhere (gfcf deployed: 128)."""
     server_rank: int = 0
     """Columns of the factor that comes down; 0: twice the widest table, at least 512."""
     beta: float = 60.0
@@ -100,7 +100,7 @@ class FedCIA(SiloMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode in ("lowrank", "subspace") and self.noise:
-            raise FedrecError(f"noise={self.noise} needs whole matrices: use mode=dense_gram, or noise=0")
+            raise FedrecError(f"noise={self.noise} needs full matrices: use mode=dense_gram, or noise=0")
 
     @cached_property
     def form(self) -> UploadForm:
