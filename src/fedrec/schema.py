@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,8 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-def kinds_of_fields(cls: type[Any]) -> dict[str, Kind]:
+@cache
+def kinds_of_fields(cls: type[Any]) -> Mapping[str, Kind]:
     """Of every field of a dataclass."""
     hints = typing.get_type_hints(cls)
     return {item.name: kind_of(hints[item.name]) for item in dataclasses.fields(cls)}

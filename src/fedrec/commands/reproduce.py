@@ -10,9 +10,20 @@ from fedrec import console
 from fedrec.data.atomic import require_unlinked
 from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
 from fedrec.reproduce.coverage import Reached, coverage
-from fedrec.reproduce.coverage_page import COLUMNS, by_table, missing_data, not_run, summary_line, write_coverage
+from fedrec.reproduce.coverage_page import (
+    COLUMNS,
+    NOT_RUN,
+    TOO_LONG,
+    WAITING,
+    by_table,
+    missing_data,
+    not_run,
+    summary_line,
+    too_long,
+    write_coverage,
+)
 from fedrec.reproduce.definition import Table, chosen, names, narrowed, papers, tables
-from fedrec.reproduce.estimate import Estimate, estimated, hours
+from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.measured import everything, finished, joined, shipped
 from fedrec.reproduce.page import write_page
 from fedrec.reproduce.printed import printed_cells
@@ -86,9 +97,10 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
         reached = [one for one in reached if one.cell in mine]
     console.table(["printed table", *COLUMNS], by_table(reached))
     _show_missing(reached)
+    if endless := too_long(reached):
+        console.table([*WAITING, "why"], endless, title=TOO_LONG)
     if waiting := not_run(reached):
-        heads = ["table", "row", "data", "cells", "a seed takes about"]
-        console.table(heads, waiting, title="Not run yet, with estimated times")
+        console.table(WAITING, waiting, title=NOT_RUN)
     console.out.print(summary_line(reached))
     for path in write_coverage(names(paper).title, reached, folder):
         console.out.print(f"{path} written")
@@ -117,9 +129,9 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
 
 def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> None:
     """The runs of every table by row, with the time that they may take, then what cannot be run at all."""
-    runs, total = everything(), [0.0, 0]
+    clock, total = Clock(everything()), [0.0, 0]
     for table, mine in planned:
-        times = [estimated(cell, runs) for cell in mine]
+        times = [clock.of(cell) for cell in mine]
         cost = sum(time.seconds for time in times if time)
         total = [total[0] + cost, total[1] + len(mine)]
         console.out.print(f"{table.name}: {table.title}", style="bold")

@@ -11,8 +11,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.report.charts.scatter import Points, scatter
 from fedrec.report.figures.figure import Drawing, Panel
 from fedrec.report.figures.write import as_svg
-from fedrec.reproduce.coverage import NEAR, SHARE, STATES, Found, Reached, counts
-from fedrec.reproduce.estimate import hours
+from fedrec.reproduce.coverage import BUDGET, NEAR, SHARE, STATES, Found, Reached, State, counts
 from fedrec.reproduce.printed import PERCENT
 
 TOLERANCE = f"{NEAR:g}, or {SHARE:.0%} of the printed figure where that is more"
@@ -74,18 +73,31 @@ def missing_data(reached: Iterable[Reached]) -> list[list[str]]:
     return [[name, str(number), why] for (name, why), number in found.items()]
 
 
+WAITING = ["table", "row", "data", "cells", "a seed takes about"]
+TOO_LONG = "Too long"
+NOT_RUN = "Not run yet, with estimated times"
+
+
 def not_run(reached: Iterable[Reached]) -> list[list[str]]:
     """Rows that were not run: the cells they correspond to, and how long a seed takes on which device."""
+    return [[*place, str(len(some)), _time(some)] for place, some in _rows(reached, "not run")]
+
+
+def too_long(reached: Iterable[Reached]) -> list[list[str]]:
+    """The same of rows that nobody will wait for, and why."""
+    return [[*place, str(len(some)), _time(some), some[0].why] for place, some in _rows(reached, "too long")]
+
+
+def _rows(reached: Iterable[Reached], state: State) -> Iterable[tuple[tuple[str, str, str], list[Reached]]]:
     found: dict[tuple[str, str, str], list[Reached]] = {}
     for one in reached:
-        if one.state == "not run":
+        if one.state == state:
             found.setdefault((one.cell.table, one.cell.row(), one.cell.dataset), []).append(one)
-    return [[*key, str(len(some)), _time(some)] for key, some in found.items()]
+    return found.items()
 
 
 def _time(some: Sequence[Reached]) -> str:
-    known = [one.time for one in some if one.time is not None]
-    return f"{hours(known[0].seconds)} on {known[0].device}" if known else "unknown"
+    return next((one.time.words() for one in some if one.time is not None), "unknown")
 
 
 def _missing(reached: Sequence[Reached]) -> Iterable[str]:
@@ -96,9 +108,12 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
             *_grid(["data", "cells", "why, and where to get it"], data),
             "",
         )
+    if rows := too_long(reached):
+        budget = (f"A table may take {BUDGET / 3600:g} h on two cores (cpu), and as long on a GPU (cuda), one seed of "
+                  "each row in its order. These rows do not fit, or say why they are left out.")  # fmt: skip
+        yield from (f"## {TOO_LONG}", "", budget, "", *_grid([*WAITING, "why"], rows), "")
     if rows := not_run(reached):
-        heads = ["table", "row", "data", "cells", "a seed takes about"]
-        yield from ("## Not run yet, with estimated times", "", *_grid(heads, rows), "")
+        yield from (f"## {NOT_RUN}", "", *_grid(WAITING, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         yield from ("## Another kind of figure", "", *(f"- {table}: {why}" for table, why in other), "")
 

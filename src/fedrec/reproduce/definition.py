@@ -30,6 +30,7 @@ class Row:
     only: Sequence[str] = ()  # protocols; empty: all of the table
     datasets: Sequence[str] = ()  # the same of datasets
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    too_long: Mapping[str, str] = field(default_factory=dict)  # by dataset: why it is not run
     group: str = ""  # of users or clients: its figures are those of this group, by name
     print: Mapping[str, str] = field(default_factory=dict)  # which printed cells are its own
     printed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # by dataset, in order of the metrics
