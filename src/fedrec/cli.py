@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedrec.commands.app import App, MethodCommand
 from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
 from fedrec.commands.data import data_app
@@ -36,7 +37,7 @@ NO_NUMBER = re.compile(
 )
 USUAL_WARNING = warnings.showwarning
 
-app = typer.Typer(
+app = App(
     help="Federated recommendation: train, evaluate honestly, compare.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,7 +46,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-audit_app = typer.Typer(help="Audits: leak, uploads.", no_args_is_help=True)
+audit_app = App(help="Audits: leak, uploads.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 
 
@@ -68,7 +69,7 @@ def _root(
         own_files.use(path)
 
 
-app.command("run")(run_command)
+app.command("run", cls=MethodCommand)(run_command)
 app.command("sweep")(sweep_command)
 app.command("tune")(tune_command)
 app.command("fit")(fit_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -79,3 +80,9 @@ def _written_limit(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, as 1.5 GiB."""
+    power = min(4, max(1, int(math.log2(max(count, 1)) // 10)))
+    return f"{count / 1024**power:,.1f} {'KMGT'[power - 1]}iB"

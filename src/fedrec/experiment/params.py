@@ -11,7 +11,6 @@ from typing import Any
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.federation.contract import Method
-from fedrec.federation.ranges import interval_of
 from fedrec.methods import method_class, methods, register
 from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
 from fedrec.schema import kind_of
@@ -139,14 +138,3 @@ def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
         endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
         wanted = "finite" if endless else kind.words
         raise FedrecError(f"{key}={value} does not fit {name}: it should be {wanted}") from None
-
-
-def describe(hint: Any) -> str:
-    """A type as text, for messages and help."""
-    return kind_of(hint).words
-
-
-def range_of(cls: type[Method], key: str, hint: Any) -> str:
-    """The interval of a numeric parameter as text; empty for other parameters."""
-    kinds = set(typing.get_args(hint)) or {hint}
-    return str(interval_of(cls, key, int in kinds)) if kinds & {int, float} else ""

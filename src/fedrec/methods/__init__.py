@@ -162,6 +162,16 @@ def listings() -> list[index.Listing]:
     return [*known.own.values(), *map(index.listing_of, known.others.values())]
 
 
+def listing(name: str) -> index.Listing:
+    """What the list says about the method with this name or alias, without importing one of this package."""
+    known, _ = _registered()
+    for found in known.own.values():
+        if name.lower() in map(str.lower, found.names):
+            _warn()
+            return found
+    return index.listing_of(method_class(name)[0])
+
+
 def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, object]]:
     """The method with this name or alias (in any case), and the parameters that the alias implies."""
     if isinstance(name, type):
