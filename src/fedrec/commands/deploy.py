@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedrec.commands.app import App
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
     from fedrec.experiment.config import RunConfig
 
-deploy_app = typer.Typer(
-    help="Deploy a method over Flower: demo, server, node, keys; and tests of it.", no_args_is_help=True
-)
+deploy_app = App(help="Deploy a method over Flower: demo, server, node, keys; and tests of it.", no_args_is_help=True)
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
 Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")]
@@ -154,7 +153,7 @@ def node_command(
         run_node(state_dir, settings, superlink, ca, port, console.err.print)
 
 
-keys_app = typer.Typer(help="Certificates and keys: server, node.", no_args_is_help=True)
+keys_app = App(help="Certificates and keys: server, node.", no_args_is_help=True)
 deploy_app.add_typer(keys_app, name="keys")
 
 

@@ -32,10 +32,10 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.observers import observer_of
 from fedrec.federation.contract import Plan, Tensors
 from fedrec.federation.exchange import Coordinator, Step, Task
+from fedrec.federation.exposure import seen_by_server
 from fedrec.federation.loop import Progress, Rules, Score
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
-from fedrec.privacy.exposure import seen_by_server
 
 
 class Server:
