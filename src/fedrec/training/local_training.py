@@ -39,7 +39,7 @@ from fedrec.training.initial import (
 from fedrec.training.losses import Saturate
 from fedrec.training.optimisers import MOMENTS
 from fedrec.training.samples import Loss
-from fedrec.training.sequence_training import SequenceDescent
+from fedrec.training.sequence_training import Products, SequenceDescent
 from fedrec.training.sequences import user_vectors
 
 Phases = tuple[tuple[str, ...], ...]
@@ -126,6 +126,7 @@ class LocalTrainer:
         shrink: float = 0.0,
         saturation: Saturate = "none",
         slots: int | None = None,
+        products: Products = "full",
         descent: type[Descent] | None = None,
     ) -> None:
         """
@@ -136,6 +137,7 @@ class LocalTrainer:
         shrink: part of every trained parameter that a step takes away, times its rate: a decay apart from the gradient
         saturation: what a pointwise loss does with scores beyond single precision
         slots: how many of the negatives that were drawn a sequential backbone uses at each position; None: all
+        products: how a sequential backbone multiplies matrices
         descent: where the local loss has further terms
         """
         self.settings, self.model = settings, settings.model
@@ -146,6 +148,7 @@ class LocalTrainer:
         } | dict(rates or {})
         self.phases, self.pull, self.pulled = phases, pull, pulled
         self.moments, self.shrink, self.saturation, self.slots = moments, shrink, saturation, slots
+        self.products = products
         self.descent = descent or (SequenceDescent if isinstance(self.model, Sequential) else Descent)
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --
