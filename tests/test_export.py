@@ -22,6 +22,7 @@ INNER = [
 SEQUENCES = [
     RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 8, "length": 6, "heads": 2, "norm_first": True}),
     RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 4, "length": 30, "blocks": 1}),
+    RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 6, "length": 9, "block_kind": "ligr"}),
 ]
 
 

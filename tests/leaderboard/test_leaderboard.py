@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import method_of
+from fedrec.leaderboard import page, work
 from fedrec.leaderboard import record as records
-from fedrec.leaderboard import work
 from fedrec.leaderboard.definition import Board, Row, best_trials, board, cells_of, narrowed, trials_found
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
@@ -183,6 +184,9 @@ def test_again_it_runs_nothing_and_keeps_what_only_the_data_knows(
     after = read_records(copied, [ONE])[ONE]
     assert [row["cells"] for row in after["rows"]] == [row["cells"] for row in before["rows"]]
     assert after["chance"] == before["chance"]
+    assert [row["group"] for row in after["rows"]] == [row["group"] for row in before["rows"]]
+    assert before["tested"]["p"], "there are tests to keep"
+    assert after["tested"] == before["tested"]
 
 
 def test_a_run_over_the_limit_is_stopped_said_and_not_tried_again(tmp_path: Path) -> None:
@@ -231,6 +235,17 @@ def test_the_best_is_tested_against_every_other_row(monkeypatch: pytest.MonkeyPa
     assert found["row"] == "a"
     assert found["p"]["b"] < 0.05 <= found["p"]["c"]
     assert records.against_all([], "ndcg@10", "gone") == {"row": "gone", "p": {}}
+
+
+def test_tests_whose_runs_are_gone_stand_for_rows_that_are_what_they_were() -> None:
+    old = made(row("a", "federated", 0.12, 1), row("b", "federated", 0.10, 1), row("c", "federated", 0.05, 2))
+    new = [row("a", "federated", 0.12, 0), row("b", "federated", 0.11, 0), row("c", "federated", 0.05, 0),
+           row("d", "federated", 0.2, 0)]  # fmt: skip
+    assert records.kept_groups(new, old, ["b", "d"]) == {"a": 1, "c": 2}
+    assert records.kept_tests(new, old, "a") == {"c": 0.01}
+    assert records.kept_tests(new, old, "d") == {}, "another row is the best now"
+    assert records.kept_groups(new, old, ["a", "b", "c", "d"]) == {}, "all are at hand: grouped afresh"
+    assert records.kept_groups(new, {}, []) == {}
 
 
 # -- pages --
@@ -315,6 +330,34 @@ def test_the_committed_page_is_that_of_the_committed_data(tmp_path: Path) -> Non
     assert (tmp_path / "leaderboard.md").read_text() == (root / "docs" / "leaderboard.md").read_text()
     assert (tmp_path / "leaderboard.svg").read_text() == (root / "docs" / "leaderboard.svg").read_text()
     assert readme.read_text() == (root / "README.md").read_text()
+
+
+def test_a_commit_that_the_data_names_is_in_the_history_or_said_not_to_be() -> None:
+    root = Path(__file__).parents[2]
+    git = ["git", "-C", str(root)]
+    whole = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if whole.stdout.strip() != "false":
+        pytest.skip("no history here")
+    found = read_records(root / "results" / "leaderboard", board().every_dataset()).values()
+    named = {cell["commit"] for record in found for one in record["rows"] for cell in one["cells"]}
+    for commit in named - {""}:
+        there = subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True)
+        assert there.returncode == 0 or commit.endswith("(not in the history)"), commit
+
+
+def test_ranks_of_print_stand_at_the_top_as_soon_as_two_rows_have_them() -> None:
+    whole = dataclasses.replace(SMALL, rows=[
+        Row(name, {"method": name}, printed={"fedca": called})
+        for name, called in (("fedmf", "FCF"), ("fedavg", "FedAvg"), ("fedatt", "FedAtt"))
+    ])  # fmt: skip
+    some = made(
+        *(row(name, "federated", value, 1) for name, value in (("fedmf", 0.1), ("fedavg", 0.2), ("other", 0.3)))
+    )
+    lines = list(page._print(whole, {"ml-100k": some}))
+    assert lines[0] == "## Printed rank and honest rank"
+    ranks = [line.split(" | ") for line in lines if line.startswith("| `")]
+    assert {cells[0]: cells[-1] for cells in ranks} == {"| `fedmf`": "2 |", "| `fedavg`": "1 |"}
+    assert list(page._print(whole, {"ml-100k": made(row("fedmf", "federated", 0.1, 1))})) == []
 
 
 def test_no_tuned_row_has_had_more_trials_than_another() -> None:

@@ -88,12 +88,13 @@ def loss_of(method: LocalMethod, client: Client, batch: Batch) -> Tensor:
     return bpr(client(batch.user, batch.item), client(batch.user, batch.other), method.reduction)
 
 
-def train(method: LocalMethod, client: Client, data: ClientData, number: int, round: int) -> None:
-    """All local epochs of client `number`."""
+def train(method: LocalMethod, client: Client, data: ClientData, number: int, round: int,
+          towards: Tensor | None = None) -> None:  # fmt: skip
+    """All local epochs of client `number`. `towards`: the table that a pull of items draws to; default: the start."""
     drawn, steps = draws(method, data, number, round), optimiser(method, client)
     pull, names = method.trainer.pull, method.trainer.pulled
     pulled = [client.item] * ("item" in names) + [*client.layers.parameters()] * ("dense" in names)
-    start = [p.detach().clone() for p in pulled]
+    start = [p.detach().clone() if towards is None else towards for p in pulled]
     total, seen, means = 0.0, 0, []  # of the losses since the start
     for epoch in range(method.epochs):
         for batch in drawn.epoch(epoch):

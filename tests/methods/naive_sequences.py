@@ -48,10 +48,18 @@ class Attentive(Model):
                 "out_proj.weight": dense[f"out{b}"], "out_proj.bias": dense[f"out_bias{b}"],
             })  # fmt: skip
             self.layers[f"attention{b}"] = attention
-            for name in ("inner", "outer"):
-                self.layers[f"{name}{b}"] = linear(dense[f"{name}{b}"], dense[f"{name}_bias{b}"])
+            for name in self.parts():
+                weight = dense[f"{name}{b}"]
+                bias = dense.get(f"{name}_bias{b}", weight.new_zeros(len(weight)))
+                self.layers[f"{name}{b}"] = linear(weight, bias)
+                self.layers[f"{name}{b}"].bias.requires_grad_(f"{name}_bias{b}" in dense)
             for name in ("attention", "forward"):
                 self.layers[f"{name}_norm{b}"] = norm(dense[f"{name}_scale{b}"], dense[f"{name}_shift{b}"])
+
+    def parts(self) -> tuple[str, ...]:
+        """The linear layers of a block beside attention."""
+        ligr = ("attention_gate", "forward_gate", "swish", "inner", "outer")
+        return ligr if self.model.block_kind == "ligr" else ("inner", "outer")
 
     @property
     def item(self) -> Tensor:
@@ -67,9 +75,10 @@ class Attentive(Model):
             query, _, value = attention.in_proj_bias.chunk(3)
             found |= {f"query_bias{b}": query, f"value_bias{b}": value}
             found |= {f"out{b}": attention.out_proj.weight, f"out_bias{b}": attention.out_proj.bias}
-            for name in ("inner", "outer"):
+            for name in self.parts():
                 layer = self.layers[f"{name}{b}"]
-                found |= {f"{name}{b}": layer.weight, f"{name}_bias{b}": layer.bias}
+                found |= {f"{name}{b}": layer.weight}
+                found |= {f"{name}_bias{b}": layer.bias} if layer.bias.requires_grad else {}
             for name in ("attention", "forward"):
                 layer = self.layers[f"{name}_norm{b}"]
                 found |= {f"{name}_scale{b}": layer.weight, f"{name}_shift{b}": layer.bias}
@@ -86,7 +95,14 @@ class Attentive(Model):
         for b in range(self.model.blocks):
             attention, first, second = (self.layers[f"{name}{b}"] for name in ("attention", "inner", "outer"))
             before, after = self.layers[f"attention_norm{b}"], self.layers[f"forward_norm{b}"]
-            if self.model.norm_first:
+            if self.model.block_kind == "ligr":
+                gates = [self.layers[f"{name}_gate{b}"] for name in ("attention", "forward")]
+                swish = self.layers[f"swish{b}"]
+                y = before(x)
+                x = x + torch.sigmoid(gates[0](x)) * attention(y, y, y, attn_mask=mask, need_weights=False)[0]
+                y = after(x)
+                x = x + torch.sigmoid(gates[1](x)) * second(F.silu(swish(y)) * first(y))
+            elif self.model.norm_first:
                 y = before(x)
                 x = x + attention(y, y, y, attn_mask=mask, need_weights=False)[0]
                 x = x + second(F.relu(first(after(x))))

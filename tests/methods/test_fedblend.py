@@ -13,6 +13,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Down
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedBlend
 from fedrec.methods.closed_form.fedblend import factors
@@ -120,3 +121,29 @@ def test_a_warm_start_is_from_the_factors_of_the_gram_model():
 def test_bad_settings_are_refused():
     with pytest.raises(FedrecError, match="heads=3"):
         FedBlend(heads=3)
+
+
+def test_by_their_highest_scores_both_parts_come_to_one_scale():
+    data = tiny_world()
+    simulator = Simulator(FedBlend(**SMALL, gram_share=0.4, scale="top"), data)
+    simulator.round(0)
+    chunk, state, every = data.chunk(data.clients), simulator.cohorts[0].state, torch.arange(40)
+    down, method = simulator.server_side.offer(data.clients, 1, every), simulator.method
+    parts = []
+    for mark, part in (("gram.", method.gram), ("sequence.", method.sequence)):
+        mine = {name.removeprefix(mark): v for name, v in down.shared.items() if name.startswith(mark)}
+        parts.append(part.score(state, Down(mine), chunk, every))
+    for place, row in enumerate(method.score(state, down, chunk, every)):
+        met = data.history[data.user_ptr[place] : data.user_ptr[place + 1]]
+        scaled = []
+        for scores in (part[place].numpy() for part in parts):
+            away = scores - np.delete(scores, met).mean()
+            scaled.append(away / np.sort(np.delete(away, met))[-10:].mean())
+        assert torch.allclose(row, torch.from_numpy(0.4 * scaled[0] + 0.6 * scaled[1]), atol=1e-9)
+
+
+def test_the_sequence_part_has_layers_cooldown_and_a_private_vector():
+    method = FedBlend(**SMALL, block_kind="ligr", cooldown=0.2, personal_steps=2, personal_lr=0.3)
+    part = method.sequence
+    assert (part.block_kind, part.cooldown, part.personal_steps, part.personal_lr) == ("ligr", 0.2, 2, 0.3)
+    assert run(method, tiny_world(), 2)["scores"].isfinite().all()

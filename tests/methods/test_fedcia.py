@@ -125,6 +125,22 @@ def test_modes_are_the_same_method():
         assert torch.allclose(other, whole, rtol=1e-9, atol=1e-9)
 
 
+def test_factors_of_large_silos_are_exact():
+    """As many columns as the largest silo has users, here more than the usual number where that is not known."""
+    rng, users = np.random.default_rng(3), 150
+    rows = [rng.choice(200, 12, replace=False) for _ in range(2 * users)]
+    data = world_of(rows, [0, users, 2 * users], items=200)
+    data = replace(data, world=replace(data.world, most_users=users))
+    method = FedCIA(backbone="gfcf", frequencies=140, beta=3.0, mode="subspace")
+    simulator = Simulator(method, data)
+    simulator.round(0)
+    assert simulator.server["vectors"].shape == (2, 200, users)
+    assert torch.allclose(all_scores(simulator, 1), filters(data, method), atol=1e-8)
+    short = Simulator(replace(method, rank=128), data)
+    short.round(0)
+    assert not torch.allclose(all_scores(short, 1), filters(data, method), atol=1e-3)
+
+
 def test_shorter_uploads_cost_less_and_lose_something():
     data = tiny_world(silos=(5, 4, 3), dtype=torch.float32)
     sizes, errors = {}, {}

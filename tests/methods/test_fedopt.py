@@ -18,7 +18,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedOpt
-from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from fedrec.training.next_item_training import AmongDrawn
 from fedrec.training.sequences import packed
 from methods import naive, naive_sequences
@@ -153,6 +153,17 @@ class TestLinear(FedOptTests):
 
 class TestSasrec(FedOptTests):
     method = FedOpt(**SASREC, loss="ce", clip=0.5)
+    sampled_rows_only = False
+
+
+class TestLigr(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", clip=0.5, block_kind="ligr")
+    sampled_rows_only = False
+
+
+class TestLigrEpochs(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, block_kind="ligr", heads=2,
+                    server_optimiser="sgd")  # fmt: skip
     sampled_rows_only = False
 
 
@@ -338,3 +349,63 @@ def test_softmax_is_for_sequences():
 @pytest.mark.parametrize("backbone", FedOpt.info.backbones)
 def test_every_backbone_has_defaults_of_its_own(backbone):
     assert build_method("fedopt", backbone=backbone).backbone == backbone
+
+
+# -- the server's rate at the end --
+
+
+def test_the_servers_rate_falls_over_the_last_rounds():
+    steady, falling = FedOpt(rounds=20), FedOpt(rounds=20, cooldown=0.25)
+    rates = [falling._rate(round) / falling.server_lr for round in range(20)]
+    assert rates[:16] == [1.0] * 16
+    assert rates[15:] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert {steady._rate(round) for round in range(20)} == {steady.server_lr}
+
+
+# -- the private vector --
+
+
+def test_a_private_vector_descends_the_loss_of_the_users_own_steps():
+    """Against torch's own gradient, one user at a time."""
+    data = tiny_world(per_user=(3, 15, 2, 7, 1, 9, 4, 5, 3, 6, 2, 8))
+    method = FedOpt(**SASREC, loss="ce", personal_steps=3, personal_lr=0.5)
+    model = method.trainer.init_model(data.world)
+    chunk = data.chunk(data.clients)
+    found = method.trainer._vectors(torch.zeros(12, 0), model, chunk)
+    table, dense = model["item"], {name: value for name, value in model.items() if name != "item"}
+    for place in range(12):
+        items = torch.from_numpy(chunk.context.items[chunk.context.ptr[place] : chunk.context.ptr[place + 1]])[-5:]
+        hidden, own = method.model.encode(table[items], dense), torch.zeros(4, dtype=table.dtype)
+        for _ in range(3 if len(items) > 1 else 0):
+            own = own.detach().requires_grad_()
+            loss = torch.nn.functional.cross_entropy((hidden[:-1] + own) @ table.T, items[1:])
+            own = own.detach() - 0.5 * torch.autograd.grad(loss, own)[0]
+        assert torch.allclose(found[place], hidden[-1] + own, atol=1e-12)
+
+
+@pytest.mark.parametrize("backbone", ["mf", "linear"])
+def test_a_private_vector_needs_a_sequence(backbone):
+    with pytest.raises(FedrecError, match="personal_steps"):
+        FedOpt(backbone=backbone, personal_steps=1)
+
+
+def test_nothing_of_a_private_vector_is_uploaded():
+    """Not a name, not a bit: uploads, states and the server are what they are without one; scores are not."""
+    data = tiny_world()
+    found = []
+    for steps in (0, 4):
+        method = FedOpt(**SASREC, loss="ce", personal_steps=steps)
+        simulator = Simulator(method, data)
+        chunk, state = data.chunk(data.clients), simulator.cohorts[0].state
+        down = simulator.server_side.method.broadcast(simulator.server, data.clients, 0)
+        kept, payload = method.local(state, down, chunk, 0)
+        uploads = {name: part.value for name, part in payload.items()}
+        for round in range(2):
+            simulator.round(round)
+        found.append((uploads, kept, simulator.server, all_scores(simulator, 2)))
+    (up, kept, server, scores), (own_up, own_kept, own_server, own_scores) = found
+    assert_close(own_up, up, 0.0, "uploads")
+    assert_close(own_server, server, 0.0, "server")
+    assert own_kept.per_client.keys() == kept.per_client.keys()
+    assert own_kept.per_user["user"].shape == kept.per_user["user"].shape == (12, 0)
+    assert not torch.allclose(scores, own_scores)

@@ -286,6 +286,11 @@ def test_everybody_is_guided_in_guidance_rounds_alone():
     assert [log.bytes_down for log in logs] == [0, 12 * table, 0, 12 * table]
 
 
+def test_gate_rates_are_searched_on_the_grid_of_the_paper():
+    low, high = map(float, FedRKG.info.space["lr_gate"].split(".."))
+    assert (low, high) == (1e-4, 1e-1)
+
+
 def test_never_stops_right_before_guidance():
     observer = observer_of(FedRKG(interval=100))
     assert [round for round in range(400) if not observer.may_stop(round)] == [98, 198, 298, 398]
@@ -320,17 +325,35 @@ def test_gates_by_group():
     logits = gate_logits(held["item"], simulator.server["item"], held["gate"], held["gate_bias"])[place][:, [3, 5]]
     assert found[2]["logit"] == pytest.approx(float(logits.mean()))
     assert found[2]["gate"] == pytest.approx(float(torch.sigmoid(logits).mean()))
-    groups, names = gates_by_group(simulator), ("cold", "warm", "distinct", "followers")
+    groups, names = gates_by_group(simulator, 2), ("cold", "warm", "distinct", "followers")
     bare = [f"{kind} {name}" for name in names for kind in ("gate", "logit")]
     assert [name for name in groups if name[-1].isalpha()] == bare, "the usual size of each group"
     assert {"gate cold 10%", "logit warm 20%"} <= {*groups}, "other shares say so; twelve users are no 300"
-    everything = gate_means(simulator, labels)
-    assert groups["gate warm"] == everything[2]["gate"]
-    assert groups["logit cold"] == everything[0]["logit"]
-    assert observer_of(method).figures(simulator, 1) == groups
-    assert not observer_of(method).figures(simulator, 0), "gates speak in guidance rounds"
     with pytest.raises(FedrecError, match="gate=true"):
         gate_means(Simulator(FedRKG(**SMALL, gate=False), data), labels)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gates_are_those_of_the_commit(compiled: bool):
+    """Of (5): trained for this commit, of the table before it. Looking changes nothing."""
+    data, method = tiny_world(compiled=compiled), FedRKG(**OFTEN | {"lr_gate": 2.0})
+    simulator, observer = Simulator(method, data), observer_of(method)
+    simulator.round(0)
+    tables: list[Tensor] = []
+
+    def look(round: int) -> None:
+        tables.append(simulator.cohorts[0].state.per_client["item"].clone())
+        observer.before_answer(simulator, round)
+
+    simulator.round(1, look)
+    held, common = simulator.cohorts[0].state.per_client, simulator.server["item"]
+    gates = torch.sigmoid(gate_logits(tables[0], common, held["gate"], held["gate_bias"])).mean(1)
+    cold, warm = by_activity(np.diff(data.user_ptr)) == 0, by_activity(np.diff(data.user_ptr)) == 2
+    found = observer.figures(simulator, 1)
+    assert found["gate cold"] == pytest.approx(float(gates[cold].mean()), rel=1e-12)
+    assert found["gate warm"] == pytest.approx(float(gates[warm].mean()), rel=1e-12)
+    assert not observer.figures(simulator, 0), "gates speak in guidance rounds"
+    assert_close({"scores": all_scores(simulator, 2)}, {"scores": run(method, data, 2)["scores"]}, 0, "after a look")
 
 
 def test_what_a_commit_changes_by_group():

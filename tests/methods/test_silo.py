@@ -221,3 +221,11 @@ def test_permuting_items_permutes_the_filter():
 def test_progress_reports_the_loss():
     log = Simulator(SiloFedAvg(**MF), tiny_world(silos=(5, 4, 3))).round(0)
     assert log.observed["loss"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_neumf_of_silos_is_that_of_the_released_code():
+    """32 factors beside a tower with one hidden layer of 32, no penalty."""
+    method = build_method("fedavg", backbone="neumf", preset="silo")
+    shapes = method.trainer.model.dense_shapes()
+    assert shapes == {"weight0": (32, 64), "bias0": (32,), "output": (1, 64), "output_bias": (1,)}
+    assert (method.weight_decay, method.lr, method.loss) == (0.0, 0.001, "bce")

@@ -9,10 +9,14 @@ import torch
 from fedrec.errors import FedrecError
 from fedrec.models import SASRec, Sequential
 from fedrec.testing import tiny_world
-from fedrec.training.sequences import Dropout, bands, filled, user_vectors
+from fedrec.training.sequences import Dropout, bands, filled, packed, unpacked, user_vectors
 from methods.naive_sequences import Attentive
 
-MODELS = [SASRec(4, length=7), SASRec(6, length=7, blocks=3, heads=2, norm_first=True)]
+MODELS = [
+    SASRec(4, length=7),
+    SASRec(6, length=7, blocks=3, heads=2, norm_first=True),
+    SASRec(4, length=7, heads=2, block_kind="ligr"),
+]
 LENGTHS = [7, 1, 4]
 
 
@@ -44,7 +48,7 @@ def test_clients_side_by_side_are_single_sequences_filled_up_on_the_left(model):
         (expected * pull[c, :length]).sum().backward()
         assert torch.allclose(tables.grad[c], alone.table.grad[1:], atol=1e-9)
         assert not alone.table.grad[0].any()
-        for value in alone.parameters():
+        for value in (value for value in alone.parameters() if value.requires_grad):
             value.data = value.grad  # so that they can be read under the library's names
         for name, gradient in alone.dense().items():
             assert torch.allclose(dense[name].grad[c], gradient, atol=1e-9), name
@@ -131,7 +135,8 @@ def test_dropout_drops_its_part_and_does_not_depend_on_company_or_filling(shape)
     assert Dropout(0.0, keys, 40)(1, x) is x
 
 
-@pytest.mark.parametrize("bad", [{"length": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"blocks": 0}, {"heads": 3}])
+@pytest.mark.parametrize("bad", [{"length": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"blocks": 0}, {"heads": 3},
+                                 {"block_kind": "other"}])  # fmt: skip
 def test_what_cannot_be_is_refused(bad):
     with pytest.raises(FedrecError, match=next(iter(bad))):
         SASRec(4, **bad)
@@ -141,3 +146,11 @@ def test_it_is_sequential_and_others_are_not():
     from fedrec.models import BACKBONES
 
     assert [name for name, kind in BACKBONES.items() if isinstance(kind(6), Sequential)] == ["sasrec"]
+
+
+def test_weights_of_any_shape_are_rows_of_one_table_and_come_back():
+    model = SASRec(4, length=7, block_kind="ligr")
+    dense = model.initial(5, torch.float64)
+    back = unpacked(model, packed(model, dense).expand(3, -1, -1))
+    assert dense["outer0"].shape == (4, 16)
+    assert all(torch.equal(back[name], value.expand(3, *value.shape)) for name, value in dense.items())

@@ -15,7 +15,7 @@ from fedrec.cli import app
 from fedrec.commands.reproduce import Wanted, reproduce, show_coverage
 from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import cells
-from fedrec.reproduce.collect import trimmed
+from fedrec.reproduce.collect import counted, trimmed
 from fedrec.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
 from fedrec.reproduce.coverage_page import by_table, drawn, lines, missing_data, not_run, summary_line, write_coverage
 from fedrec.reproduce.definition import names, papers, tables
@@ -232,6 +232,19 @@ def test_what_is_measured_survives_being_written(tmp_path: Path) -> None:
     assert kept.figures == {"hr@5": 0.3}
     write(tmp_path / "some.json", "About.", [kept])
     assert [MeasuredRun(**record) for record in json.loads((tmp_path / "some.json").read_text())["runs"]] == [kept]
+
+
+def test_a_run_counts_wherever_its_command_is_asked_for() -> None:
+    planned = planned_cells(tables("fedca").values(), "cpu")
+    asked = [cell.command() for _, cell in planned]
+    twice = next(command for command in asked if asked.count(command) > 1)
+    table, cell = next(one for one in planned if one[1].command() == twice)
+    run = run_of("fedca", table, cell.row, cell.dataset, figures={"hr@10": 0.5}, seeds=1)
+    run = dataclasses.replace(run, command=twice)
+    found = counted([run], planned)
+    assert len(found) == asked.count(twice)
+    assert len({one.key() for one in found}) == len(found)
+    assert all(one.figures == run.figures for one in found)
 
 
 def test_print_is_kept_as_it_stands_in_the_papers() -> None:

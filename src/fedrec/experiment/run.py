@@ -85,6 +85,7 @@ class Run:
         self.world = World(
             items=self.prepared.n_trained,
             clients=self.prepared.partition.n_clients,
+            most_users=int(self.prepared.partition.sizes().max(initial=1)),
             seed=config.seed,
             participation=config.participation,
             device=device,
@@ -270,6 +271,8 @@ class Run:
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
         due = self.rules.due(round) and self.observer.looks_before_answer(round)
+        if due and self.group.size == 1:
+            self.observer.before_answer(self.simulator, round)
         self._before = self._select(round) if due else None
         self._seen_before = None if self._before is None else self._seen
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.export.models import SequenceModel
-from fedrec.models.sasrec import EPSILON
+from fedrec.models.attention import EPSILON
 from fedrec.recommend.space import Factors
 
 OPSET = 17  # the first with layer normalisation
@@ -80,16 +80,19 @@ def sequence(found: SequenceModel) -> bytes:
     position = graph.add("Slice", graph.constant(dense["position"]), graph.numbers(0), steps, graph.numbers(0))
     x = graph.add("Add", scaled, position)
     later = _later(graph, steps)
+    first = model.norm_first or model.block_kind == "ligr"
     for block in range(model.blocks):
         for norm in ("attention", "forward"):
-            inside = _norm(graph, x, dense, f"{norm}_%s{block}") if model.norm_first else x
+            inside = _norm(graph, x, dense, f"{norm}_%s{block}") if first else x
             part = (
                 _attend(graph, inside, found, block, later)
                 if norm == "attention"
                 else _network(graph, inside, found, block)
             )
+            if model.block_kind == "ligr":
+                part = graph.add("Mul", part, graph.add("Sigmoid", _linear(graph, x, dense, f"{norm}_gate", block)))
             total = graph.add("Add", x, part)
-            x = total if model.norm_first else _norm(graph, total, dense, f"{norm}_%s{block}")
+            x = total if first else _norm(graph, total, dense, f"{norm}_%s{block}")
     hidden = _norm(graph, x, dense, "last_%s")
     at = graph.add("Unsqueeze", graph.add("Sub", length, graph.numbers(1)), graph.numbers(1))
     last = graph.add("GatherND", hidden, at, batch_dims=1)
@@ -123,6 +126,12 @@ def _attend(graph: Graph, x: str, found: SequenceModel, block: int, later: str) 
 
 
 def _network(graph: Graph, x: str, found: SequenceModel, block: int) -> str:
+    if found.model.block_kind == "ligr":
+        swish, inner = (graph.add("MatMul", x, graph.constant(found.dense[f"{name}{block}"].T))
+                        for name in ("swish", "inner"))  # fmt: skip
+        silu = graph.add("Mul", swish, graph.add("Sigmoid", swish))
+        outer = graph.constant(found.dense[f"outer{block}"].T)
+        return graph.add("MatMul", graph.add("Mul", silu, inner), outer)
     inner = graph.add("Relu", _linear(graph, x, found.dense, "inner", block))
     return _linear(graph, inner, found.dense, "outer", block)
 

@@ -85,6 +85,7 @@ class World:
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     compiled: bool = True  # let training use compiled kernels where they apply
+    most_users: int = 0  # of the largest client; 0: not known, as in a deployment
 
 
 @dataclass

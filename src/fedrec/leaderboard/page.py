@@ -40,10 +40,10 @@ def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) ->
         START,
         "",
         *_findings(records, whole.trials),
+        *_print(whole, records),
         *_readings(whole),
         *(line for record in records.values() for line in _dataset(record)),
         *_front(shown),
-        *_print(whole, records),
         *_trials(whole, results),
         "",
         END,
@@ -122,6 +122,7 @@ commits of every run are in `results/leaderboard/`; `fedrec leaderboard` goes on
 
 
 def _readings(whole: Board) -> Iterator[str]:
+    yield from ("## How to read the tables", "")
     yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS)
 
 
@@ -194,19 +195,21 @@ def _front(record: Record) -> Iterator[str]:
 
 
 def _print(whole: Board, records: Mapping[str, Record]) -> Iterator[str]:
-    """Papers' own order of the methods beside the order of their honest figures."""
-    yield from ("## Printed rank and honest rank", "")
+    """Papers' own order of the methods beside the order of their honest figures; nothing where there is none."""
+    begun = False
     for paper, source in whole.print.items():
         record = records.get(source["dataset"])
         lines = [] if record is None else _ranks(whole, paper, source, record)
-        if len(lines) < 2:
+        if record is None or len(lines) < 2:
             continue
-        metric = _said(record["metrics"][0]) if record else ""
+        if not begun:
+            yield from ("## Printed rank and honest rank", "")
+            begun = True
         yield from (
             f"{source['dataset']}, as printed in `fedrec reproduce {source['table']}` ({source['metric']}):",
             "",
         )
-        yield from _table(["", "printed", "rank", f"honest {metric}", "rank"], lines)
+        yield from _table(["", "printed", "rank", f"honest {_said(record['metrics'][0])}", "rank"], lines)
         yield ""
 
 

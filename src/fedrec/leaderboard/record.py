@@ -23,7 +23,8 @@ from fedrec.leaderboard.work import made_by, why_not
 from fedrec.report import comparison
 from fedrec.report.significance import values_by_row
 from fedrec.reproduce.cells import STOPPED, Cell
-from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, json_line, named, optional, read_json
+from fedrec.reproduce.figures import sent
+from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
 from fedrec.tune.space import settings_text
 from fedrec.tune.study import Trial
 
@@ -33,6 +34,7 @@ ROW: Shape = {"label": TEXT, "method": TEXT, "kind": TEXT, "server": TEXT, "tria
               "group": optional(COUNT), "why": TEXT, "cells": [CELL]}  # fmt: skip
 RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance": METRICS, "rows": [ROW],
                  "tested": {"row": TEXT, "p": named(NUMBER, "rows with numbers")}}  # fmt: skip
+Record = Mapping[str, Any]  # of one dataset, or of one of its rows
 FEDERATED, ALONE, TOGETHER = "federated", "alone", "all data in one place"
 SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
 WORLD = "synthetic@users=50+items=200"
@@ -48,14 +50,15 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
         planned = cells_of(whole, dataset, best, runs, "cpu")
         labels = list(dict.fromkeys(cell.row for cell in planned))
         rows = [_row(whole, label, [c for c in planned if c.row == label], found, best, before) for label in labels]
-        here, metric = _comparable(planned), whole.metrics_on(dataset)[-1]
-        together = groups(here, metric)
+        here, metric = _comparable(planned, rows), whole.metrics_on(dataset)[-1]
+        together = kept_groups(rows, before, [row.label for row in here]) or groups(here, metric)
         for row in rows:
             row["group"] = together.get(row["label"])
+        tested = against_all(here, metric, best_federated(rows, metric, whole.trials))
         _write(results / f"{safe(dataset)}.json", {
             "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
             "chance": _chance(planned) or before.get("chance", {}),
-            "tested": against_all(here, metric, best_federated(rows, metric, whole.trials)), "rows": rows,
+            "tested": tested | {"p": kept_tests(rows, before, tested["row"]) | tested["p"]}, "rows": rows,
         })  # fmt: skip
 
 
@@ -91,6 +94,30 @@ def against_all(rows: Sequence[comparison.Row], metric: str, label: str) -> dict
     others = [name for name in values if name != label] if label in values else []
     p = holm([paired_bootstrap(values[label], values[name]).p for name in others])
     return {"row": label, "p": dict(zip(others, (round(one, 4) for one in p), strict=True))}
+
+
+def kept_groups(rows: Sequence[Record], before: Record, here: Sequence[str]) -> dict[str, int]:
+    """The groups of an earlier time, where runs that they were found by are not `here`: without these they cannot be
+    found again. Rows whose runs are new have none. Empty where all can be grouped afresh."""
+    old = {row["label"]: row["group"] for row in before.get("rows", ()) if row["group"] is not None}
+    same = _unchanged(rows, before)
+    return {} if same & old.keys() <= set(here) else {label: group for label, group in old.items() if label in same}
+
+
+def kept_tests(rows: Sequence[Record], before: Record, label: str) -> dict[str, float]:
+    """The p of an earlier time, of this row against those whose runs are what they were then."""
+    same, old = _unchanged(rows, before), before.get("tested", {"row": "", "p": {}})
+    return {name: p for name, p in old["p"].items() if name in same} if label == old["row"] and label in same else {}
+
+
+def _unchanged(rows: Sequence[Record], before: Record) -> set[str]:
+    """Rows with the same figures as before."""
+    old = {row["label"]: _tests(row) for row in before.get("rows", ())}
+    return {row["label"] for row in rows if row["cells"] and old.get(row["label"]) == _tests(row)}
+
+
+def _tests(row: Record) -> list[tuple[int, dict[str, float]]]:
+    return [(cell["seed"], cell["test"]) for cell in row["cells"]]
 
 
 def server_sees(config: RunConfig) -> str:
@@ -149,7 +176,7 @@ def _sees(config: RunConfig) -> str:
 def _cell(cell: Cell) -> dict[str, Any]:
     summary, about, config = cell.summary(), made_by(cell), RunFolder(cell.folder).settings()
     assert summary is not None
-    up, down = _sent(RunFolder(cell.folder), summary)
+    up, down = sent(summary, cell.folder)
     return {
         "seed": summary["seed"],
         "command": _command(cell),
@@ -162,18 +189,9 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "diverged": summary.get("diverged", ""),
         "test": {name: round(value, 6) for name, value in summary["test"].items() if not name.startswith("hr@")},
         "valid": {name: round(value, 6) for name, value in summary["valid"].items() if not name.startswith("hr@")},
-        "up": up,
-        "down": down,
+        "up": round(up),
+        "down": round(down),
     }
-
-
-def _sent(folder: RunFolder, summary: Mapping[str, Any]) -> tuple[float, float]:
-    """Bytes that a client has sent and received up to the chosen round, in the mean over clients."""
-    lines = folder.metrics.read_text(encoding="utf-8").splitlines()
-    rounds = [record for line in lines if (record := json_line(line, {"round": COUNT})) is not None]
-    chosen = [record for record in rounds if record["round"] <= summary["best_round"]]
-    up, down = (sum(record[way] for record in chosen) / summary["clients"] for way in ("bytes_up", "bytes_down"))
-    return round(up), round(down)
 
 
 def _command(cell: Cell) -> str:
@@ -187,11 +205,14 @@ def _settings(config: RunConfig) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _comparable(planned: Sequence[Cell]) -> list[comparison.Row]:
-    """Rows with runs at hand, user by user."""
-    ended = [cell for cell in planned if cell.summary() is not None]
-    return [comparison.Row(label, tuple(comparison.read_run(cell.folder) for cell in ended if cell.row == label))
-            for label in dict.fromkeys(cell.row for cell in ended)]  # fmt: skip
+def _comparable(planned: Sequence[Cell], rows: Sequence[Record]) -> list[comparison.Row]:
+    """Rows with all their runs at hand, user by user."""
+    found = []
+    for row in rows:
+        ended = [cell for cell in planned if cell.row == row["label"] and cell.summary() is not None]
+        if ended and len(ended) == len(row["cells"]):
+            found.append(comparison.Row(row["label"], tuple(comparison.read_run(cell.folder) for cell in ended)))
+    return found
 
 
 def _chance(planned: Sequence[Cell]) -> dict[str, float]:

@@ -1,8 +1,6 @@
 """The setting of FedCA's comparison (Zhang et al., TOIS 2026): local training, and who is aggregated.
 
-It is the one publication that runs all methods alike which aggregate item tables.
-
-Its setting is a preset of every such method; where it is what a method has by default, `@compared` says so.
+It is a preset of every such method; where it is what a method has by default, `@compared` says so.
 """
 
 from __future__ import annotations

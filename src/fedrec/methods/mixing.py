@@ -1,12 +1,14 @@
 """Two models' scores as one: brought to one scale user by user, then mixed by a share that validation chooses.
 
 Both scores are standardised: a user's scores less their mean over the items that the user has not met, divided by their
-standard deviation there. Where no share is given, a run goes through `SHARES` from round to round (by the golden ratio,
-so that all shares come up whichever rounds are evaluated). The round that validation chooses has then chosen the share
-too.
+standard deviation there; with scale=top, by how far the highest ten lie above that mean. Where no share is given, a run
+goes through `SHARES` from round to round (by the golden ratio, so that all shares come up whichever rounds are
+evaluated). The round that validation chooses has then chosen the share too.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,6 +17,8 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+TOP = 10  # items of a list
+Scale = Literal["deviation", "top"]
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -26,10 +30,10 @@ def share_at(round: int, rounds: int, given: float | None) -> float:
     return SHARES[int(turn * len(SHARES))]
 
 
-def mixed(first: Tensor, second: Tensor, share: Tensor, chunk: Chunk) -> Tensor:
+def mixed(first: Tensor, second: Tensor, share: Tensor, chunk: Chunk, scale: Scale = "deviation") -> Tensor:
     """Scores of all items by two models, [users, items] each; `share` is the first one's."""
     unmet = _unmet(chunk)
-    return torch.lerp(_standardised(second, unmet), _standardised(first, unmet), share)
+    return torch.lerp(_standardised(second, unmet, scale), _standardised(first, unmet, scale), share)
 
 
 def _unmet(chunk: Chunk) -> Tensor:
@@ -41,9 +45,15 @@ def _unmet(chunk: Chunk) -> Tensor:
     return unmet
 
 
-def _standardised(scores: Tensor, unmet: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over the items that a user has not met; scores that are all alike become 0."""
+def _standardised(scores: Tensor, unmet: Tensor, scale: Scale) -> Tensor:
+    """Mean 0 and spread 1 over the items that a user has not met; scores that are all alike become 0."""
     count = unmet.sum(1, keepdim=True).clamp(min=1)
     away = scores - (scores * unmet).sum(1, keepdim=True) / count
-    deviation = ((away.square() * unmet).sum(1, keepdim=True) / count).sqrt()
-    return away / torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    spread = _above(away, unmet) if scale == "top" else ((away.square() * unmet).sum(1, keepdim=True) / count).sqrt()
+    return away / torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def _above(away: Tensor, unmet: Tensor) -> Tensor:
+    """The mean of a user's highest scores among items not met; 0 where fewer are left."""
+    highest = away.masked_fill(unmet == 0, -torch.inf).topk(min(TOP, away.shape[1]), 1).values
+    return highest.mean(1, keepdim=True).clamp(min=0)

@@ -96,7 +96,7 @@ def delta_of(multiplier: float, epsilon: float) -> float:
 def zcdp(ratio: float, steps: int, delta: float) -> tuple[float, float]:
     """rho and the epsilon that follows from it, for steps of this ratio of sensitivity to noise (Bun & Steinke 2016).
 
-    An upper bound that is looser than `epsilon_of`, here because published figures are computed with it.
+    An upper bound, looser than `epsilon_of`, for comparison with work that composes so.
     """
     rho = steps * ratio**2 / 2
     return rho, rho + 2 * math.sqrt(rho * math.log(1 / delta))

@@ -12,7 +12,7 @@ def epsilon(noise: OwnNoise) -> float:
 
 
 def looser_epsilon(noise: OwnNoise) -> float:
-    """The bound by zero-concentrated privacy, which published figures use."""
+    """The bound by zero-concentrated privacy."""
     return zcdp(noise.sensitivity / noise.scale, noise.steps, noise.delta)[1]
 
 
@@ -20,5 +20,6 @@ def sentence(noise: OwnNoise) -> str:
     limits = f", {noise.limits}" if noise.limits else ""
     return (
         f"{noise.settings}; {noise.steps} {noise.counted} give epsilon = {epsilon(noise):.4g} at delta = {noise.delta} "
-        f"({looser_epsilon(noise):.4g} by the bound that published figures use){limits}; not covered: {NOT_COVERED}"
+        f"(by zero-concentrated privacy, a looser bound: {looser_epsilon(noise):.4g}){limits}; "
+        f"not covered: {NOT_COVERED}"
     )

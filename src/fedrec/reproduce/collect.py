@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import FedrecError
-from fedrec.reproduce.cells import cells
+from fedrec.reproduce.cells import Cell, cells
 from fedrec.reproduce.definition import Table, tables
 from fedrec.reproduce.figures import figure_name
 from fedrec.reproduce.measured import MeasuredRun, finished, joined, shipped, still_asked_for, write
@@ -24,7 +24,15 @@ def collected(paper: str, folder: Path, kept: Sequence[MeasuredRun]) -> list[Mea
     """What is kept already and what the folder has, without runs that no table asks for any more."""
     known = tables(paper)
     planned = [(table.name, cell) for table in known.values() for cell in cells(table, folder, "cpu", "8G")]
-    return trimmed(still_asked_for(joined(kept, finished(planned)), planned), known.values())
+    return trimmed(still_asked_for(joined(kept, counted(finished(planned), planned)), planned), known.values())
+
+
+def counted(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
+    """A run counts in every table and row that ask for the same command."""
+    by_command = {run.command: run for run in runs}
+    asked = ((table, cell, by_command.get(cell.command())) for table, cell in planned)
+    return [replace(run, table=table, row=cell.row, dataset=cell.dataset, protocol=cell.protocol,
+                    seed=cell.config.seed) for table, cell, run in asked if run is not None]  # fmt: skip
 
 
 def trimmed(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[MeasuredRun]:

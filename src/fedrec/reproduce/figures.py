@@ -14,13 +14,28 @@ SIZED = ("", " 300", " 500", " 20%", " 10%")
 
 
 def figures_of(summary: Mapping[str, Any], folder: Path) -> dict[str, float]:
-    """By name: test metrics, kilobytes per client and round, and what the last guidance round changed."""
-    return {**summary["test"], **_kilobytes(summary), **_inside(folder)}
+    """By name: test metrics and, as `valid ...`, validation metrics; kilobytes per client and round, megabytes that a
+    client has sent and received to the chosen round; and what the last guidance round changed."""
+    valid = {f"valid {name}": value for name, value in summary.get("valid", {}).items()}
+    return {**summary["test"], **valid, **_kilobytes(summary), **_megabytes(summary, folder), **_inside(folder)}
 
 
 def figure_name(metric: str, group: str) -> str:
     """That of a metric in a group of users."""
     return f"{metric} {group}" if group else metric
+
+
+def sent(summary: Mapping[str, Any], folder: Path) -> tuple[float, float]:
+    """Bytes that a client has sent and received up to the chosen round, in the mean over clients."""
+    chosen = [record for record in RunFolder(folder).records() if record["round"] <= summary["best_round"]]
+    up, down = (sum(record[way] for record in chosen) / summary["clients"] for way in ("bytes_up", "bytes_down"))
+    return up, down
+
+
+def _megabytes(summary: Mapping[str, Any], folder: Path) -> dict[str, float]:
+    if "clients" not in summary:
+        return {}
+    return dict(zip(("MB up", "MB down"), (way / 1e6 for way in sent(summary, folder)), strict=True))
 
 
 def _kilobytes(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -38,6 +38,7 @@ from fedrec.training.initial import (
 )
 from fedrec.training.losses import Saturate
 from fedrec.training.optimisers import MOMENTS
+from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import Loss
 from fedrec.training.sequence_training import Products, SequenceDescent
 from fedrec.training.sequences import user_vectors
@@ -128,6 +129,7 @@ class LocalTrainer:
         slots: int | None = None,
         products: Products = "full",
         descent: type[Descent] | None = None,
+        head: PersonalHead | None = None,
     ) -> None:
         """
         settings: the method, for its hyper-parameters and its backbone
@@ -139,6 +141,7 @@ class LocalTrainer:
         slots: how many of the negatives that were drawn a sequential backbone uses at each position; None: all
         products: how a sequential backbone multiplies matrices
         descent: where the local loss has further terms
+        head: what every user of a common sequential model adds to it in private
         """
         self.settings, self.model = settings, settings.model
         self.rates = {
@@ -148,7 +151,7 @@ class LocalTrainer:
         } | dict(rates or {})
         self.phases, self.pull, self.pulled = phases, pull, pulled
         self.moments, self.shrink, self.saturation, self.slots = moments, shrink, saturation, slots
-        self.products = products
+        self.products, self.head = products, head
         self.descent = descent or (SequenceDescent if isinstance(self.model, Sequential) else Descent)
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --
@@ -253,7 +256,7 @@ class LocalTrainer:
 
     def _vectors(self, user: Tensor, tensors: Tensors, chunk: Chunk) -> Tensor:
         """What users are scored with: their own vectors, or what a sequential backbone makes of their items."""
-        return user_vectors(self.model, chunk, tensors) if isinstance(self.model, Sequential) else user
+        return user_vectors(self.model, chunk, tensors, self.head) if isinstance(self.model, Sequential) else user
 
     def own_scores(self, user: Tensor, own: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores where every client has its own model: `own` holds `item` and dense weights, one per client."""

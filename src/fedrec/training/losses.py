@@ -2,7 +2,7 @@
 
 `released`: the logit passes a sigmoid in single precision, then torch's loss of probabilities, which bounds logarithms
 by 100 and the divisor p (1 - p) of its gradient by 1e-12. A sigmoid that rounds to 1 has no slope: above a logit of
-16.6 the gradient is exactly 0, for label 0 too; below -27.6 that of label 1 fades (-30: a tenth, -40: nothing). Steps
+16.64 the gradient is exactly 0, for label 0 too; below -27.6 that of label 1 fades (-30: a tenth, -40: nothing). Steps
 that overshoot so far therefore end there, where the gradient of the logits themselves would send them back with all
 their force.
 """

@@ -21,6 +21,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
 from fedrec.random import Purpose, fold_tensor, permute
+from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import negatives
 
 SequenceLoss = Literal["bce", "bpr", "ce"]
@@ -61,10 +62,11 @@ def filled(start: Tensor, size: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     return start[:, None] + step * real, real
 
 
-def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors) -> Tensor:
+def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors, head: PersonalHead | None = None) -> Tensor:
     """The last hidden state of every user's sequence; zero where there is none.
 
-    `tensors` are the item table `item` and the dense weights: common, or with a leading client axis.
+    `tensors` are the item table `item` and the dense weights: common, or with a leading client axis. With a `head`,
+    which needs a common table, every user's own vector is added.
     """
     end, size = windows(chunk.tensor(chunk.context.ptr), model.length, targets=False)
     order = torch.argsort(size, descending=True, stable=True)
@@ -78,6 +80,8 @@ def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors) -> Tensor:
         rows = table[client[:, None], history[at]] if own else table[history[at]]
         hidden = model.encode(rows, weights_of(tensors, client) if own else tensors)
         vectors[users] = hidden[torch.arange(len(users), device=at.device), size[users] - 1]
+        if head is not None:
+            vectors[users] += head(hidden, history[at], size[users], table)
     return vectors
 
 
@@ -91,7 +95,7 @@ def weights_of(dense: Tensors, owner: Tensor) -> Tensors:
 
 
 def packed(model: Sequential, dense: Tensors) -> Tensor:
-    """All weights of a network as rows of one table: each has rows, or is one, of the model's width."""
+    """All weights of a network as rows of one table: the numbers of each fill rows of the model's width."""
     return torch.cat([dense[name].reshape(-1, model.dim) for name in model.dense_shapes()])
 
 
@@ -99,7 +103,7 @@ def unpacked(model: Sequential, network: Tensor) -> Tensors:
     """The weights by name, as views of a table of them; it may have leading axes."""
     shapes = model.dense_shapes()
     rows = network.split([math.prod(shape) // model.dim for shape in shapes.values()], -2)
-    return {name: part if len(shape) == 2 else part.squeeze(-2)
+    return {name: part.flatten(-2).unflatten(-1, shape)
             for (name, shape), part in zip(shapes.items(), rows, strict=True)}  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from fedrec.training.triple_descent import TripleLoss
 
 DEFAULTS: Mapping[str, Settings] = {
     "mlp": {"dim": 32, "lr": 0.001, "weight_decay": 1e-3, "loss": "bce"},
-    "neumf": {"dim": 64, "lr": 0.001, "weight_decay": 1e-3, "loss": "bce"},  # 32 factors, and a tower from 64
+    "neumf": {"dim": 64, "lr": 0.001, "weight_decay": 0.0, "loss": "bce"},  # 32 factors, and a tower 64 -> 32
     "lightgcn": {"weight_decay": 1e-3, "loss": "bpr"},
     "gfcf": {"rounds": 1},
 }
@@ -134,7 +134,7 @@ class SiloMethod(Method):
 
 MODELS: dict[str, Callable[[SiloMethod], Backbone]] = {
     "mf": lambda settings: MF(settings.dim),
-    "neumf": lambda settings: NeuMF(settings.dim, settings.dim // 2),
+    "neumf": lambda settings: NeuMF(settings.dim, settings.dim // 2, layers=1),
     "mlp": lambda settings: NCF(settings.dim, hidden=(32,)),
     "lightgcn": lambda settings: LightGCN(settings.dim, settings.layers),
 }

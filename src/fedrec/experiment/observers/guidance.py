@@ -13,9 +13,10 @@ from fedrec.evaluation import Evaluation
 from fedrec.evaluation.groups import ACTIVITY, TASTE, by_activity, by_taste, popular_items
 from fedrec.evaluation.targets import Ints
 from fedrec.experiment.observers.observer import Observer
+from fedrec.federation.contract import Down, State, Tensors
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.personal.fedrkg import FedRKG
-from fedrec.methods.personal.gate import gate_logits
+from fedrec.methods.personal.gate import GATE, gate_logits
 
 SHARES, SIZES = (0.3, 0.2, 0.1), (100, 300, 500)  # of users: of cold and warm ones, numbers of distinct and followers
 TOGETHER = 64  # clients whose gates are computed at a time
@@ -24,12 +25,16 @@ TOGETHER = 64  # clients whose gates are computed at a time
 class GuidanceObserver(Observer):
     def __init__(self, method: FedRKG) -> None:
         self.method = method
+        self.gates: Mapping[str, float] = {}  # of the last commit that was looked at
 
     def looks_before_answer(self, round: int) -> bool:
         return self.method.variant == "full" and self.method.guides(round)
 
+    def before_answer(self, simulator: Simulator, round: int) -> None:
+        self.gates = gates_by_group(simulator, round) if self.method.gated else {}
+
     def figures(self, simulator: Simulator, round: int) -> Mapping[str, float]:
-        return gates_by_group(simulator) if self.method.gated and self.method.guides(round) else {}
+        return self.gates if self.method.gated and self.method.guides(round) else {}
 
     def effect(self, simulator: Simulator, before: Evaluation, after: Evaluation) -> Mapping[str, float]:
         return changes(simulator, before, after)
@@ -39,14 +44,15 @@ class GuidanceObserver(Observer):
         return not self.method.guides(round + 1)
 
 
-def gates_by_group(simulator: Simulator) -> dict[str, float]:
-    """Mean gate and mean logit, after the last commit: of cold and warm users over all items, of distinct users and
-    followers over popular items. The first size of a group has its bare name, as in `gate cold`, others theirs."""
+def gates_by_group(simulator: Simulator, round: int) -> dict[str, float]:
+    """Mean gate and mean logit of the commit that this round is about to make: of cold and warm users over all items,
+    of distinct users and followers over popular items. The first size of a group has its bare name, as in `gate cold`,
+    others theirs."""
     data, items = simulator.data, simulator.world.items
     popular = popular_items(data.items, items)
     means: dict[tuple[str, ...], np.ndarray] = {
-        ACTIVITY: user_gates(simulator),
-        TASTE: user_gates(simulator, popular),
+        ACTIVITY: user_gates(simulator, committing=round),
+        TASTE: user_gates(simulator, popular, round),
     }
     found: dict[str, float] = {}
     for names, size, labels in groups_of(simulator):
@@ -101,17 +107,18 @@ def gate_means(
     }
 
 
-def user_gates(simulator: Simulator, items: np.ndarray | None = None) -> np.ndarray:
-    """[users, 2] mean gate and mean logit of every user over `items`, or over all, in the simulator's order."""
+def user_gates(simulator: Simulator, items: np.ndarray | None = None, committing: int | None = None) -> np.ndarray:
+    """[users, 2] mean gate and mean logit of every user over `items`, or over all, in the simulator's order: of what
+    clients hold, or of the commit that round `committing` is about to make."""
     chosen = None if items is None else torch.from_numpy(np.asarray(items))
     found = []
-    for logits in _all_logits(simulator):
+    for logits in _all_logits(simulator, committing):
         some = (logits if chosen is None else logits[:, chosen.to(logits.device)]).double()
         found.append(torch.stack([torch.sigmoid(some).mean(1), some.mean(1)], 1).cpu())
     return torch.cat(found).numpy()
 
 
-def _all_logits(simulator: Simulator) -> Iterator[Tensor]:
+def _all_logits(simulator: Simulator, committing: int | None) -> Iterator[Tensor]:
     """The gate logits of all items for some users after others, in the simulator's order."""
     method, data = _fedrkg(simulator), simulator.data
     if not method.gated:
@@ -120,9 +127,21 @@ def _all_logits(simulator: Simulator) -> Iterator[Tensor]:
     users = torch.from_numpy(np.diff(data.client_ptr))
     for first in range(0, simulator.world.clients, TOGETHER):
         some = slice(first, first + TOGETHER)
-        own = {name: held[name][some] for name in ("item", "gate", "gate_bias")}
-        logits = gate_logits(own["item"], common, own["gate"], own["gate_bias"])
+        gates = (
+            {name: held[name][some] for name in GATE} if committing is None else _trained(simulator, some, committing)
+        )
+        logits = gate_logits(held["item"][some], common, *(gates[name] for name in GATE))
         yield logits.repeat_interleave(users[some].to(logits.device), 0)
+
+
+def _trained(simulator: Simulator, some: slice, round: int) -> Tensors:
+    """The gates of some clients as the commit of this round will train them; nothing is kept of the rehearsal."""
+    data, kept = simulator.data, simulator.cohorts[0].state
+    chunk = data.chunk(data.clients[some])
+    users = slice(int(data.client_ptr[some.start]), int(data.client_ptr[some.start + len(chunk.clients)]))
+    held = {name: value[some].clone() for name, value in kept.per_client.items()}
+    state = State(held, {name: value[users] for name, value in kept.per_user.items()})
+    return simulator.method.receive(state, Down(shared={"item": simulator.server["item"]}), chunk, round).per_client
 
 
 def _fedrkg(simulator: Simulator) -> FedRKG:

@@ -13,6 +13,9 @@ class Observer:
         """Whether the answer of this round changes what clients score with: quality before it is then recorded too."""
         return False
 
+    def before_answer(self, simulator: Simulator, round: int) -> None:
+        """In such a round, if it is evaluated: remember what the answer is about to change."""
+
     def figures(self, simulator: Simulator, round: int) -> Mapping[str, float]:
         """For the record of a round that is evaluated."""
         return {}

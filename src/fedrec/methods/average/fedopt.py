@@ -16,7 +16,7 @@ of its own data, D_i = -g_i (K = 1, lr = 1): all clients together then are full-
 place.
 `clip` bounds the norm of the whole D_i, so that no client pulls farther than others; for privacy the wire has a stage
 of that name. A sum is all that the server needs. User vectors, and the head of backbone linear, never leave: clients
-train them at `lr`.
+train them at `lr`. Nor does the private vector of backbone sasrec (`personal_steps`; `training/personal_head.py`).
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ from fedrec.federation.stages import Clip
 from fedrec.methods.average import choices
 from fedrec.methods.average.choices import Shares
 from fedrec.models import Sequential
+from fedrec.models.sasrec import BlockKind
 from fedrec.training.descent import Fitted
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.next_item_training import AmongAllDescent, AmongDrawnDescent
 from fedrec.training.one_gradient import OneGradient
+from fedrec.training.personal_head import PersonalHead
 from fedrec.training.sequences import SequenceLoss, packed, unpacked
 
 Beta = Annotated[float, Interval("[0, 1)")]
@@ -102,17 +104,24 @@ class FedOpt(LocalMethod):
     sampled: int = 0  # ce: among so many drawn items; 0: among all
     blocks: int = 2  # sasrec: layers
     heads: int = 1  # sasrec
+    block_kind: BlockKind = "sasrec"  # sasrec: ligr has gates and a wider network
+    cooldown: Annotated[float, Interval("[0, 1]")] = 0.0  # last part of the rounds, over which server_lr falls to 0
+    personal_steps: int = 0  # sasrec: of a private vector's fit at scoring; 0: none
+    personal_lr: Positive = 1.0  # of that fit
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss == "ce" and not self.sequential:
             raise FedrecError(f"loss=ce ranks the next item of a sequence; use bce or bpr with {self.backbone}")
+        if self.personal_steps and not self.sequential:
+            raise FedrecError(f"personal_steps fits a vector to a sequence; leave it at 0 with {self.backbone}")
 
     @cached_property
     def trainer(self) -> LocalTrainer:
         softmax = AmongDrawnDescent if self.sampled else AmongAllDescent
         among = softmax if self.loss == "ce" else None
-        return LocalTrainer(self, slots=self.sampled or None, descent=among)
+        head = PersonalHead(self.personal_steps, self.personal_lr) if self.personal_steps else None
+        return LocalTrainer(self, slots=self.sampled or None, descent=among, head=head)
 
     @property
     def sequential(self) -> bool:
@@ -199,22 +208,27 @@ class FedOpt(LocalMethod):
     # -- server --
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        new = {"steps": server["steps"] + 1}
+        new, rate = {"steps": server["steps"] + 1}, self._rate(round)
         for name in _shared(server):
-            new |= self._stepped(server, name, ups[CHANGE + name], int(new["steps"]))
+            new |= self._stepped(server, name, ups[CHANGE + name], int(new["steps"]), rate)
         return {name: new[name] for name in server}
 
-    def _stepped(self, server: Tensors, name: str, d: Tensor, t: int) -> Tensors:
-        x, m = server[name] * (1 - self.server_lr * self.server_decay), self.beta1 * server[FIRST + name]
+    def _rate(self, round: int) -> float:
+        """The server's, which falls linearly over the last rounds; the last of all still has a step."""
+        last = self.cooldown * self.rounds
+        return self.server_lr * min(1.0, max(0.0, self.rounds - round) / last) if last else self.server_lr
+
+    def _stepped(self, server: Tensors, name: str, d: Tensor, t: int, rate: float) -> Tensors:
+        x, m = server[name] * (1 - rate * self.server_decay), self.beta1 * server[FIRST + name]
         if self.server_optimiser == "sgd":
             m = m + d
-            return {name: x + self.server_lr * m, FIRST + name: m}
+            return {name: x + rate * m, FIRST + name: m}
         m, v = m + (1 - self.beta1) * d, self._second(server[SECOND + name], d.square())
         mean, square = m, v
         if self.bias_correction:
             mean = m / (1 - self.beta1**t)
             square = v if self.server_optimiser == "adagrad" else v / (1 - self.beta2**t)
-        return {name: x + self.server_lr * mean / (square.sqrt() + self.tau), FIRST + name: m, SECOND + name: v}
+        return {name: x + rate * mean / (square.sqrt() + self.tau), FIRST + name: m, SECOND + name: v}
 
     def _second(self, v: Tensor, square: Tensor) -> Tensor:
         if self.server_optimiser == "adagrad":

@@ -37,7 +37,8 @@ from fedrec.federation.declarations import Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import mixed, share_at
+from fedrec.methods.mixing import Scale, mixed, share_at
+from fedrec.models.sasrec import BlockKind
 
 Kind = TypeVar("Kind", bound=Method)
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
@@ -61,6 +62,7 @@ class FedBlend(Method):
 
     rounds: Count = 900
     gram_share: Annotated[float | None, Interval("[0, 1]")] = None  # None: as validation chooses
+    scale: Scale = "deviation"  # of both scores before they are mixed
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
@@ -73,12 +75,16 @@ class FedBlend(Method):
     length: int = 100
     blocks: int = 2
     heads: int = 1
+    block_kind: BlockKind = "sasrec"
     dropout: Annotated[float, Interval("[0, 1)")] = 0.2
     sampled: int = 0  # items that the next one is among; 0: all
     clip: float = 0.5
     clients_per_round: int = 128
     server_lr: float = 0.001
     server_decay: float = 0.0
+    cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
+    personal_steps: int = 0
+    personal_lr: Positive = 1.0
     warm_start: bool = False  # its table starts from leading factors of the Gram model
 
     def __post_init__(self) -> None:
@@ -143,7 +149,7 @@ class FedBlend(Method):
             part.score(state, Down(_of(mark, down.shared)), chunk, every)
             for part, mark in ((self.gram, GRAM), (self.sequence, SEQUENCE))
         )
-        return mixed(of_gram, of_sequence, down.shared["share"], chunk)[:, items]
+        return mixed(of_gram, of_sequence, down.shared["share"], chunk, self.scale)[:, items]
 
     def footprint(self, world: World) -> Footprint:
         gram, sequence = self.gram.footprint(world), self.sequence.footprint(world)

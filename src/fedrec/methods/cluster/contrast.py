@@ -1,7 +1,8 @@
 """The supervised contrastive loss over all rows of every client's item table, with its gradient in closed form.
 
 Khosla et al., "Supervised Contrastive Learning" (NeurIPS 2020). Rows are normalised, those with the same label attract
-each other, all others repel. With z the normalised rows and P(i) the other rows with the label of row i,
+each other, all others repel (equations 7 to 11 of CGFedRec). With z the normalised rows and P(i) the other rows with
+the label of row i,
 
     loss = 1/m sum_i [ log sum_{a != i} exp(z_i.z_a / tau) - 1/|P(i)| sum_{p in P(i)} z_i.z_p / tau ],
 

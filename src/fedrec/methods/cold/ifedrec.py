@@ -3,15 +3,15 @@
 Zhang et al., "When Federated Recommendation Meets Cold-Start Problem: Separating Item Attributes and User
 Interactions" (WWW 2024), algorithm 1. The server learns r_v = tanh(W x_v + b) so that it meets the clients' mean item
 table p (equations 3 to 6), and clients descend on their loss plus align * mean (p - r)^2 over the whole table
-(equations 10, 11). A new item is scored by
-every client from r_v alone. Backbone ncf is IFedNCF (private: user vector and network), linear IPFedRec (private: the
-linear scorer, which steps before the table does).
+(equations 10, 11). A new item is scored by every client from r_v alone (section 4.3). Backbone ncf is IFedNCF (private:
+user vector and network), linear IPFedRec (private: the linear scorer, which steps before the table does).
 
 The table's rate is lr * items * rate_scale, because a row's gradient comes from few clients and is divided by all in
 the mean. Every step then goes the share pull = 2 * rate * align / (items * dim) of the way to r: from 2 on rows swing
 farther and farther. At such rates a step overshoots, and what bounds the released code is its single-precision sigmoid,
 which has no gradient there: `saturate=released` (`training/losses.py`). The gradient of the logits explodes instead.
-A short last batch moves rows as far as a full one on much less evidence, so it is left out by default.
+A short last batch moves each of its rows farther than a full one does, because the mean divides by fewer samples, so
+it is left out by default.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fedrec.federation.contract import (
     replicate,
 )
 from fedrec.federation.ranges import Count, Positive
-from fedrec.methods.cluster.alignment import MODELS, LastBatch, Pulled
+from fedrec.methods.cold.alignment import MODELS, LastBatch, Pulled
 from fedrec.methods.cold.content import (
     META,
     meta_gradients,
@@ -167,7 +167,7 @@ class IFedRec(Method):
         return self._fit(server | {"item": ups["item"]}, round)
 
     def _fit(self, server: Tensors, round: int) -> Tensors:
-        """Eq. 6: the attribute network moves towards the mean table, full batch."""
+        """Equations 5, 6, by Adam as in the code: the attribute network moves towards the mean table, full batch."""
         server = server | {name: value.clone() for name, value in server.items() if name.endswith(NETWORK)}
         x = server["attributes"][: len(server["item"])]
         for epoch in range(self.server_epochs):

@@ -50,12 +50,15 @@ from fedrec.methods.mixture.fedca_weights import (
     similarity,
     spread,
 )
+from fedrec.methods.mixture.proximal import Proximal, ProximalSequences
 from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
+from fedrec.models import Sequential
 from fedrec.training.descent import threads_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
 
 SERVED = "served."  # what a client scores with, where that is not what its next training starts from
+RECEIVED = "received.item"  # the aggregate that arrived last, where training does not start from it
 MIXED = "mixed."  # on the server: the aggregates of the last round, one per aggregated client
 
 
@@ -96,7 +99,7 @@ class FedCA(LocalMethod):
         0.9  # part of a client's own table in its mixture with the aggregate
     )
     interpolate: Literal["both", "inference"] = "both"  # inference: training starts from the aggregate alone
-    # weight of the squared distance of the table to where the round began: the aggregate, or (both) the own mixture
+    # weight of the squared distance to the aggregate that arrived last; with inference, to where the round began
     proximal: float = 0.0
     shares: Literal["samples", "equal"] = "samples"
     similarity: Similarity = "paper"
@@ -147,6 +150,8 @@ class FedCA(LocalMethod):
         common = self.trainer.init_model(world)
         if self.interpolate == "inference":
             common |= {SERVED + name: value for name, value in common.items()}
+        elif self.proximal:
+            common[RECEIVED] = common["item"]
         return self.trainer.init_state(world, chunk, stored(common, self.table_dtype))
 
     # -- one round --
@@ -156,7 +161,11 @@ class FedCA(LocalMethod):
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         held = self._opened({name: state.per_client[name] for name in self._names()}, chunk)
-        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], held)
+        kept = {name: state.per_client[name] for name in (RECEIVED,) if name in state.per_client}
+        if kept:
+            user, own = self._fit_near(self._opened(kept, chunk)[RECEIVED], state.per_user["user"], held, chunk, round)
+        else:
+            user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], held)
         payload: dict[str, Reduction] = {name: Gather(value) for name, value in own.items()}
         if self.complements():
             payload |= self.pictures(own["item"], chunk, round)
@@ -164,7 +173,16 @@ class FedCA(LocalMethod):
             payload["samples"] = Gather(chunk.sample_counts()[:, None])
         if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
             own |= {SERVED + name: value.clone() for name, value in own.items()}
-        return State(stored(own, self.table_dtype), {"user": user}), payload
+        return State(kept | stored(own, self.table_dtype), {"user": user}), payload
+
+    def _fit_near(self, aggregate: Tensor, user: Tensor, held: Tensors, chunk: Chunk, round: int
+                  ) -> tuple[Tensor, Tensors]:  # fmt: skip
+        """Train from the own tables, drawn to the aggregate."""
+        kind = ProximalSequences if isinstance(self.model, Sequential) else Proximal
+        dense = {name: held[name] for name in self.model.dense_shapes()}
+        fitted = kind(self.trainer, chunk, round, user, held["item"], dense, aggregate).run()
+        assert isinstance(fitted.table, Tensor)
+        return fitted.user, {"item": fitted.table, **fitted.dense}
 
     def _opened(self, tensors: Tensors, chunk: Chunk) -> Tensors:
         return opened(tensors, self.table_dtype, chunk.world)
@@ -242,6 +260,8 @@ class FedCA(LocalMethod):
         mixed = {name: value.lerp(held[name], self.interpolation) for name, value in down.own.items()}
         if self.interpolate == "inference":
             mixed = {SERVED + name: value for name, value in mixed.items()} | down.own
+        elif self.proximal:
+            mixed[RECEIVED] = down.own["item"]
         return State(state.per_client | stored(mixed, self.table_dtype), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
@@ -252,5 +272,6 @@ class FedCA(LocalMethod):
 
     def footprint(self, world: World) -> Footprint:
         picture = 2 * self.components * world.items * world.dtype.itemsize  # left vectors are as long as the table
-        usual = self.trainer.footprint(world, dense=4, tables=4, scored=int(self.table_dtype in HALF))
-        return replace(usual, client=usual.client + picture)
+        near = 8 if self.proximal and self.interpolate == "both" else 0
+        usual = self.trainer.footprint(world, dense=4, tables=4 + near, scored=int(self.table_dtype in HALF))
+        return replace(usual, client=usual.client + picture, training_only=(RECEIVED,))

@@ -118,7 +118,7 @@ def spread(pictures: Tensor, place: Tensor, length: int) -> Tensor:
 
 
 def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos") -> Tensor:
-    """c_uv of equation 7: from the mean angle between what `represent` gave of u and of v; 0 of a client to itself.
+    """c_uv of equation 7: from the mean angle between what `represent` gave of u and of v, which is 0 for u = v.
 
     left-*: the l-th vector with the l-th. right-greedy: the pair with the largest signed cosine, then the largest of
     the remaining rows and columns, and so on. right-principal: the principal angles of the two spans. raw: the

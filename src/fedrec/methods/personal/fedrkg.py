@@ -57,7 +57,7 @@ class FedRKG(LocalMethod):
         summary="own tables, guided now and then by the mean of all through a private gate",
         paper="Personalized Federated Recommendation with Knowledge Guidance",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
-        space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.01..1"},
+        space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.0001..0.1"},
         presets={
             "paper": {},
             "lastfm": {"rounds": 3000, "beta": 0.999},
@@ -73,7 +73,7 @@ class FedRKG(LocalMethod):
     gate: bool = True  # False: plain guidance
     gate_init: Literal["zero", "linear"] = "zero"
     gate_epochs: int = 5
-    lr_gate: float = 0.1
+    lr_gate: float = 0.1  # ours: the paper gives the grid 0.0001 to 0.1 alone
     variant: Literal["full", "GIE", "PIE"] = "full"  # GIE: the mean replaces the table every round; PIE: no exchange
     dp: Literal["none", "gradient", "output"] = "none"  # noise on every step's gradient of the table, or on uploads
     clip: Positive = 0.1  # with dp: norm of a gradient, or of the change since the last upload
@@ -185,7 +185,7 @@ class FedRKG(LocalMethod):
         return Answer(None, lambda some: Down(shared={"item": server["item"]})) if self.guides(round) else None
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        """Train the gate through the fused table (8), then commit with it (9)."""
+        """Train the gate through the fused table (7, 8), then commit with it (9)."""
         held, common = state.per_client, down.shared["item"]
         if not self.gated:
             beta = 0.0 if self.variant == "GIE" else self.beta
@@ -249,6 +249,6 @@ class FedRKG(LocalMethod):
         return -(-samples // self.batch)
 
     def update_sensitivity(self, batches: int = 1) -> float:
-        """How far two data sets can drive a table apart between two guidance rounds, with clipped gradients (14)."""
+        """How far two data sets can drive a table apart between guidance rounds, with clipped gradients (10 to 14)."""
         item = self.trainer.rates["item"]
         return 2 * item * self.interval * self.epochs * batches * self.clip

@@ -4,7 +4,7 @@ With P the own table, P_g the mean of all and the gate g_i = sigmoid(W . [P_i; P
 
     P_i <- beta P_i + 2 (1 - beta) g_i P_gi   (6)
 
-and the gate is trained just before, on the loss of the rows that a commit with it would give (8).
+and the gate is trained just before, on the loss of the rows that a commit with it would give (7, 8).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def gate_logits(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor) ->
 
 
 def guide_(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor, beta: float) -> None:
-    """Commit (6) in place, some clients at a time: a temporary of the size of all tables is never needed."""
+    """Commit (6, 9) in place, some clients at a time: a temporary of the size of all tables is never needed."""
     some = 1 if tables.device.type == "cpu" else max(1, ON_GPU // tables[0].numel())
     for table, w, b in zip(*(part.split(some) for part in (tables, weight, bias)), strict=True):
         gate = torch.sigmoid(gate_logits(table, common, w, b))
@@ -59,7 +59,7 @@ def guide_(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor, beta: f
 
 
 class GateDescent(Descent):
-    """Descent on the gates alone (8). `gate` holds them, `common` is the mean table."""
+    """Descent on the gates alone (7, 8). `gate` holds them, `common` is the mean table."""
 
     settings: FedRKG
 

@@ -18,7 +18,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import mixed, share_at
+from fedrec.methods.mixing import Scale, mixed, share_at
 from fedrec.methods.reference.sasrec import CentralSASRec
 from fedrec.training.sequences import SequenceLoss
 
@@ -42,6 +42,7 @@ class Blend(CentralSASRec):
     )  # fmt: skip
 
     gram_share: Annotated[float | None, Interval("[0, 1]")] = None  # None: as validation chooses
+    scale: Scale = "deviation"  # of both scores before they are mixed
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
@@ -97,7 +98,7 @@ class Blend(CentralSASRec):
             for client, weight in zip(chunk.clients, state.per_client["weight"], strict=True)
         ])  # fmt: skip
         share = state.per_client["share"][chunk.owner, None]
-        return mixed(of_gram, super().score(state, down, chunk, every), share, chunk)[:, items]
+        return mixed(of_gram, super().score(state, down, chunk, every), share, chunk, self.scale)[:, items]
 
     def footprint(self, world: World) -> Footprint:
         return replace(super().footprint(world), score=super().footprint(world).score + 4 * world.items * 8)

@@ -22,6 +22,7 @@ from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, 
 from fedrec.federation.ranges import Count
 from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
+from fedrec.models.sasrec import BlockKind
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
 from fedrec.training.sequence_training import Products
@@ -58,6 +59,7 @@ class CentralSASRec(LocalMethod):
     blocks: int = 2
     heads: int = 1
     norm_first: bool = False
+    block_kind: BlockKind = "sasrec"  # ligr: gates, norms first and a wider network, as in eSASRec
     loss: SequenceLoss = "bce"  # type: ignore[assignment]  # ce: softmax cross-entropy over all items
     negatives: Count = 1  # at each position; at most those that the protocol draws; ce draws none
     sampled: int = 0  # ce: the next item among so many drawn ones, for large catalogues; 0: among all

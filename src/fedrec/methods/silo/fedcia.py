@@ -11,9 +11,9 @@ the leading ones. Silos of different width or architecture can work together (`b
 place of C_k there is nothing to train: one exchange, and scores A_k F_k + beta A_k F_s.
 
 The paper writes the squared error of all entries; its released code descends the norm, unsquared and not averaged, and
-trains matrix factorisation on products of single coordinates. Defaults follow the code, preset `paper` the text. No
-sensitivity is bounded, so the noise claims no epsilon. A factor of full rank tells the server as much as C_k itself:
-E_k up to a rotation.
+trains matrix factorisation on products of single coordinates. Defaults follow the code, preset `paper` the text's
+losses (the rate of the second rescaled), with new triples every round. No sensitivity is bounded, so the noise claims
+no epsilon. A factor of full rank tells the server as much as C_k itself: E_k up to a rotation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class FedCIA(SiloMethod):
     align_steps: int = 100
     noise: float | None = None  # Laplace scale on whole matrices; none: 0.001 there, nothing on factors
     noise_symmetric: bool = False
-    rank: int = 0  # columns of a shortened upload; 0: whole matrices in dense_gram, exact factors elsewhere
+    # columns of a shortened upload; 0: whole matrices in dense_gram, exact factors elsewhere (gfcf deployed: 128)
+    rank: int = 0
     server_rank: int = 0  # of the factor that comes down; 0: twice the widest table, at least 512
     beta: float = 60.0  # gfcf: weight of the global filter
 

@@ -1,6 +1,7 @@
-"""The filters of GF-CF in the place of similarities: exchanged once, whole with noise, or as factors, which is exact.
+"""The filters of GF-CF in the place of similarities: exchanged once, whole with noise, or as factors.
 
-A factor is (V, singular values, item counts) of a silo's normalised rows; see `models/gfcf.py`.
+A factor is (V, singular values, item counts) of a silo's normalised rows; see `models/gfcf.py`. With as many columns as
+the largest silo has users it is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fedrec.federation.contract import Gather, Reduction, Sum, Tensors, Ups, Wor
 from fedrec.methods.silo.upload_form import UploadForm
 from fedrec.models.gfcf import GFCF, rounded, scales, singular
 
-RANK = 128  # columns of a factor where none are asked for
+RANK = 128  # columns of a factor where none are asked for and nobody knows how large silos are
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class FilterExchange:
         }
 
     def _rank(self, world: World) -> int:
-        return min(self.form.rank or RANK, world.items)
+        return min(self.form.rank or world.most_users or RANK, world.items)
 
     def upload(self, table: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
         """F_k, from the silo's rows; there is no table."""

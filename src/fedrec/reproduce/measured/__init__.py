@@ -11,6 +11,7 @@ from typing import Any
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
+from fedrec.experiment.folder import RunFolder
 from fedrec.reproduce.cells import Cell
 from fedrec.reproduce.figures import figures_of
 from fedrec.version import __version__
@@ -72,8 +73,9 @@ def finished(planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
 def _run(table: str, cell: Cell, summary: Mapping[str, Any]) -> MeasuredRun:
     figures = {name: round(value, 6) for name, value in figures_of(summary, cell.folder).items()}
     size = summary.get("dataset", {}).get("interactions", 0)
+    device = RunFolder(cell.folder).settings().get("device", cell.config.device)  # where it ran, not where it would
     return MeasuredRun(
-        table, cell.row, cell.dataset, cell.protocol, cell.config.seed, cell.command(), cell.config.device, figures,
+        table, cell.row, cell.dataset, cell.protocol, cell.config.seed, cell.command(), device, figures,
         summary.get("rounds_run", summary["best_round"] + 1), summary["best_round"], summary["seconds"]["total"], size,
         summary.get("backbone") or "", summary.get("diverged", ""),
     )  # fmt: skip
