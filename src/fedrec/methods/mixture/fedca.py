@@ -211,7 +211,7 @@ class FedCA(LocalMethod):
             sent["picture_items"] = Gather(listed, counts)
         return sent
 
-    def received(self, ups: Ups, tables: Stack) -> Tensor:
+    def received(self, ups: Ups, tables: Tensor | Stack) -> Tensor:
         picture = ups.stacked("picture")[1]
         if self.complementarity != "left-global":
             return picture
