@@ -45,7 +45,7 @@ leaderboard: $(STAMP)
 	$(BIN)/fedrec leaderboard
 
 coverage: $(STAMP)
-	for paper in fedca fedcia cgfedrec ifedrec fedrkg; do \
+	for paper in fedca fedcia cgfedrec ifedrec fedrkg champion; do \
 		$(BIN)/fedrec reproduce $$paper --coverage --out docs/coverage/$$paper > /dev/null || exit 1; done
 
 docs: $(STAMP)

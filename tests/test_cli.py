@@ -93,10 +93,10 @@ def test_data_import_then_run_by_name(cli: Cli, tmp_path: Path) -> None:
     assert "--data mine" in done.out
     ran = cli("run", "popularity", "--data", "mine", "--quiet")
     assert (ran.code, ran.err) == (0, "")
-    fails(cli("data", "import", "mine[1].csv", "--name", "mine"), "taken; use another, or remove")
-    fails(cli("data", "import", "mine[1].csv", "--name", "ml-100k"), "that of a built-in dataset")
+    fails(cli("data", "import", "mine[1].csv", "--name", "mine"), "taken; choose another, or remove")
+    fails(cli("data", "import", "mine[1].csv", "--name", "ml-100k"), "belongs to a built-in dataset")
     assert "imported" in next(line for line in cli("data", "list").out.splitlines() if line.startswith("mine "))
-    fails(cli("data", "import", "mine[1].csv", "--name", "../up"), "cannot be a name")
+    fails(cli("data", "import", "mine[1].csv", "--name", "../up"), "is not a valid name")
     fails(cli("data", "import", "none.csv", "--name", "other"), "no file")
     fails(
         cli("data", "import", "mine[1].csv", "--name", "other", "--user", "nobody", "--item", "what"), "no column 'nob"
@@ -281,7 +281,7 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "no silos": ((*RUN, "--silos", "0"), "0 silos"),
     "too many silos": ((*RUN, "--silos", "4000"), "4000 silos"),
     "way of silos": ((*RUN, "--silos", "4:tast"), "did you mean 'taste'"),
-    "memory": ((*RUN, "--memory", "lots"), "for example 8G"),
+    "memory": ((*RUN, "--memory", "lots"), "e.g. 8G"),
     "device": ((*RUN, "--device", "tpu"), "cpu or cuda"),
     "stage": ((*RUN, "--privacy", "clpi=1"), "did you mean 'clip'"),
     "stage without number": ((*RUN, "--privacy", "clip"), "clip=1"),
@@ -376,7 +376,7 @@ def test_a_broken_checkpoint(cli: Cli, tmp_path: Path, how: str) -> None:
     last = tmp_path / "run" / "last.safetensors"
     content = last.read_bytes()
     last.write_bytes({"truncated": content[:-50], "overwritten": content[:-50] + bytes(50), "foreign": b"PK" * 99}[how])
-    fails(cli("run", "--quiet", "--out", "run", "--resume"), "last.safetensors is not a checkpoint of fedrec or is dam")
+    fails(cli("run", "--quiet", "--out", "run", "--resume"), "last.safetensors is damaged or not a fedrec checkpoint")
 
 
 def test_a_file_where_the_folder_should_be(cli: Cli, tmp_path: Path) -> None:
@@ -429,8 +429,8 @@ def test_cuda_without_cuda(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["filmtrust", "amazon-video"])
 def test_a_dataset_that_is_not_here_without_network(cli: Cli, tmp_path: Path, name: str) -> None:
-    fails(cli("run", "fedmf", "--data", name, "--out", "run"), f"the files of {name} are not here: put")
-    fails(cli("data", "get", name), f"the files of {name} are not here: put")
+    fails(cli("run", "fedmf", "--data", name, "--out", "run"), f"the files of {name} are missing: put")
+    fails(cli("data", "get", name), f"the files of {name} are missing: put")
     assert [path for path in tmp_path.rglob("*") if path != tmp_path / "cache"] == []
 
 
@@ -464,8 +464,8 @@ SMALL = "synthetic@users=50+items=150"
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["ease", "--privacy", "clip=1"], "all data in one place"),
-        (["mf", "--epsilon", "8"], "all data in one place"),
+        (["ease", "--privacy", "clip=1"], "is centralised and uploads nothing"),
+        (["mf", "--epsilon", "8"], "is centralised and uploads nothing"),
         (["perfedrec", "--set", "clusters=0"], "at least 1"),
         (["fedca", "--set", "components=500"], "components"),
         (["fedfast", "--backbone", "sasrec", "--set", "user_propagation=true"], "user vectors"),

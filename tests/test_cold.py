@@ -159,7 +159,7 @@ def test_released_features_take_the_place_of_words_and_tags(tmp_path: Path, monk
     (np.zeros((2, 4)), r"has the shape \(2, 4\) instead of 3 rows"),
     (np.zeros(3), "instead of 3 rows"),
     (np.full((3, 1), np.nan), "not finite"),
-    (None, "is no NumPy array"),
+    (None, "is not a NumPy array"),
 ])  # fmt: skip
 def test_features_that_are_none_are_refused(
     values: np.ndarray | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +213,7 @@ def test_items_that_arrive_after_training(folder: Path, tmp_path: Path, capsys: 
     with pytest.raises(FedrecError, match="no new items to rank"):
         recommender.add([])
     recommender.run.simulator.server["attributes"][3] += 1
-    with pytest.raises(FedrecError, match="computed otherwise than they are now"):
+    with pytest.raises(FedrecError, match="computed in a different way"):
         recommender.add([Arrival("another", ("tag1",))])
     recommender.run.simulator.server["attributes"][3] -= 1
     with pytest.raises(FedrecError, match="already in this run"):
@@ -236,7 +236,7 @@ def test_nothing_that_is_needed_is_overwritten(
     shutil.copytree(folder, run)
     new.write_text("item,tags\nnew,tag1\n")
     before = {path: path.read_bytes() for path in (new, *run.iterdir())}
-    for out, words in ((new, "overwrite the file that is read"), (run / "config.toml", "a file of the run itself")):
+    for out, words in ((new, "overwrite the input file"), (run / "config.toml", "a file of the run itself")):
         assert words in refused(capsys, "cold-add", str(run), str(new), "--out", str(out))
     lost = run / "summary.json"
     assert "a file of the run itself" in refused(capsys, "recommend", str(run), "--all", "--out", str(lost))

@@ -94,7 +94,7 @@ def test_what_scores_otherwise_is_refused_by_name(cli: Cli, tmp_path: Path, conf
 
 @pytest.mark.parametrize(("words", "says"), [
     (("--to", "pickle"), "unknown format 'pickle'; known: npz, onnx"),
-    (("--to", "npz", "--out", "x.onnx"), "a file for --to npz ends in .npz"),
+    (("--to", "npz", "--out", "x.onnx"), "with --to npz the file name must end in .npz"),
 ])  # fmt: skip
 def test_another_format_is_refused(cli: Cli, words: tuple[str, ...], says: str) -> None:
     outcome = cli("export", "run", *words)

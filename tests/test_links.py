@@ -68,7 +68,7 @@ def test_a_link_in_the_place_of_a_file_of_the_run_is_refused(cli: Cli, received:
         for words in COMMANDS.values():
             outcome = cli(*words)
             assert not tidy(outcome), words
-            assert f"run/{name} is a link; put the file itself there" in outcome.err
+            assert f"run/{name} is a link; replace it by the file itself" in outcome.err
         assert target.read_bytes() == before
 
 
@@ -101,7 +101,7 @@ def test_the_folder_of_a_seed_is_no_link(cli: Cli, received: Path) -> None:
     for more in (("--resume",), ()):
         outcome = cli(*FEDMF[:-1], "--rounds", "3", "--seeds", "0,1", "--out", "many", *more)
         assert not tidy(outcome)
-        assert "many/seed0 is a link; put the folder itself there" in outcome.err
+        assert "many/seed0 is a link; replace it by the folder itself" in outcome.err
     assert {path.name: path.read_bytes() for path in received.iterdir()} == before
 
 
@@ -148,6 +148,6 @@ def test_a_study_stays_within_its_folder(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "table3").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FedrecError, match="table3 is a link; put the folder itself there"):
+    with pytest.raises(FedrecError, match="table3 is a link; replace it by the folder itself"):
         reproduce("fedrkg", Wanted(), tmp_path / "study", dry_run=True)
     assert list((tmp_path / "elsewhere").iterdir()) == []

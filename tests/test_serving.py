@@ -99,7 +99,7 @@ def test_similar_items_and_somebody_new(server: Server, folder: Path) -> None:
     ("/fold-in", {"items": ["it em/1"], "k": True}, 400, "k must be a whole number"),
     ("/fold-in", {"items": []}, 400, "the history is empty"),
     ("/fold-in", {"items": ["x"]}, 404, "item 'x' is not in this run's data"),
-    ("/fold-in", None, 405, "GET is not for /fold-in"),
+    ("/fold-in", None, 405, "GET is not allowed for /fold-in"),
     ("/nothing", None, 404, "there is no /nothing"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_in_one_sentence(server: Server, path: str, body: Any, status: int, says: str) -> None:
@@ -156,7 +156,7 @@ def test_many_ask_at_once(server: Server) -> None:
 def test_a_port_that_is_taken_and_a_folder_without_a_model(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FedrecError, match="choose another --port"):
         Server(server.service, port=int(server.server_address[1]))
-    with pytest.raises(FedrecError, match="holds no model"):
+    with pytest.raises(FedrecError, match="has no model"):
         open_lists(tmp_path)
 
 

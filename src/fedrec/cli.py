@@ -75,23 +75,28 @@ app.command("report")(report_command)
 
 @app.command("reproduce")
 def reproduce_command(
-    target: Annotated[str | None, typer.Argument(help="PAPER or PAPER/TABLE; without it, the list.")] = None,
-    datasets: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
-    protocols: Annotated[str | None, typer.Option(help="Only these, with semicolons, e.g. honest.")] = None,
-    rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Instead of the table's, e.g. 0,1,2.")] = None,
+    target: Annotated[str | None, typer.Argument(help="PAPER or PAPER/TABLE; default: list all papers.")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    protocols: Annotated[str | None, typer.Option(help="Only these, separated by semicolons, e.g. honest.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds instead of the table's own, e.g. 0,1,2.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One seed and a tenth of the rounds.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their time, do nothing.")] = False,
-    coverage: Annotated[
-        bool, typer.Option("--coverage", help="What is printed, measured, missing, and how far apart; runs nothing.")
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and their estimated time; run nothing.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
-    drop_models: Annotated[bool, typer.Option("--drop-models", help="Keep results, not gigabytes of models.")] = False,
+    coverage: Annotated[
+        bool,
+        typer.Option("--coverage", help="Printed figures against measured ones, and what is missing; run nothing."),
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
+    drop_models: Annotated[
+        bool, typer.Option("--drop-models", help="Keep results but not models, which take gigabytes.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     memory: Annotated[str, typer.Option(help="Memory budget of a run.")] = "8G",
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
-    """Run a paper's tables again, beside what it prints and under the honest protocol; continues where it stopped."""
+    """Rerun a paper's tables, next to the printed figures and under the honest protocol; continues where it stopped."""
     from fedrec.commands.reproduce import Wanted, reproduce, show_coverage, show_papers
 
     if target is None:
@@ -110,21 +115,23 @@ def reproduce_command(
 
 @app.command("leaderboard")
 def leaderboard_command(
-    datasets: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
-    rows: Annotated[str | None, typer.Option(help="Only these rows, with semicolons.")] = None,
+    datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
     minutes: Annotated[
-        float, typer.Option(min=0.01, help="A run that takes longer is stopped, its cell empty.")
+        float, typer.Option(min=0.01, help="Time limit of a run; beyond it the cell stays empty.")
     ] = 20.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands, do nothing.")] = False,
-    pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write what has ended.")] = False,
-    runs: Annotated[Path, typer.Option(help="Folder of all trials and runs.")] = Path("runs/leaderboard"),
-    results: Annotated[Path, typer.Option(help="Folder of the data.")] = Path("results/leaderboard"),
-    page: Annotated[Path, typer.Option(help="The page; its picture lies beside it.")] = Path("docs/leaderboard.md"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands; run nothing.")] = False,
+    pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write the finished results.")] = False,
+    runs: Annotated[Path, typer.Option(help="Folder for all trials and runs.")] = Path("runs/leaderboard"),
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results/leaderboard"),
+    page: Annotated[Path, typer.Option(help="The page; its figure is written next to it.")] = Path(
+        "docs/leaderboard.md"
+    ),
     readme: Annotated[Path, typer.Option(help="A page whose marked block is replaced.")] = Path("README.md"),
 ) -> None:
-    """All methods on the same data with equal trials: run what is missing, write the data and the page."""
+    """All methods on the same data with equal trials: run what is missing, write the results and the page."""
     from fedrec.commands.leaderboard import Wanted, leaderboard
 
     wanted = Wanted(_words(datasets, ","), _words(rows, ";"), device, jobs, minutes, runs, results, page, readme)
@@ -154,17 +161,19 @@ def audit_leak(
     data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
     protocol: Annotated[str, typer.Option(help="The protocol to audit; name,field=value to override.")] = "honest",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of training negatives to draw.")] = 100,
-    quick: Annotated[bool, typer.Option("--quick", help="At most 20 rounds, also of local training.")] = False,
-    train: Annotated[str | None, typer.Option(help="Somebody's split: user,item[,timestamp].")] = None,
-    test: Annotated[str | None, typer.Option(help="Somebody's split: the test part.")] = None,
-    valid: Annotated[str | None, typer.Option(help="Somebody's split: the validation part.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 20 rounds, of local training too.")] = False,
+    train: Annotated[
+        str | None, typer.Option(help="Someone's split, the training part: user,item[,timestamp].")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Someone's split, the test part.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Someone's split, the validation part.")] = None,
     negatives: Annotated[str | None, typer.Option(help="Evaluation negatives: user,item.")] = None,
     train_negatives: Annotated[str | None, typer.Option(help="Drawn training negatives: user,item[,round].")] = None,
     scores: Annotated[str | None, typer.Option(help="Scores of a model: user,item,score.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
 ) -> None:
-    """Does a protocol, or somebody's split and scores, give away what it tests? Exit code 1 where a check fails."""
+    """Does a protocol, or someone's split and scores, give away its test items? Exit code 1 if a check fails."""
     from fedrec.commands.audit import leak
 
     files = {"train": train, "test": test, "valid": valid, "negatives": negatives, "train_negatives": train_negatives,
@@ -175,7 +184,7 @@ def audit_leak(
 
 @audit_app.command("uploads")
 def audit_uploads(
-    method: Annotated[str, typer.Argument(help="A method whose clients upload a table of items.")] = "fedmf",
+    method: Annotated[str, typer.Argument(help="A method whose clients upload an item table.")] = "fedmf",
     data: Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = "ml-100k",
     clients: Annotated[int, typer.Option(min=3, help="How many clients upload.")] = 100,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
@@ -183,7 +192,7 @@ def audit_uploads(
     seed: Annotated[int, typer.Option(help="The seed of the round.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
-    """What a server reads off one round of uploads (sign attack), with secure sums and without."""
+    """What a server can infer from one round of uploads (sign attack), with and without secure sums."""
     from fedrec.commands.audit import uploads
     from fedrec.experiment.params import parse_settings
 

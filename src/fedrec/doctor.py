@@ -62,7 +62,7 @@ def _training() -> bool:
 def _devices() -> None:
     import torch
 
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none (cpu only)"
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none (CPU only)"
     _line(True, "cuda", cuda)
     _line(True, "threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores")
 
@@ -73,5 +73,7 @@ def _folders() -> None:
     free = shutil.disk_usage(nearest).free / 2**30
     _line(os.access(nearest, os.W_OK), "cache", f"{cache} ({free:.0f} GiB free)")
     here = [entry.name for entry in datasets() if entry.available()]
-    _line(True, "data", f"here: {', '.join(here) or 'none'}; FEDREC_DATA={os.environ.get('FEDREC_DATA', 'not set')}")
+    _line(
+        True, "data", f"available: {', '.join(here) or 'none'}; FEDREC_DATA={os.environ.get('FEDREC_DATA', 'not set')}"
+    )
     _line(os.access(Path.cwd(), os.W_OK), "working folder", str(Path.cwd()))

@@ -48,7 +48,7 @@ def explained(error: Exception) -> str | None:
         what_to_do = "free some space or choose another folder" if full else "choose another file or folder"
         return f"{error.filename or 'writing'}: {error.strerror or error}; {what_to_do}"
     if isinstance(error, ValueError) and "embedded null" in str(error):
-        return "a name of a file has a null byte in it; leave it out"
+        return "a file name contains a null byte; remove it"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters"
     if isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error)):

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,12 @@ def named(kind: Kind, words: str, names: str = ".*") -> Kind:
 
 BOOL = Kind("true, false", lambda value: isinstance(value, bool), lambda text: {"true": True, "false": False}[
     str(text).lower()])  # fmt: skip
-COUNT = Kind("a whole number", is_count, int)
+COUNT = Kind("an integer", is_count, int)
 NUMBER = Kind("a number", is_number, float)
 TEXT = Kind("text", lambda value: isinstance(value, str))
-TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
+TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
 METRICS = named(NUMBER, "metrics with numbers", r"\w+@[1-9][0-9]{0,8}")
-SIZES = named(COUNT, "names with whole numbers")
+SIZES = named(COUNT, "names with integers")
 
 
 def kind_of(hint: Any) -> Kind:
@@ -162,7 +163,8 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-def kinds_of_fields(cls: type[Any]) -> dict[str, Kind]:
+@cache
+def kinds_of_fields(cls: type[Any]) -> Mapping[str, Kind]:
     """Of every field of a dataclass."""
     hints = typing.get_type_hints(cls)
     return {item.name: kind_of(hints[item.name]) for item in dataclasses.fields(cls)}

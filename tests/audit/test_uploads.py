@@ -47,7 +47,7 @@ def test_auc_counts_pairs() -> None:
 
 
 def test_methods_without_a_table_to_attack_are_refused_by_name() -> None:
-    with pytest.raises(FedrecError, match="popularity uploads no table of items"):
+    with pytest.raises(FedrecError, match="popularity uploads no item table"):
         exposed(Popularity(), tiny_world(), 12)
     with pytest.raises(FedrecError, match="fedca needs each client's own upload"):
         exposed(FedCA(dim=4, lr=1.0, batch=16), tiny_world(), 12)

@@ -178,7 +178,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
         all_of(Kept(place, "methods", resume=False))
     (first, broken) = json.loads(place.read_text())["methods"]
     assert (first["method"], broken["error"]) == ("first", "it hurts")
-    with pytest.raises(FedrecError, match="go on with --resume"):
+    with pytest.raises(FedrecError, match="continue with --resume"):
         Kept(place, "methods", resume=False)
     with pytest.raises(FedrecError, match="another kind"):
         Kept(place, "points", resume=True)
@@ -208,7 +208,7 @@ def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
                 child.send_signal(signal.SIGTERM)
                 break
         rest = child.stderr.read()
-    assert "interrupted: 1 pieces are in b.json; the same command with --resume goes on" in rest
+    assert "interrupted: 1 measurements are in b.json; add --resume to the command to continue" in rest
     assert child.returncode == 128 + signal.SIGTERM
     found = json.loads((tmp_path / "b.json").read_text())
     assert [row["method"] for row in found["methods"]] == ["popularity"]

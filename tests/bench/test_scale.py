@@ -58,7 +58,7 @@ def test_a_point_says_what_it_took() -> None:
 def test_what_does_not_fit_is_part_of_the_answer() -> None:
     found = one_point("fedgram", 100, 1_000_000, 1_000)
     assert found is not None
-    assert "fedgram would hold at least" in found["refused"]
+    assert "fedgram needs at least" in found["refused"]
 
 
 def test_two_processes_share_a_point() -> None:

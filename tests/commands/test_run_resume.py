@@ -47,7 +47,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, label: str, round: int) -> None:
 
 def advised(text: str) -> list[str]:
     """The flags that an interrupted run says to add."""
-    found = re.search(r"^interrupted; to go on, repeat the command with (--resume --out .+)$", text, re.MULTILINE)
+    found = re.search(r"^interrupted; to continue, run the command again with (--resume --out .+)$", text, re.MULTILINE)
     assert found, text
     return shlex.split(found[1])
 
@@ -116,7 +116,7 @@ def test_a_run_and_runs_of_seeds_do_not_share_a_folder(cli: Cli, tmp_path: Path)
         single = cli(*words, "--seeds", "0,1", "--out", "one", *more)
         assert single.code == 2
         assert single.err == (
-            "error: one holds a single run; leave --seeds out to resume it, or choose another --out for them\n"
+            "error: one holds a single run; resume it without --seeds, or choose another --out for several seeds\n"
         )
         several = cli(*words, "--out", "many", *more)
         assert several.code == 2
@@ -131,7 +131,7 @@ def test_the_current_folder_is_no_run_folder(cli: Cli, tmp_path: Path, out: str)
         outcome = cli(*RUN, "--out", out, *more)
         assert outcome.code == 2
         assert outcome.err == (
-            "error: --out is empty or the current folder; name a folder for the run, e.g. --out runs/mine\n"
+            "error: --out is empty or the current folder; choose a folder for the run, e.g. --out runs/mine\n"
         )
     assert list(tmp_path.iterdir()) == []
 

@@ -51,7 +51,7 @@ def test_a_column_that_is_there_twice(cli: Cli, tmp_path: Path, header: str) -> 
     outcome = cli("run", "popularity", "--data", "logs.csv", "--out", "run")
     assert outcome.code == 2
     twice = max(header.split(","), key=header.split(",").count)
-    assert f"has two columns '{twice}'; rename one, or say which by number" in outcome.err
+    assert f"has two columns '{twice}'; rename one, or choose by number" in outcome.err
     assert cli("data", "import", "logs.csv", "--name", "mine", "--user", 1, "--item", 3, "--timestamp", 4).code == 0
 
 
@@ -83,8 +83,8 @@ def test_slashes_are_read_where_the_column_says_which_part_is_the_day(some: list
 
 
 @pytest.mark.parametrize(("times", "says"), [
-    (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 can be read in two ways; write the"),
-    (["13/02/2024", "02/13/2024"], "can be read in two ways"),
+    (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 are ambiguous; write the"),
+    (["13/02/2024", "02/13/2024"], "are ambiguous"),
     (["12", "2024-01-31"], "line 3, column timestamp: '2024-01-31' is a date where others are numbers"),
     (["2024-01-31", "12"], "line 2, column timestamp: '2024-01-31' is a date where others are numbers"),
     (["2024-01-31", "soon"], "line 3, column timestamp: 'soon' is not a time"),
@@ -98,8 +98,8 @@ def test_dates_that_cannot_be_put_in_order(tmp_path: Path, times: list[str], say
 
 
 @pytest.mark.parametrize(("lines", "says"), [
-    ([f"a,{n},{n}" for n in range(30)], "has a single user with at least 10 different items; there is nobody to learn"),
-    ([f"a,1,{n}" for n in range(15)], "at least 10 different items: the most is 1 (repeats count once); give users"),
+    ([f"a,{n},{n}" for n in range(30)], "has a single user with at least 10 different items, so there is nobody"),
+    ([f"a,1,{n}" for n in range(15)], "at least 10 different items: the most is 1 (repeats count once); add users"),
     ([f"a,{n},{n}" for n in range(8)], "the most is 8 (repeats count once); lower the minimum, for instance with"),
 ])  # fmt: skip
 def test_too_little_to_learn_from(cli: Cli, tmp_path: Path, lines: list[str], says: str) -> None:
@@ -115,7 +115,7 @@ def test_a_folder_is_not_data(cli: Cli, tmp_path: Path, name: str) -> None:
     outcome = cli("run", "popularity", "--data", name, "--out", "run")
     assert (outcome.code, outcome.err) == (
         2,
-        "error: logs is a folder; give the file in it that holds the interactions\n",
+        "error: logs is a folder; give the file in it that has the interactions\n",
     )
     write(tmp_path / "logs" / "may.csv", PLAIN)
     assert "interactions, e.g. logs/may.csv" in cli("data", "show", name).err
@@ -133,10 +133,10 @@ def test_text_of_spreadsheets_is_read(tmp_path: Path, encoding: str) -> None:
 
 def test_half_a_utf16_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "logs.csv").write_bytes(b"\xff\xfeu\x00s")
-    with pytest.raises(FedrecError, match=r"save the file as UTF-8|no two columns"):
+    with pytest.raises(FedrecError, match=r"save the file as UTF-8|fewer than two columns"):
         read_table(tmp_path / "logs.csv")
     (tmp_path / "odd.csv").write_bytes(b"\xff\xfe\x00\xd8u")
-    with pytest.raises(FedrecError, match="begins as UTF-16 text but is not; save the file as UTF-8"):
+    with pytest.raises(FedrecError, match="starts like UTF-16 text but is not; save the file as UTF-8"):
         read_table(tmp_path / "odd.csv")
 
 
@@ -146,7 +146,7 @@ def test_json_lines_are_read(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "logs.jsonl").write_text("\n".join(lines) + "\n")
     outcome = cli("data", "import", "logs.jsonl", "--name", "mine", "--timestamp", "when")
     assert outcome.code == 0, outcome.err
-    assert "logs.jsonl read as json lines: user = column user_id, item = column movie_id" in outcome.out
+    assert "logs.jsonl read as JSON Lines: user = column user_id, item = column movie_id" in outcome.out
     table = read_table(tmp_path / "logs.jsonl", {"timestamp": "when"})[0]
     assert table.user_ids.tolist() == list(range(24))
     assert 'a "3"' in table.item_ids
@@ -163,7 +163,7 @@ def test_a_metric_that_is_none_is_named_as_it_was_written(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("--memory", "1K"), "memory '1K' is too little to train in; write at least 16M"),
+    (("--memory", "1K"), "memory '1K' is too little for training; write at least 16M"),
     (("--seed", "1.5"), "Invalid value for '--seed': write a whole number"),
     (("--participation", "half"), "Invalid value for '--participation': write a number"),
 ])  # fmt: skip

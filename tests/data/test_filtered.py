@@ -49,7 +49,7 @@ def test_a_filter_that_leaves_nothing_out_says_nothing(small: Interactions) -> N
 def test_items_that_nobody_ever_met_are_counted_once(small: Interactions) -> None:
     table = replace(small, item_ids=np.array([10, 20, 30, 40, 50, 60]), first_line=None)
     kept = table.with_threshold(2).with_min_interactions(1)
-    assert counts(kept) == [("ratings below 2", 0, 1, 2), ("no interaction in the data", 0, 2, 0)]
+    assert counts(kept) == [("ratings below 2", 0, 1, 2), ("no interactions in the data", 0, 2, 0)]
     assert kept.filtered[1].item_ids.tolist() == [50, 60]
 
 
@@ -85,7 +85,7 @@ def test_held_out_pairs_that_are_known_already_are_recorded(small: Interactions)
     (Filtered("users with fewer than 10 items", 22_870, 41, 31_004),
      "22,870 users, 41 items and 31,004 rows (users with fewer than 10 items)"),
     (Filtered("repeats of a user-item pair", 0, 0, 1), "1 row (repeats of a user-item pair)"),
-    (Filtered("no interaction in the data", 0, 2, 0), "2 items (no interaction in the data)"),
+    (Filtered("no interactions in the data", 0, 2, 0), "2 items (no interactions in the data)"),
 ])  # fmt: skip
 def test_in_words(record: Filtered, text: str) -> None:
     assert str(record) == text

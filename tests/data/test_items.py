@@ -63,11 +63,11 @@ def test_lines(tmp_path: Path) -> None:
         ("item,price\n1,\n", "'' is not a number"),
         ("item,price\n1,nan\n", "'nan' is not a number"),
         ("item,year\n1,late\n", "'late' is not a year"),
-        ("item,tags\n,a\n", "line 2: no item"),
+        ("item,tags\n,a\n", "line 2: the item is missing"),
         ("item,tags\n1,a,b\n", "line 2: 3 cells, but the header has 2"),
         ("item,tags\n1,a\n1,b\n", "several lines for item '1'"),
         ("item,tags,\n1,a,\n", "column 3 has no name"),
-        ('item,tags\n"1,a\n2,b\n', "a quote that is not closed"),
+        ('item,tags\n"1,a\n2,b\n', "an unclosed quote"),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, text: str, said: str) -> None:
@@ -100,7 +100,7 @@ def test_items_without_a_line(own: tuple[Path, Path], tmp_path: Path) -> None:
     assert words.info is not None
     assert words.info.titles is not None
     assert words.info.titles[:2].tolist() == ["One", ""]
-    with pytest.raises(FedrecError, match=f"no line for {table.n_items - 1} items .* for instance {second}; numbers"):
+    with pytest.raises(FedrecError, match=f"no line for {table.n_items - 1} items .* for instance {second}; every"):
         with_items(table, file(tmp_path / "numbers.csv", f"item,price\n{first},1\n"))
     with pytest.raises(FedrecError, match=r"describes no item of 'my\.csv': it has items such as x1, x2, the data"):
         with_items(table, file(tmp_path / "others.csv", "item,tags\nx1,a\nx2,b\n"))
@@ -202,7 +202,7 @@ def test_a_choice_that_cannot_tell_rounds_apart_is_noted(metric: str, told: bool
     pairs = [f"u{user},i{(user * 7 + k * k) % 50}" for user in range(50) for k in range(8)]
     table = load(str(file(tmp_path / "d.csv", "user,item\n" + "\n".join(dict.fromkeys(pairs)))))
     prepared = prepare(table, protocol(f"ifedrec,ks=2+5,select_metric={metric}"))
-    words = f"validation ranks at most 3 items, so {metric} cannot tell rounds apart"
+    words = f"validation ranks at most 3 items, so {metric} cannot distinguish rounds"
     assert any(words in note for note in prepared.notes) == told
 
 

@@ -49,7 +49,7 @@ def test_client_column_becomes_the_partition(no_data: Path) -> None:
 
 def test_missing_files_and_names(no_data: Path) -> None:
     for stored in stored_splits():
-        with pytest.raises(FedrecError, match=r"are not here: put .*train\.csv"):
+        with pytest.raises(FedrecError, match=r"are missing: put .*train\.csv"):
             load_split(stored.name)
     with pytest.raises(FedrecError, match="load_split"):
         load("ml-100k:fedcia100")

@@ -84,7 +84,7 @@ def test_what_needs_secure_sums_does_not_start_without(method: str) -> None:
 
 
 def test_what_has_all_data_in_one_place_is_refused_by_name() -> None:
-    with pytest.raises(FedrecError, match="ease needs all data in one place"):
+    with pytest.raises(FedrecError, match="ease is centralised"):
         rehearse(settings("ease"))
 
 

@@ -35,7 +35,7 @@ def test_private_keys_are_for_their_owner_alone_and_never_overwritten(tmp_path: 
     for name in ("ca.key", "server.key", "node"):
         assert (tmp_path / name).stat().st_mode & 0o077 == 0
     for again in (lambda: make_node_key(tmp_path / "node"), lambda: make_server_keys(tmp_path, ["localhost"])):
-        with pytest.raises(FedrecError, match="is there already"):
+        with pytest.raises(FedrecError, match="already exists"):
             again()
 
 
@@ -50,6 +50,6 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_text("item\na\nb\n", encoding="utf-8")
     common = ["--items", str(tmp_path / "items.csv"), "--clients", "3", "--keys", str(tmp_path), "--nodes",
               str(tmp_path), "--out", str(tmp_path / "run")]  # fmt: skip
-    assert "ease needs all data in one place" in told("deploy", "server", "--method", "ease", *common)
+    assert "ease is centralised" in told("deploy", "server", "--method", "ease", *common)
     assert "--secure-sums" in told("deploy", "server", "--method", "fedgram", *common)
-    assert "is no state folder of a node" in told("recommend", "--state-dir", str(tmp_path), "--user", "a")
+    assert "is not the state folder of a node" in told("recommend", "--state-dir", str(tmp_path), "--user", "a")

@@ -39,7 +39,7 @@ def test_equal_users_are_in_one_group_only() -> None:
     assert names(by_taste((user, item), 5, 4, size=2), TASTE) == [
         "distinct", "distinct", "followers", "followers", "middle"
     ]  # fmt: skip
-    with pytest.raises(FedrecError, match="no taste"):
+    with pytest.raises(FedrecError, match="cannot be grouped by taste"):
         by_taste((np.array([], int), np.array([], int)), 2, 2)
 
 

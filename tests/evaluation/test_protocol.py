@@ -141,7 +141,7 @@ def test_time_falls_back_only_without_stamps() -> None:
     assert [protocol().time_rule(stamped) for stamped in (True, False)] == ["real", "random"]
     assert protocol("honest,time=line_order,time_missing=random").time_rule(False) == "line_order"
     assert protocol("honest-time").time_rule(True) == "real"
-    with pytest.raises(FedrecError, match="'honest-time' needs time stamps"):
+    with pytest.raises(FedrecError, match="'honest-time' needs timestamps"):
         protocol("honest-time").time_rule(False)
 
 

@@ -62,7 +62,7 @@ def test_shares_equal_keeps_the_budget(cli: Cli) -> None:
 def test_what_means_nothing_in_one_place_is_said(cli: Cli, tmp_path: Path) -> None:
     words = ("--data", SMALL, "--silos", 5, "--participation", 0.5)
     assert cli("run", "gfcf", *words, "--out", "run").code == 0
-    note = "gfcf has all data in one place; ignored: silos, participation"
+    note = "gfcf is centralised; ignored: silos, participation"
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["notes"] == [note]
     assert note in cli("run", "gfcf", *words, "--out", "again").err
     assert cli("run", "fedmf", *words, "--rounds", 1, "--out", "federated").code == 0
@@ -106,7 +106,7 @@ def test_order_without_times_is_noted(method: str, params: dict[str, Any], times
     table = from_raw(user, (user * 3 + item) % 30, timestamp=np.arange(200) if times else None,
                      time="real" if times else "none", name="mine")  # fmt: skip
     notes = Run(make_config({"method": method, "params": params}), table).notes
-    assert any("the data has no times" in note for note in notes) == (bool(params) and not times)
+    assert any("the data has no timestamps" in note for note in notes) == (bool(params) and not times)
 
 
 def test_a_single_user_leaves_nobody_to_learn_from() -> None:

@@ -43,7 +43,7 @@ def test_a_kind_that_nobody_tested_is_said_so_and_has_no_figure(result: Result) 
     (note,) = [note for note in result.summary["notes"] if "tested" in note]
     assert note == (
         "tested, cohort by cohort: 0-mf:4 8 of 8 users (2 of 2 clients), 1-mf:3 2 of 8 users (1 of 2 clients), "
-        "2-mf:2 0 of 8 users (0 of 2 clients); test figures say nothing about 2-mf:2"
+        "2-mf:2 0 of 8 users (0 of 2 clients); test metrics do not cover 2-mf:2"
     )
     blocks = result.summary["blocks"]
     assert [block["name"] for block in blocks] == KINDS

@@ -111,7 +111,7 @@ def test_a_model_goes_on_when_more_rows_arrive(cli: Cli, tmp_path: Path, logs: P
     outcome = cli("fit", "--from", "run", "-q", "--out", "next")
     assert outcome.code == 0, outcome.err
     assert "all 317 interactions of 31 users and 51 items" in outcome.out
-    assert ("went on from 20 users and 50 items; 11 users and 1 items are new" in outcome.out) == (method != "ease")
+    assert ("continued from 20 users and 50 items; 11 users and 1 items are new" in outcome.out) == (method != "ease")
     assert cli("recommend", "run", "--user", "u3").out == before
     recommender = Recommender(tmp_path / "next")
     assert {rec.item for rec in recommender.for_user("u3", 37)} >= {"brand-new"}
@@ -129,7 +129,7 @@ def test_a_moved_file_is_found_by_its_content(cli: Cli, tmp_path: Path, logs: Pa
     (tmp_path / "renamed.csv").unlink()
     outcome = cli("fit", "run", "-q", "--out", "gone")
     assert (outcome.code, (tmp_path / "gone").exists()) == (2, False)
-    assert "say where it is: --data FILE" in outcome.err
+    assert "give its place with --data FILE" in outcome.err
     assert cli("fit", "run", "-q", "--out", "other", "--data", "decoy.csv").code == 0
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
 def test_whose_settings_must_be_said(cli: Cli, words: tuple[str, ...]) -> None:
     outcome = cli("fit", *words)
     assert outcome.code == 2
-    assert "say whose settings" in outcome.err
+    assert "give the run whose settings" in outcome.err
 
 
 def test_an_interrupted_fit_leaves_nothing(
@@ -182,4 +182,4 @@ def test_an_interrupted_fit_leaves_nothing(
     monkeypatch.setattr(Simulator, "round", stopped)
     outcome = cli("fit", "run", "-q", "--out", "fit")
     assert (outcome.code, (tmp_path / "fit").exists()) == (130, False)
-    assert "repeat the command" in outcome.err
+    assert "run the command again" in outcome.err

@@ -32,7 +32,7 @@ def with_room(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 def test_what_no_machine_holds_is_refused_in_one_line(cli: Cli, tmp_path: Path, method: str) -> None:
     outcome = cli("run", method, "--set", "dim=100000000", "--data", SMALL, "--out", "run")
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), outcome
-    assert f"{method} would hold at least" in outcome.err
+    assert f"{method} needs at least" in outcome.err
     assert "lower dim (100000000)" in outcome.err, "also where the bytes are more than can be counted"
     assert not (tmp_path / "run").exists()
 
@@ -52,7 +52,7 @@ def test_what_is_counted_is_what_is_held(kind: type[Method]) -> None:
     held = needs_of(method, data, attributes).parts
     simulator = Simulator(method, data, attributes=attributes)
     assert held["the server"] == sum(value.numel() * value.element_size() for value in simulator.server.values())
-    assert held["what clients keep"] == simulator.client_side.held()[0]
+    assert held["client state"] == simulator.client_side.held()[0]
 
 
 def test_gathered_uploads_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_processes_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, int(1.5 * needs_of(method, data).total))
     require_room(method, data)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(FedrecError, match="fedmf would hold"):
+    with pytest.raises(FedrecError, match="fedmf needs"):
         require_room(method, data)
 
 
@@ -98,4 +98,4 @@ def test_one_clients_work_counts() -> None:
     data = tiny_world(dtype=torch.float32)
     method = replace(FedMF(dim=4), batch=16)
     footprint = method.footprint(data.world)
-    assert needs_of(method, data).parts["work beside them"] >= 15 * 5 * footprint.sample
+    assert needs_of(method, data).parts["working memory"] >= 15 * 5 * footprint.sample

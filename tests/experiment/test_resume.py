@@ -334,7 +334,7 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("name", ["last.safetensors", "checkpoint.safetensors"])
 def test_a_damaged_checkpoint_is_noticed(stopped: Path, name: str, how: str) -> None:
     damage(stopped / name, how)
-    with pytest.raises(FedrecError, match=rf"{name} is not a checkpoint of fedrec or is damaged"):
+    with pytest.raises(FedrecError, match=rf"{name} is damaged or not a fedrec checkpoint"):
         execute(PLAIN, stopped, resume=True)
 
 
@@ -347,11 +347,11 @@ def test_a_foreign_checkpoint_is_refused(stopped: Path, tmp_path: Path) -> None:
     with pytest.raises(FedrecError, match=r"other settings \(seed\)"):
         execute(PLAIN, stopped, resume=True)
     foreign.write_bytes((stopped / "checkpoint.safetensors").read_bytes())  # a model, not a place to resume
-    with pytest.raises(FedrecError, match="not a checkpoint of fedrec"):
+    with pytest.raises(FedrecError, match="not a fedrec checkpoint"):
         execute(PLAIN, stopped, resume=True)
     tensors, _ = checkpoint.load(stopped / "checkpoint.safetensors")
     save_file(tensors, foreign)  # written by something else
-    with pytest.raises(FedrecError, match="not a checkpoint of fedrec"):
+    with pytest.raises(FedrecError, match="not a fedrec checkpoint"):
         execute(PLAIN, stopped, resume=True)
     foreign.write_bytes(own)
     execute(PLAIN, stopped, resume=True)
@@ -392,7 +392,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 
     class Second(Listener):
         def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
-            with pytest.raises(FedrecError, match="a run is under way in") as error:
+            with pytest.raises(FedrecError, match="another run is in progress in") as error:
                 execute(config, tmp_path / "run", resume=True)
             refused.append(str(error.value))
 

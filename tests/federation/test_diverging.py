@@ -55,7 +55,7 @@ def test_divergence_names_the_rate(name: str, backbone: str | None, rate: str) -
 
 def test_rates_that_a_method_does_not_use_are_not_named() -> None:
     assert remedy_of(build_method("fedmf", params={"lr": 5})) == "lower the learning rate (lr=5)"
-    assert remedy_of(build_method("popularity")) == "lower what is large among its parameters"
+    assert remedy_of(build_method("popularity")) == "lower its large parameters"
 
 
 def test_one_upload_that_is_not_finite_is_enough() -> None:

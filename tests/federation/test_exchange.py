@@ -41,9 +41,9 @@ BAD = {
     "the shape": lambda reply: with_total(reply, torch.zeros(40, 5, dtype=torch.float64)),
     "float32": lambda reply: with_total(reply, reply.update.totals["item"].float()),
     "not finite": lambda reply: with_total(reply, reply.update.totals["item"] * float("nan")),
-    "nobody asked": lambda reply: replace(reply, update=replace(reply.update, totals={"x": torch.zeros(1).double()},
+    "unexpected": lambda reply: replace(reply, update=replace(reply.update, totals={"x": torch.zeros(1).double()},
                                                                 weights={"x": 1.0})),
-    "must be a number": lambda reply: replace(reply, update=replace(reply.update, weights={"item": -3.0})),
+    "must be a non-negative number": lambda reply: replace(reply, update=replace(reply.update, weights={"item": -3.0})),
     "must be a mean": lambda reply: replace(reply, update=replace(reply.update, means=frozenset())),
     "was not asked": lambda reply: replace(reply, update=replace(reply.update, clients=np.array([11]))),
     "are allowed": lambda reply: with_total(reply, torch.zeros(4000, 400, dtype=torch.float64)),
@@ -104,7 +104,7 @@ def test_a_task_survives_the_wire() -> None:
 
 
 def test_nothing_in_a_message_is_executed() -> None:
-    with pytest.raises(BadMessage, match="no message"):
+    with pytest.raises(BadMessage, match="not a fedrec message"):
         unpack(b"\x80\x04\x95cposix\nsystem\n")
 
 

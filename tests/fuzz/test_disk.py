@@ -103,7 +103,7 @@ def test_only_files_are_replaced(cli: Cli, tmp_path: Path) -> None:
     for out in ("pipe.csv", "folder.csv", ".", "..", ""):
         outcome = cli("recommend", "run", "--all", "--out", out)
         assert not tidy(outcome)
-        said = "is not a file; give the name of one" if out.endswith(".csv") else "use .csv"
+        said = "is not a file; give a file name" if out.endswith(".csv") else "use .csv"
         assert said in outcome.err
     assert (tmp_path / "pipe.csv").is_fifo()
     assert not tidy(cli("recommend", "run", "--all", "--out", "link.csv"))

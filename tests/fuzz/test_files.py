@@ -146,9 +146,9 @@ WORST: dict[str, tuple[bytes, str]] = {
     "80 kB of nothing": (b" \n" * 40_000 + GOOD, "line 1 is empty"),
     "a cell beyond the csv module's limit": (
         b"user,item\n" + b"1,2\n" * 99 + b"1,2,3\n1," + b"x" * 200_000 + b"\n",
-        "line 101: 3 columns where 2 are expected",
+        "line 101: 3 columns instead of 2",
     ),
-    "a first row too short": (b"user,item,rating\n1,2\n3,4,5\n", "line 2: 2 columns where 3 are expected"),
+    "a first row too short": (b"user,item,rating\n1,2\n3,4,5\n", "line 2: 2 columns instead of 3"),
     "an open quotation mark": (b'user,item\n1,2\n"3,4\n5,6\n', "line 3: a quotation mark is never closed"),
     "a time beyond 64 bits": (b"user,item,time\n1,2,1e300\n", "'1e300' is not a time"),
     "a rating beyond 32 bits": (b"user,item,rating\n1,2,1e39\n", "'1e39' is not a finite number"),
@@ -176,15 +176,15 @@ def test_every_end_of_line_gives_the_same(tmp_path: Path, end: str) -> None:
 
 
 COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
-    "lists": ({"user": [[1], [2]]}, "column user: List(Int64) cannot be a user"),
-    "records": ({"item": [{"a": 1}, {"a": 2}]}, "cannot be a item"),
-    "bytes": ({"user": [b"\xff", b"\xfe"]}, "Binary cannot be a user"),
+    "lists": ({"user": [[1], [2]]}, "column user: List(Int64) cannot be used as user"),
+    "records": ({"item": [{"a": 1}, {"a": 2}]}, "cannot be used as item"),
+    "bytes": ({"user": [b"\xff", b"\xfe"]}, "Binary cannot be used as user"),
     "reals as ids": ({"user": [1e300, 2.0]}, "'1e+300' is not an id"),
-    "NUL": ({"user": ["a\0", "a"]}, "it holds a NUL"),
+    "NUL": ({"user": ["a\0", "a"]}, "it contains a NUL"),
     "nothing": ({"user": [None, None]}, "user is missing"),
-    "days without date": ({"timestamp": pl.Series([1, 2]).cast(pl.Time)}, "Time cannot be a timestamp"),
-    "years beyond the calendar": ({"timestamp": pl.Series([2**62, 1]).cast(pl.Datetime("ms"))}, "cannot be used"),
-    "ratings as lists": ({"rating": [[1], [2]]}, "cannot be a rating"),
+    "days without date": ({"timestamp": pl.Series([1, 2]).cast(pl.Time)}, "Time cannot be used as timestamp"),
+    "years beyond the calendar": ({"timestamp": pl.Series([2**62, 1]).cast(pl.Datetime("ms"))}, "invalid values"),
+    "ratings as lists": ({"rating": [[1], [2]]}, "cannot be used as rating"),
 }
 
 

@@ -264,10 +264,10 @@ def made(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_first_sentence_says_who_is_best_by_how_much_and_how_far_from_all_data() -> None:
-    rows = [row("a", "federated", 0.12, 2), row("b", "federated", 0.10, 2), row("c", "all data in one place", 0.15, 1)]
+    rows = [row("a", "federated", 0.12, 2), row("b", "federated", 0.10, 2), row("c", "centralised", 0.15, 1)]
     assert finding(made(*rows), 12) == (
-        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead by NDCG@10 of `b` (not "
-        "significantly). It is 20.0 % below the best with all data in one place, `c` (Recall@10 0.3000, NDCG@10 "
+        "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead of `b` in NDCG@10 (not "
+        "significant). It is 20.0 % below the best centralised baseline, `c` (Recall@10 0.3000, NDCG@10 "
         "0.1500)."
     )
 
@@ -380,7 +380,7 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 def test_the_picture_names_every_federated_row_and_no_other() -> None:
     drawn = picture(made(row("a", "federated", 0.1, 1), row("b", "federated", 0.2, 1, up=5e6),
-                         row("c", "all data in one place", 0.3, 1)))  # fmt: skip
+                         row("c", "centralised", 0.3, 1)))  # fmt: skip
     assert all(f">{label}</text>" in drawn for label in ("a", "b"))
     assert ">c</text>" not in drawn
 

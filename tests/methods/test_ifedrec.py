@@ -228,7 +228,7 @@ def test_a_pull_that_swings_rows_farther_is_noted_and_runs():
     for name, align, most in (("IFedNCF", 10.0, "5"), ("IPFedRec", 30.0, "25")):
         method = build_method(name, preset="released", params={"align": align})
         (note,) = method.remarks(world)
-        assert "rows swing farther with every step" in note
+        assert "rows overshoot more with every step" in note
         assert f"align below {most} is stable" in note
     Simulator(with_attributes(IFedRec, dim=4, align=10.0), tiny_world()).round(0)
     assert "0.8 of the way" in IFedRec(backbone="linear", lr=0.1, align=10.0).remarks(world)[0]

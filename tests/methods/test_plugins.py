@@ -24,7 +24,7 @@ BROKEN = {
                 "from fedrec.federation.contract import MethodInfo\nclass M(FedMF): info = MethodInfo('')",
                 "has no name"),
     "a taken name": ("odd_module:M", "from fedrec.methods.average.fedmf import FedMF\nclass M(FedMF): pass",
-                     "the name 'fedmf' is that of another method"),
+                     "the name 'fedmf' belongs to another method"),
 }  # fmt: skip
 
 

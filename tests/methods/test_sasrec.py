@@ -185,7 +185,7 @@ def test_tables_compare_with_the_softmax():
     assert (tuned.loss, tuned.dim, tuned.length) == ("ce", 128, 200)
     assert build_method("sasrec").loss == "bce", "the published loss stays the default"
     table = tables("fedgram")["honest"]
-    (row,) = (row for row in table.rows if row.label == "SASRec, tuned, in one place")
+    (row,) = (row for row in table.rows if row.label == "SASRec, tuned, centralised")
     methods = [method_of(table.config(row, name, "honest", 0)) for name in ("ml-100k", "ml-1m", "amazon-video")]
     assert [(m.loss, m.dim, m.dropout, m.weight_decay) for m in methods] == [
         ("ce", 128, 0.2, 1.0), ("ce", 128, 0.2, 0.1), ("ce", 128, 0.5, 1.0)

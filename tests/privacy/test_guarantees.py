@@ -86,9 +86,12 @@ def test_without_a_budget_it_is_counted_and_said(cli: Cli, tmp_path: Path) -> No
     uploads = 2 * int(0.6 * summary(tmp_path / "run")["clients"])
     assert privacy["unprotected_bytes"] == {"the lengths of 'picture'": 8 * uploads}
     assert "no noise reaches the lengths of 'picture'" in outcome.out
-    assert f"that left without noise: the lengths of 'picture' {8 * uploads:,}" in outcome.out
+    assert f"without noise, over all clients and rounds: the lengths of 'picture' {8 * uploads:,}" in outcome.out
     assert cli("report", "run").code == 0
-    assert "without noise: the lengths of &#39;picture&#39;" in (tmp_path / "run" / "report.html").read_text()
+    assert (
+        "without noise, over all clients and rounds: the lengths of &#39;picture&#39;"
+        in (tmp_path / "run" / "report.html").read_text()
+    )
 
 
 @dataclass(frozen=True)

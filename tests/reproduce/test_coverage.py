@@ -14,15 +14,26 @@ from typer.testing import CliRunner
 from fedrec.cli import app
 from fedrec.commands.reproduce import Wanted, reproduce, show_coverage
 from fedrec.errors import FedrecError
+from fedrec.report.figures import FIGURES
 from fedrec.reproduce.cells import cells
 from fedrec.reproduce.collect import counted, trimmed
 from fedrec.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
-from fedrec.reproduce.coverage_page import by_table, drawn, lines, missing_data, not_run, summary_line, write_coverage
-from fedrec.reproduce.definition import names, papers, tables
-from fedrec.reproduce.estimate import Estimate, estimated, hours
+from fedrec.reproduce.coverage_page import (
+    by_table,
+    drawn,
+    lines,
+    missing_data,
+    not_run,
+    summary_line,
+    too_long,
+    write_coverage,
+)
+from fedrec.reproduce.definition import Table, names, papers, tables
+from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.figures import figures_of, guidance_figures
 from fedrec.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
 from fedrec.reproduce.printed import PrintedCell, printed_cells, selected
+from fedrec.reproduce.studies import study_lines
 
 PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg": 344}
 """Result cells of each paper."""
@@ -85,7 +96,7 @@ def test_a_mean_of_several_seeds_counts_as_so_many() -> None:
     assert (hr.found[0].seeds, hr.found[0].earlier) == (4, "0.1")
     assert hr.found[0].value == pytest.approx(0.5)
     assert "| 4 (fedrec 0.1) |" in "\n".join(lines("FedCA", [hr]))
-    assert estimated(mine[0], [one]) is None, "it took no time that is known"
+    assert Clock([one]).of(mine[0]) is None, "it took no time that is known"
 
 
 @pytest.mark.parametrize(("value", "printed", "within"), [
@@ -154,19 +165,55 @@ def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
 def test_time_is_estimated_from_the_nearest_run() -> None:
     planned = {(cell.row, cell.dataset): cell for cell in cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")}
     here = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", seconds=50.0, rounds=100)
-    assert estimated(planned["FedAvg", "ml-100k"], [here]) == Estimate(50.0, "cpu")
+    assert Clock([here]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
     size = run_of("fedca", "table2-pmf", "Popularity", "ml-1m", interactions=1_000_000)
-    assert estimated(planned["FedAvg", "ml-1m"], [here, size]) == Estimate(pytest.approx(500.0), "cpu")  # type: ignore[arg-type]
-    assert estimated(planned["FedAvg", "ml-1m"], [here]) is None, "nothing says how large ml-1m is"
-    assert estimated(planned["FedCA (paper)", "ml-100k"], [here]) is None
+    assert Clock([here, size]).of(planned["FedAvg", "ml-1m"]) == Estimate(pytest.approx(500.0), "cpu")  # type: ignore[arg-type]
+    assert Clock([here]).of(planned["FedAvg", "ml-1m"]) is None, "nothing says how large ml-1m is"
+    assert Clock([here]).of(planned["FedCA (paper)", "ml-100k"]) is None
+    other = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", seconds=50.0, rounds=100, backbone="ncf")
+    rough = Clock([other]).of(planned["FedAvg", "ml-100k"])
+    assert rough == Estimate(50.0, "cpu", rough=True), "another backbone of the method is better than nothing"
+    assert rough.words() == "50 s on cpu (by its other runs)"
+    assert Clock([here, other]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
     assert [hours(seconds) for seconds in (0.2, 60, 600, 7200)] == ["1 s", "60 s", "10 min", "2.0 h"]
+
+
+def test_what_does_not_fit_into_the_hour_of_its_table_takes_too_long() -> None:
+    """In the table's order, by device; what was measured has spent its time, and a shorter row may still fit."""
+    slow = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.4}, rounds=100, seconds=3000.0)
+    timed = [run_of("fedca", "table2-pmf", row, "ml-100k", rounds=100, seconds=seconds)
+             for row, seconds in (("FedAtt", 700.0), ("FedFast", 500.0))]  # fmt: skip
+
+    def states(timed: list[MeasuredRun]) -> dict[str, Reached]:
+        where = {"table": "table2", "dataset": "ML-100K", "backbone": "PMF", "metric": "HR@10"}
+        some = coverage("fedca", [slow], timed=timed)
+        return {one.cell.method: one for one in some if where.items() <= vars(one.cell).items()}
+
+    found = states(timed)
+    assert (found["FedAvg"].state, found["FedAtt"].state, found["FedFast"].state) == ("measured", "too long", "not run")
+    assert found["FedAtt"].time == Estimate(700.0, "cpu")
+    assert found["PFedRec"].state == "not run", "nothing says how long it takes"
+    expected = ["table2", "FedAtt PMF", "ML-100K", "1", "12 min on cpu", "beyond the 1 h of table2-pmf"]
+    assert too_long([found["FedAtt"]]) == [expected]
+    assert "| " + " | ".join(expected) + " |" in "\n".join(lines("FedCA", [*found.values()]))
+    on_gpu = states([dataclasses.replace(run, device="cuda") for run in timed])
+    assert on_gpu["FedAtt"].state == "not run", "a GPU has an hour of its own"
+
+
+def test_a_row_may_say_that_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tables("cgfedrec")
+    rows = [dataclasses.replace(row, too_long={"ml-100k": "9 h on an H200"}) for row in known["table4"].rows]
+    known["table4"] = dataclasses.replace(known["table4"], rows=rows)
+    monkeypatch.setattr("fedrec.reproduce.coverage.tables", lambda paper: known)
+    (one,) = reached("cgfedrec", [], table="table4", setting="noise=0", dataset="ML-100K", metric="NDCG@5")
+    assert (one.state, one.why) == ("too long", "9 h on an H200")
 
 
 def test_coverage_counts_and_names_what_is_missing() -> None:
     runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
     found = coverage("cgfedrec", runs)
     assert counts(found) == {"measured": 2, "unavailable": 40, "not run": 70}
-    assert by_table(found)[-1] == ["all", "112", "2", "40", "70", "0", "1", "1"]
+    assert by_table(found)[-1] == ["all", "112", "2", "40", "0", "70", "0", "1", "1"]
     assert [(name, number) for name, number, _ in missing_data(found)] == [("KU", "20"), ("Beauty", "20")]
     assert ["table2", "CoFedRec", "Filmtrust", "2", "unknown"] in not_run(found)
     assert "112 printed cells: 2 measured, 40 data not available" in summary_line(found)
@@ -207,9 +254,24 @@ def test_the_command_shows_and_writes_coverage(tmp_path: Path, capsys: pytest.Ca
     assert "12 printed cells" in said
     assert (tmp_path / "coverage.md").read_text().startswith("# CGFedRec")
     done = CliRunner().invoke(app, ["reproduce", "fedgram", "--coverage", "--out", str(tmp_path / "x")])
-    assert done.exit_code != 0
-    assert "nothing to cover" in str(done.exception)
-    assert not (tmp_path / "x").exists()
+    assert done.exit_code == 0, "a study of our own methods has no print, but a page of what was measured"
+    assert len([*(tmp_path / "x").iterdir()]) == 1
+
+
+DRAWN = [(paper, table) for paper in PRINTED for table in tables(paper).values() if table.name.startswith("figure")]
+
+
+@pytest.mark.parametrize(("paper", "table"), DRAWN, ids=[f"{paper}-{table.name}" for paper, table in DRAWN])
+def test_every_figure_has_commands_that_draw_it(paper: str, table: Table) -> None:
+    """Of its own folders, by a figure that exists."""
+    assert table.drawn
+    for command in table.drawn:
+        words = command.split()
+        assert words[:2] == ["fedrec", "report"]
+        assert words[2].startswith(f"runs/reproduce/{paper}/{table.name}/{table.published}/")
+        folders = [cell.folder for cell in cells(table, Path("runs/reproduce") / paper, "cpu", "8G")]
+        assert any(place.match(words[2]) for folder in folders for place in (folder, folder.parent)), command
+        assert words[words.index("--figure") + 1] in FIGURES
 
 
 def test_a_dry_run_says_what_there_is_and_what_cannot_be_had(
@@ -245,6 +307,21 @@ def test_a_run_counts_wherever_its_command_is_asked_for() -> None:
     assert len(found) == asked.count(twice)
     assert len({one.key() for one in found}) == len(found)
     assert all(one.figures == run.figures for one in found)
+
+
+def test_a_study_shows_the_mean_of_its_runs_and_counts_the_rows_without() -> None:
+    table = tables("champion")["rounds-and-bytes"]
+    first = run_of("champion", table.name, "FedOpt", "ml-100k", figures={"recall@10": 0.1, "MB up": 2.0})
+    second = dataclasses.replace(first, seed=1, figures={"recall@10": 0.3, "MB up": 4.0})
+    text = list(study_lines("Study", [table], [first, second]))
+    assert f"**ml-100k**: 1 of {len(table.rows)} rows measured." in text
+    assert "| FedOpt | 0.2000 ± 0.1414 | - | - | 3.0000 ± 1.4142 | - | 4 | 2 | cpu |" in text
+
+
+def test_the_documentation_has_what_was_measured_of_the_champion() -> None:
+    page = Path(__file__).parents[2] / "docs" / "coverage" / "champion" / "measured.md"
+    made = study_lines(names("champion").title, list(tables("champion").values()), shipped("champion"))
+    assert page.read_text(encoding="utf-8") == "\n".join(made) + "\n"
 
 
 def test_print_is_kept_as_it_stands_in_the_papers() -> None:

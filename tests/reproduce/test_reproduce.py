@@ -206,7 +206,7 @@ def test_a_row_for_each_value() -> None:
     heads = {"title": "T", "metrics": ["ndcg@10"], "protocols": ["honest"], "datasets": ["ml-100k"]}
     with pytest.raises(FedrecError, match="of one length"):
         _table("t", {**heads, "rows": [row]})
-    with pytest.raises(FedrecError, match=r"t\.rows\.0 has no label; mend its TOML file"):
+    with pytest.raises(FedrecError, match=r"t\.rows\.0 has no label; fix its TOML file"):
         _table("t", {**heads, "rows": [{"method": "fedmf"}]})
 
 

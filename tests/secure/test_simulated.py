@@ -87,7 +87,7 @@ def test_a_method_that_sends_nothing_makes_no_sum() -> None:
 def test_few_clients_are_refused() -> None:
     sums = Simulator(FEDMF, tiny_world(), blind=blind()).blind
     assert isinstance(sums, SimulatedSums)
-    with pytest.raises(FedrecError, match="2 clients upload in round 1, and a secure sum hides nobody"):
+    with pytest.raises(FedrecError, match="2 clients upload in round 1, but a secure sum hides nobody"):
         sums.begin(np.arange(2), 0)
 
 
@@ -115,7 +115,7 @@ def test_the_command_gives_the_same_metrics(cli: Callable[..., Any], tmp_path: P
 def test_what_cannot_be_blind_is_refused_by_name(cli: Callable[..., Any]) -> None:
     for words, message in (
         (("fedca",), "fedca needs each client's own upload, which secure sums hide; use one of popularity, "),
-        (("mf",), "mf has all data in one place"),
+        (("mf",), "mf is centralised"),
         (("fedmf", "--secure-bits", "60"), "secure-bits 60 is not in 1 to 52"),
         (("fedmf", "--dropout", "0.6"), "cannot be planned for 60% lost uploads"),
     ):
@@ -123,7 +123,7 @@ def test_what_cannot_be_blind_is_refused_by_name(cli: Callable[..., Any]) -> Non
         assert ended.code == 2
         assert message in ended.err
         assert ended.err.count("\n") == 1
-    assert "--secure-bits needs --secure-sums" in cli("run", "fedmf", *SMALL, "--secure-bits", "30").err
+    assert "--secure-bits also needs --secure-sums" in cli("run", "fedmf", *SMALL, "--secure-bits", "30").err
 
 
 def test_the_list_of_methods_says_who_can_be_blind(cli: Callable[..., Any]) -> None:
@@ -139,5 +139,5 @@ def test_the_list_of_methods_says_who_can_be_blind(cli: Callable[..., Any]) -> N
 def test_a_method_that_needs_secure_sums_says_so(tmp_path: Path) -> None:
     small = {"config": {"secure_sums": True}}
     plain, secure = (fedrec.run("popularity", "synthetic", **options) for options in ({}, small))
-    assert any("needs secure sums, here taken for granted" in note for note in plain.summary["notes"])
+    assert any("needs secure sums, which are assumed here" in note for note in plain.summary["notes"])
     assert plain.test == pytest.approx(secure.test)

@@ -45,7 +45,7 @@ def test_values_can_be_added(tmp_path: Path) -> None:
     more, new = swept(tmp_path / "s", "lr=0.1,0.5,1")
     assert more[:2] == first
     assert [trial.params for trial in new] == [{"lr": 1.0}]
-    with pytest.raises(FedrecError, match="holds a sweep of lr"):
+    with pytest.raises(FedrecError, match="contains a sweep of lr"):
         swept(tmp_path / "s", "epochs=1,2")
 
 
@@ -62,7 +62,7 @@ def test_a_sweep_that_was_cut_short_goes_on(tmp_path: Path) -> None:
 def test_what_is_not_a_list_is_said() -> None:
     with pytest.raises(FedrecError, match="nothing to sweep"):
         listed(["dim=4"])
-    with pytest.raises(FedrecError, match="fedrec tune searches ranges"):
+    with pytest.raises(FedrecError, match="ranges are for fedrec tune"):
         grid_of(method_of(CONFIG), {"lr": "0.1..0.5"})
     with pytest.raises(FedrecError, match="lr"):
         grid_of(method_of(CONFIG), {"lr": "0.1,fast"})

@@ -104,7 +104,7 @@ def test_a_space_that_cannot_be_is_one_line(cli: Any, given: str, said: str) -> 
 def test_nothing_to_search_is_one_line(cli: Any) -> None:
     outcome = cli("tune", "popularity", "--data", TINY)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "nothing to search" in outcome.err
+    assert "has no search space" in outcome.err
 
 
 def test_set_and_searched_at_once_is_refused(cli: Any) -> None:

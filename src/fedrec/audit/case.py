@@ -26,8 +26,8 @@ ABSENT = {
     "validation": "there is no validation part",
     "negatives": "all items are ranked, none are sampled",
     "scores": "scores are audited from files: --train, --test and --scores",
-    "times": "the data has no times",
-    "clock": "the data has no times that can be compared between users",
+    "times": "the data has no timestamps",
+    "clock": "the data has no timestamps comparable between users",
 }
 Scorer = Callable[[Ints], Tensor]
 """Logits [users, items] of some users."""

@@ -27,8 +27,8 @@ ABSENT = {
     "draws": "no --train-negatives were given",
     "negatives": "no --negatives were given",
     "scores": "no --scores were given",
-    "times": "train and test have no times",
-    "clock": "train and test have no times",
+    "times": "train and test have no timestamps",
+    "clock": "train and test have no timestamps",
 }
 
 
@@ -149,6 +149,6 @@ def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
         row = int(bad.arg_max() or 0)
         raise FedrecError(
             f"{path}, line {row + 1 + int(shape.header)}, column {shape.names[roles['rating']]}: '{words[row]:.40}' is "
-            "not a number; correct or drop it"
+            "not a number; fix or remove this row"
         )
     return _Rows(user[0], item[0], user[1], item[1]), np.asarray(score.fill_null(float("nan")).to_numpy(), np.float64)

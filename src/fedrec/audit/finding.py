@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["pass", "warn", "fail", "n/a"]
-"""`warn` is something to know when reading the figures, `fail` something that keeps them from being what they claim."""
+"""`warn`: a caveat when reading the figures; `fail`: the figures are not what they claim to be."""
 
 
 @dataclass(frozen=True)

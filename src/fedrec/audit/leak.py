@@ -33,7 +33,7 @@ CHECKS: tuple[Check, ...] = (
     Check("NaN scores", ranking_checks.nan_scores, ("protocol",)),
     Check("masks", ranking_checks.masks, ("protocol",)),
     Check("test items at validation", ranking_checks.validation_masks, ("validation", "protocol")),
-    Check("histories that scores are computed from", ranking_checks.histories, ("prepared",)),
+    Check("histories used for scoring", ranking_checks.histories, ("prepared",)),
     Check("repeated evaluation negatives", ranking_checks.repeated_candidates, ("negatives",)),
     Check("positives among evaluation negatives", ranking_checks.known_candidates, ("negatives",)),
     Check("test item among its negatives", ranking_checks.own_item_candidates, ("negatives",)),
@@ -65,7 +65,12 @@ class Report:
     def verdict(self) -> str:
         """One line for the end of the output."""
         counts = Counter(finding.status for finding in self.findings)
-        names: dict[Status, str] = {"fail": "failed", "warn": "to know", "pass": "passed", "n/a": "not applicable"}
+        names: dict[Status, str] = {
+            "fail": "failed",
+            "warn": "warning" + "s" * (counts["warn"] != 1),
+            "pass": "passed",
+            "n/a": "not applicable",
+        }
         words = ", ".join(f"{counts[status]} {name}" for status, name in names.items())
         return words if self.failed else f"no check failed ({words})"
 

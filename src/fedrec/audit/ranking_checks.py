@@ -21,7 +21,7 @@ def selection(case: Case) -> Finding:
     assert case.protocol is not None
     on = case.protocol.select_on
     words = f"The reported round is chosen by {case.protocol.select_metric} on {on}"
-    end = ", so the figure is a maximum over rounds and not an estimate." if on == "test" else "."
+    end = ", so the reported figure is a maximum over rounds, not an estimate." if on == "test" else "."
     return Finding("selection on test", "fail" if on == "test" else "pass", words + end)
 
 
@@ -29,7 +29,7 @@ def constant_scorer(case: Case) -> Finding:
     value, chance = case.recall(case.constant), case.chance
     fine = abs(value - chance) < 1e-6
     words = f"A scorer that gives every item the same score gets {case.metric} {value:.3f} with ties={case.ties}"
-    end = "which is chance." if fine else f"where chance is {chance:.3f}: figures with ties cannot be compared."
+    end = "which is chance." if fine else f"where chance is {chance:.3f}: metrics under ties are not comparable."
     figure = {case.metric: value, "chance": chance}
     return Finding("constant scorer", "pass" if fine else "fail", f"{words}, {end}", figure)
 
@@ -56,7 +56,7 @@ def tied_scores(case: Case) -> Finding:
     assert case.scores is not None
     name = "tied scores"
     if not case.scores.finite:
-        return Finding(name, "n/a", "The scores hold values that are not finite; correct them first.")
+        return Finding(name, "n/a", "Some scores are not finite; fix them first.")
     found = spread(case, case.scores)
     if found is None:
         return Finding(name, "n/a", "No test item has a score.")
@@ -83,7 +83,7 @@ def known_candidates(case: Case) -> Finding:
     known = np.intersect1d(drawn, case.keys("train", "valid"), assume_unique=True)
     count = int(np.setdiff1d(known, case.keys("test"), assume_unique=True).size)
     words = f"{count:,} evaluation negatives are training or validation items of their own user"
-    end = ": a good model is punished for ranking them high." if count else "."
+    end = ": a good model is penalised for ranking them high." if count else "."
     return Finding("positives among evaluation negatives", "fail" if count else "pass", words + end, {"known": count})
 
 
@@ -119,19 +119,19 @@ def validation_masks(case: Case) -> Finding:
     test = case.keys("test")
     test = np.setdiff1d(test[np.isin(test // case.n_items, targets.users)], case.keys("train", "valid"))
     if case.new_items or not test.size:
-        return Finding(name, "n/a", "Test items could not be candidates at validation in any case.")
+        return Finding(name, "n/a", "Test items could not be validation candidates anyway.")
     rows = np.repeat(targets.users, np.diff(targets.mask_indptr))
     hidden = np.isin(test, pair_keys([(rows, targets.mask_items)], case.n_items))
     count = int(hidden.sum())
-    words = f"{count:,} of {test.size:,} test items are kept from the candidates of their own user's validation"
-    end = ": which items are tested enters the choice of the round." if count else "."
+    words = f"{count:,} of {test.size:,} test items are excluded from the candidates of their own user's validation"
+    end = ": knowledge of the test items enters the choice of the round." if count else "."
     return Finding(name, "fail" if count else "pass", words + end, {"kept out": count})
 
 
 def histories(case: Case) -> Finding:
     """Validation scores use training items alone; test scores use no test item."""
     assert case.prepared is not None
-    name, prepared = "histories that scores are computed from", case.prepared
+    name, prepared = "histories used for scoring", case.prepared
     data = prepared.clients(World(items=prepared.n_trained, clients=prepared.partition.n_clients))
     known = prepared.known_at_test(data)
     trained, at_test = (_keys(data, history, case.n_items) for history in (data.trained, known or data.trained))

@@ -28,7 +28,7 @@ def overlap(case: Case) -> Finding:
     return Finding(
         "split overlap",
         "fail" if found else "pass",
-        f"{words}: what is tested has been seen." if found else "No pair is in two parts of the split.",
+        f"{words}: test pairs have been seen in training." if found else "No pair is in two parts of the split.",
         {"shared pairs": sum(shared.values())},
     )
 
@@ -37,8 +37,8 @@ def unseen_items(case: Case) -> Finding:
     test, trained = case.split.test, np.unique(case.split.train.item)
     share = 1.0 - float(np.isin(test.item, trained).mean())
     meant = case.protocol is not None and case.protocol.split == "cold-items"
-    words = f"{share_text(share)} of the test interactions concern an item that nobody trained on"
-    end = " (intended: the split is by items)." if meant else ", which can be found by chance only."
+    words = f"{share_text(share)} of the test interactions involve an item without training interactions"
+    end = " (intended: the split is by items)." if meant else ", which can be found only by chance."
     return Finding(
         "items never trained", "warn" if share > MOST_UNSEEN and not meant else "pass", words + end, {"share": share}
     )
@@ -91,6 +91,6 @@ def others_future(case: Case) -> Finding:
         "warn" if share else "pass",
         f"{share_text(share)} of the test interactions come before training interactions of other users; on average "
         f"{share_text(later).lower()} of the training data is later than the test item"
-        + (", so popularity and trends of the future are known (honest-time has none of this)." if share else "."),
+        + (", so future popularity and trends are known (honest-time avoids this)." if share else "."),
         {"share": share, "training data later": later},
     )

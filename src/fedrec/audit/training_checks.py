@@ -28,20 +28,20 @@ def held_out_negatives(case: Case) -> Finding:
     name, found = "held-out items as training negatives", case.exposure
     figure = {"drawn": found.observed, "expected": found.expected}
     if case.new_items:
-        return Finding(name, "n/a", "The held-out items are new, and training draws them for nobody.", figure)
+        return Finding(name, "n/a", "The held-out items are new and never sampled in training.", figure)
     if found.expected < FEWEST:
-        return Finding(name, "n/a", "Too few training negatives to tell; give those of more rounds.", figure)
+        return Finding(name, "n/a", "Too few training negatives to decide; give more rounds.", figure)
     ratio = found.observed / found.expected
     slack = max(BAND, 3 / math.sqrt(found.expected))
     times = f"{found.observed:,} times where uniform draws outside the training items would give {found.expected:,.0f}"
     figure = {"ratio": ratio, **figure}
     if ratio < 1 - slack:
-        words = f"Users drew their own held-out items {times}: what is never pushed down can be found by elimination."
+        words = f"Users sampled their own held-out items {times}: items never pushed down are found by elimination."
         return Finding(name, "fail", words, figure)
     if ratio > 1 + slack:
-        words = f"Users drew their own held-out items {times}: the draws are not uniform, or aim at them."
+        words = f"Users sampled their own held-out items {times}: the draws are not uniform, or aim at them."
         return Finding(name, "warn", words, figure)
-    return Finding(name, "pass", f"Users drew their own held-out items {times}, as often as any other.", figure)
+    return Finding(name, "pass", f"Users sampled their own held-out items {times}, as often as any other item.", figure)
 
 
 def counter(case: Case) -> Finding:
@@ -56,7 +56,7 @@ def counter(case: Case) -> Finding:
     after = f" after {rounds:,} rounds" if rounds else ""
     words = f"Scoring items by minus the times they were drawn as a training negative gives {case.metric} {value:.3f}"
     near = "near chance" if blind - chance < 1e-6 else f"no more than the tie rule alone gives ({blind:.3f})"
-    verdict = near if value <= limit else "without any learning: the negatives tell which items are held out"
+    verdict = near if value <= limit else "without any learning: the negatives reveal the held-out items"
     figure = {case.metric: value, "chance": chance}
     figure |= {f"round {mark}": past for mark, past in curve[:-1] if mark in (1, 10)}
     return Finding(name, "pass" if value <= limit else "fail", f"{words}{after}, {verdict}.", figure)

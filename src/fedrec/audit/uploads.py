@@ -64,7 +64,7 @@ def exposed(method: Method, data: ClientData, count: int) -> Exposed:
     layout = layout_of(schema_of(server, Like(data.negatives, data.unique)), method.info.name)
     names = [part.name for part in layout.parts]
     if before is None or TABLE not in names or method.info.centralised:
-        raise FedrecError(f"{method.info.name} uploads no table of items, which the sign attack is for; try fedmf")
+        raise FedrecError(f"{method.info.name} uploads no item table, which the sign attack needs; try fedmf")
     messages: dict[int, np.ndarray] = {}
 
     def keep(phase: str, client: int, message: bytes) -> None:

@@ -28,11 +28,11 @@ class Kept:
         old = read(path) if resume or path.stat().st_size else {}
         if resume:
             if part not in old:
-                raise FedrecError(f"{path} holds another kind of measurement; choose another --out")
+                raise FedrecError(f"{path} contains another kind of measurement; choose another --out")
             self.found = old
         elif old.get("complete") is False:
-            raise FedrecError(f"{path} holds {len(rows_of(old))} measured pieces of an interrupted measurement: "
-                              "go on with --resume, or choose another --out")  # fmt: skip
+            raise FedrecError(f"{path} contains {len(rows_of(old))} results of an interrupted measurement: "
+                              "continue with --resume, or choose another --out")  # fmt: skip
 
     def begin(self, machine: Row, command: str) -> None:
         """Refuses to go on with what another machine has measured."""

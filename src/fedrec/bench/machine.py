@@ -119,7 +119,7 @@ def in_a_process(words: Sequence[str], within: float | None = None) -> dict[str,
             raise
     lines = out.splitlines()
     if child.returncode or not lines:
-        why = (complaint.strip().splitlines() or [f"it ended with {child.returncode}"])[-1]
+        why = (complaint.strip().splitlines() or [f"it exited with code {child.returncode}"])[-1]
         raise FedrecError(f"{' '.join(command[1:4])} failed: {why}")
     found: dict[str, Any] = json.loads(lines[-1])
     return found

@@ -11,28 +11,28 @@ HEAD = """# Speed
 
 Made by `fedrec bench --page docs/speed.md {sources}`; do not edit.
 
-Every method does a fixed piece of work in a process of its own: rounds with its default settings on the same data,
-timed as they are; the fastest of up to ten, half of them before the reference is measured and half after. The split is
-of a further round, in which the functions of both sides and of the wire are wrapped from outside.
+Every method does a fixed amount of work in its own process: rounds with its default settings on the same data. The time
+is that of the fastest of up to ten rounds, half of them before the reference is measured and half after. The breakdown
+is of a further round, in which the functions of clients, server and wire are timed from outside.
 
 *Set-up* makes the server and the clients; *compilation* is what the first round took beyond a usual one: little where
-compiled kernels lie in a cache on disk.
+compiled kernels are cached on disk.
 
-An interrupted suite goes on with `--resume`; `fedrec bench --compare A.json B.json` says what changed between two
-measurements beyond their noise.
+An interrupted suite continues with `--resume`; `fedrec bench --compare A.json B.json` shows what changed between two
+measurements beyond noise.
 
-*Ratio*: how many times longer one client at a time takes, for the same round; under the table, against what.
-*Sampling* with an asterisk happens inside the compiled kernel: it was drawn again alone and taken from training.
-*GFLOP/s* and *GB/s* are estimates: the least that a round computes and moves by its settings and shapes (products of
-matrices as torch counts them), over its seconds. *Roofline* is the time that this least would take at the machine's own
-rates, measured in the same process, over the time that it took; a small one says that something else is slow, or that
-the estimate leaves much out. *Cores busy for others*: how many cores other processes used during the rounds; where it
-is not near 0, the method is faster than it looks here.
+*Ratio*: how many times longer the same round takes with one client at a time; the reference is named below the table.
+*Sampling* with an asterisk happens inside the compiled kernel: it was measured separately and subtracted from training.
+*GFLOP/s* and *GB/s* are estimates: the minimum that a round computes and moves, given its settings and shapes (matrix
+products as torch counts them), divided by its seconds. *Roofline* is the time this minimum would take at the machine's
+own rates, measured in the same process, divided by the actual time; a small value means that something else is slow, or
+that the estimate leaves much out. *Cores busy with other work*: how many cores other processes used during the rounds;
+where it is not near 0, the method is faster than shown here.
 """
 
 
 INTERRUPTED = """
-It was interrupted: what is missing was not measured.
+It was interrupted: missing values were not measured.
 """
 
 
@@ -53,20 +53,27 @@ def rows_failed(found: Row) -> list[Row]:
 
 def _machine(found: Row) -> str:
     about = found["machine"]
-    what = "Every method" if "methods" in found else "Whole pieces of work, and the seconds that they may take"
+    what = "Every method" if "methods" in found else "Complete tasks and their time limits"
     versions = " ".join(f"{name} {version}" for name, version in about["versions"].items())
     return f"""
 ## {what}: {about["device"]}
 
 Measured by `{found["command"]}` with {versions}: {about["cores"]} cores, {about["threads"]} threads,
-{about["memory_gib"]} GiB, load {" ".join(map(str, about["load"]))} when it began.
+{about["memory_gib"]} GiB, load {" ".join(map(str, about["load"]))} at the start.
 It copies {about["copy_gb_per_s"]:.1f} GB/s and multiplies {about["matmul_gflop_per_s"]:.0f} GFLOP/s, in float32.
 {"" if found["complete"] else INTERRUPTED}"""
 
 
 def _methods(found: Row) -> list[str]:
     rows = [row for row in found["methods"] if "seconds" in row]
-    parts = [_rounds(rows), _against(rows), "\n### Where a round goes\n", _split(rows), "\n### Rates\n", _rates(rows)]
+    parts = [
+        _rounds(rows),
+        _against(rows),
+        "\n### Where the time of a round goes\n",
+        _split(rows),
+        "\n### Rates\n",
+        _rates(rows),
+    ]
     return parts + (["\n### What the accelerator did\n", _traces(rows, "method")] if any(map(_trace, rows)) else [])
 
 
@@ -99,7 +106,7 @@ def _split(rows: Sequence[Row]) -> str:
 
 
 def _rates(rows: Sequence[Row]) -> str:
-    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline", "cores busy for others"], ([
+    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline", "cores busy with other work"], ([
         f"`{row['method']}`", f"{row['interactions_per_s']:,.0f}", f"{row['gflop_per_s']:.2f}",
         f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}", f"{row['machine']['others_cores']:.1f}",
     ] for row in rows))  # fmt: skip
@@ -107,7 +114,7 @@ def _rates(rows: Sequence[Row]) -> str:
 
 def _goals(found: Row) -> list[str]:
     rows = [row for row in found["goals"] if "seconds" in row]
-    columns = ["method", "data", "settings", "rounds", "evaluation", "seconds", "may take", "s per round",
+    columns = ["method", "data", "settings", "rounds", "evaluation", "seconds", "limit", "s per round",
                "data and set-up s",               "two rounds of warm-up s", "peak GiB"]  # fmt: skip
     lines = ([
         f"`{row['goal']}`", row["data"], ", ".join(f"{name}={value}" for name, value in row["params"].items()),

@@ -23,13 +23,13 @@ def tables(found: dict[str, Any], source: str) -> str:
     lines = [
         f"Made by `fedrec bench --page docs/scaling.md --from {source}`; do not edit between the marks. Measured by "
         f"`{found['command']}` on {about['device']}, {about['cores']} cores, {about['memory_gib']} GiB, load "
-        f"{' '.join(map(str, about['load']))} when it began; every point in a process of its own.",
+        f"{' '.join(map(str, about['load']))} at the start; every point in its own process.",
         "",
         table(["method", "class", "against", "from", "to", "time grows as", "memory grows as", "refused"],
               map(_growth, found["series"])),
         "",
         table(["method", "clients", "items", "interactions", "processes", "s per round", "peak GiB",
-               "cores busy for others"],
+               "cores busy with other work"],
               _points(found)),
         "",
         *map(large, the_largest(found)),

@@ -74,7 +74,7 @@ def uploads(values: dict[str, Any], clients: int, as_json: bool) -> None:
     console.out.print(f"{found.method}: the items of {found.clients} clients, guessed from one round", style="bold")
     rows = [
         ["each client's own upload", found.upload],
-        ["its message of a secure sum", found.message],
+        ["its message in the secure sum", found.message],
         ["the secure sum", found.total],
         ["popularity, without any attack", found.popularity],
     ]

@@ -20,25 +20,23 @@ DEFAULT = Path("runs/bench.json")
 
 
 def bench_command(
-    methods: Annotated[str | None, typer.Option(help="Only these, with commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     data: Annotated[str, typer.Option(help="Data set; the default is a synthetic one.")] = "synthetic",
-    size: Annotated[str, typer.Option(help="Of the synthetic one: quick, 100k or 1m.")] = "100k",
+    size: Annotated[str, typer.Option(help="Size of the synthetic one: quick, 100k or 1m.")] = "100k",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     quick: Annotated[bool, typer.Option("--quick", help="Small worlds and few rounds.")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="Growth with clients, items and interactions.")] = False,
-    goals: Annotated[
-        bool, typer.Option("--goals", help="Whole pieces of work and what they may take on a GPU.")
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what --out holds already.")] = False,
+    goals: Annotated[bool, typer.Option("--goals", help="Complete tasks and their time limits on a GPU.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the measurement in --out.")] = False,
     compare: Annotated[tuple[Path, Path] | None, typer.Option(help="Two files: what changed.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Write the page of measurements, in Markdown.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the results as a Markdown page.")] = None,
     from_: Annotated[
-        list[Path] | None, typer.Option("--from", help="With --page: a file that was measured before; repeatable.")
+        list[Path] | None, typer.Option("--from", help="With --page: a file of earlier measurements; repeatable.")
     ] = None,
     yardstick: Annotated[Path | None, typer.Option(help="A plain program to compare with.")] = None,
     out: Annotated[Path | None, typer.Option(help=f"The JSON file; default {DEFAULT}.")] = None,
 ) -> None:
-    """Seconds per round of every method, where they go, and how many times faster than one client at a time."""
+    """Seconds per round of every method, where they go, and the speed-up over one client at a time."""
     from fedrec import console
     from fedrec.bench.kept import read
 
@@ -46,7 +44,7 @@ def bench_command(
         _show_changes(*compare)
         return
     if scale and goals:
-        raise FedrecError("--scale and --goals are two measurements: choose one")
+        raise FedrecError("--scale and --goals are different measurements: choose one")
     if from_:
         _show_or_write({path.as_posix(): read(path) for path in from_}, page)
         return
@@ -95,8 +93,8 @@ def _measured(asked: Asked, place: Path, resume: bool, yardstick: Path | None) -
             return _work(asked, kept, yardstick)
     except KeyboardInterrupt as stop:
         done = len(rows_of(kept.found))
-        console.err.print(f"interrupted: {done} pieces are in {place}; the same command with --resume goes on"
-                          if done else "interrupted before the first piece was measured")  # fmt: skip
+        console.err.print(f"interrupted: {done} measurements are in {place}; add --resume to the command to continue"
+                          if done else "interrupted before the first measurement was done")  # fmt: skip
         raise typer.Exit(TERMINATED if isinstance(stop, Terminated) else 130) from None
 
 
@@ -133,7 +131,7 @@ def _show_or_write(measured: dict[str, dict[str, Any]], page: Path | None) -> No
         ((source, found),) = measured.items()
         write(page, with_tables(page.read_text(encoding="utf-8") if page.is_file() else "", found, source))
     else:
-        raise FedrecError("--page: a measurement with --scale has a page of its own; name one --from")
+        raise FedrecError("--page: measurements with --scale have a page of their own; give a single --from")
     console.err.print(f"written to {page}")
 
 
@@ -160,7 +158,7 @@ def _show(found: dict[str, Any]) -> None:
         ["method", *PHASES, "GFLOP/s", "GB/s", "roofline"],
         [[row["method"], *(row["phases"][name] for name in PHASES), f"{row['gflop_per_s']:.2f}",
           f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}"] for row in rows],
-        title="\nwhere a round goes, and its rates",
+        title="\nwhere the time of a round goes, and its rates",
     )  # fmt: skip
     _show_failed(found)
 
@@ -179,7 +177,7 @@ def _show_goals(found: dict[str, Any]) -> None:
     done = [row for row in found["goals"] if "seconds" in row]
     rows = [[row["goal"], row["rounds"], row["seconds"], f"{row['within']:g}", "met" if row["met"] else "missed",
              row["seconds_warm_up"], f"{row['peak_gib']:.2f}"] for row in done]  # fmt: skip
-    console.table(["method", "rounds", "seconds", "may take", "", "warm-up", "peak GiB"], rows,
+    console.table(["method", "rounds", "seconds", "limit", "", "warm-up", "peak GiB"], rows,
                   title=found["machine"]["device"])  # fmt: skip
     _show_failed(found)
 
@@ -212,5 +210,5 @@ def _show_changes(before: Path, after: Path) -> None:
     rows = [[name, first, second, f"{times:.2f}", verdict]
             for name, first, second, times, verdict in compared(read(before), read(after))]  # fmt: skip
     if not rows:
-        raise FedrecError(f"{before} and {after} have nothing in common; measure some of it again")
+        raise FedrecError(f"{before} and {after} have no measurement in common; measure the same methods in both")
     console.table(["measured", "before s", "after s", "times faster", "beyond noise"], rows, title="seconds per round")

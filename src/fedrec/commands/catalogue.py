@@ -14,21 +14,23 @@ if TYPE_CHECKING:
 
 
 def methods_command(
-    name: Annotated[str | None, typer.Argument(help="Show the parameters of one method.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one method and its parameters.")] = None,
 ) -> None:
     """List the methods, or show one with its parameters."""
     from fedrec import console
     from fedrec.methods import listings, method_class
 
     if name is None:
-        for title, central in (("federated", False), ("references, all data in one place", True)):
+        for title, central in (("federated", False), ("centralised baselines", True)):
             found = [method for method in listings() if method.centralised == central]
             if central:
                 console.table(["method", title], [[method.name, _what(method)] for method in found])
             else:
                 console.table(["method", title, "blind server"], [[m.name, _what(m), m.blind] for m in found])
             console.out.print()
-        console.out.print("blind server: yes: it can do with sums over clients alone (--secure-sums)? needed: it must")
+        console.out.print(
+            "blind server: yes: sums over clients are enough (--secure-sums); needed: it must not see more"
+        )
         return
     _show(method_class(name)[0])
 
@@ -48,7 +50,7 @@ def _show(cls: type[Method]) -> None:
     _show_parameters(usual, "parameter (--set)")
     for kind in others:
         console.out.print()
-        _show_parameters(kind, f"with --backbone {' | '.join(kind.info.backbones)} of silos")
+        _show_parameters(kind, f"silos, --backbone {' | '.join(kind.info.backbones)}")
     if not cls.info.centralised:
         console.out.print(seen_by_server(cls()))
 
@@ -78,7 +80,7 @@ def _what(method: Listing) -> str:
 def protocols_command(
     spec: Annotated[str | None, typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".')] = None,
 ) -> None:
-    """List the protocols, or show one with all its choices and what it leaks."""
+    """List the protocols, or show one with all its settings and leaks."""
     from fedrec import console, evaluation
     from fedrec.evaluation.describe import one_line, record
 
@@ -86,7 +88,7 @@ def protocols_command(
         rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]
         console.table(["protocol", "leaks", "what"], rows)
         console.out.print(
-            "\nleaks: something keeps the figures from being read as accuracy; `fedrec protocols NAME` says what"
+            "\nleaks: figures under such a protocol cannot be read as accuracy; `fedrec protocols NAME` explains why"
         )
         return
     chosen = evaluation.protocol(spec)

@@ -23,9 +23,9 @@ def data_list() -> None:
     rows = []
     for entry in datasets():
         here = entry.available()
-        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "not here"), entry.title])
+        rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "missing"), entry.title])
     rows += [
-        [split.name, str(split.available() or "not here"), f"published split: {split.citation}"]
+        [split.name, str(split.available() or "missing"), f"published split: {split.citation}"]
         for split in stored_splits()
     ]
     rows += [[name, str(imported_path(name)), "imported"] for name in imported_names()]
@@ -35,9 +35,9 @@ def data_list() -> None:
 @data_app.command("show")
 def data_show(
     spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
-    out: Annotated[Path | None, typer.Option(help="Write an HTML page with pictures of its shape.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write an HTML page with charts of the data.")] = None,
 ) -> None:
-    """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds pictures."""
+    """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds charts."""
     from fedrec import console
     from fedrec.data import load
     from fedrec.data.located import in_words, place
@@ -58,7 +58,7 @@ def data_show(
 
 @data_app.command("get")
 def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None:
-    """Download a dataset into the cache (nothing to do if it is already here)."""
+    """Download a dataset into the cache, unless it is already there."""
     from fedrec import console
     from fedrec.data import load
 
@@ -68,14 +68,14 @@ def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None
 
 @data_app.command("import")
 def data_import(
-    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file.")],
-    name: Annotated[str, typer.Option(help="The name to use it by.")],
-    user: Annotated[str | None, typer.Option(help="Column of the user: its name, or its number from 1.")] = None,
-    item: Annotated[str | None, typer.Option(help="Column of the item.")] = None,
-    rating: Annotated[str | None, typer.Option(help="Column of the rating.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Column of the time.")] = None,
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, JSON Lines or Parquet file.")],
+    name: Annotated[str, typer.Option(help="Name of the dataset from now on.")],
+    user: Annotated[str | None, typer.Option(help="User column: its name, or its number from 1.")] = None,
+    item: Annotated[str | None, typer.Option(help="Item column.")] = None,
+    rating: Annotated[str | None, typer.Option(help="Rating column.")] = None,
+    timestamp: Annotated[str | None, typer.Option(help="Timestamp column.")] = None,
 ) -> None:
-    """Read your own file once and keep it under a name."""
+    """Read your own file once and store it under a name."""
     from fedrec import console
     from fedrec.data import datasets, import_table, ratings_note
 
@@ -87,7 +87,7 @@ def data_import(
     data, _, path = import_table(file, name, columns, taken)
     for note in (*data.notes, *ratings_note(data)):
         console.out.print(note, markup=False)
-    console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items kept as {path}")
+    console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items stored as {path}")
     console.out.print(f"use it with: fedrec run fedmf --data {name}")
 
 
@@ -97,7 +97,7 @@ def data_split(
     out: Annotated[Path, typer.Option(help="Folder for train.csv, valid.csv, test.csv.")],
     protocol: Annotated[str, typer.Option(help="The protocol whose filter and split rule are applied.")] = "honest",
 ) -> None:
-    """Write the training, validation and test parts as CSV files in original ids."""
+    """Write the training, validation and test parts as CSV files, with original ids."""
     from fedrec import console, evaluation
     from fedrec.data import load, write
     from fedrec.experiment.prepare import prepare

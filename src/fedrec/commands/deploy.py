@@ -1,4 +1,4 @@
-"""`fedrec deploy`: the same methods between real machines, on Flower."""
+"""`fedrec deploy`: the same methods between real machines, over Flower."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import typer
 
 from fedrec.errors import FedrecError
 
-deploy_app = typer.Typer(help="Deploy a method on Flower: demo, server, node, keys, faults.", no_args_is_help=True)
+deploy_app = typer.Typer(help="Deploy a method over Flower: demo, server, node, keys, faults.", no_args_is_help=True)
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
 Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")]
 Protocol = Annotated[str, typer.Option(help="See `fedrec protocols`; name,field=value to override.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
-SecureSums = Annotated[bool, typer.Option("--secure-sums", help="The server learns sums of uploads, nothing else.")]
-Deadline = Annotated[float, typer.Option(help="Seconds that nodes have for one round.")]
+SecureSums = Annotated[bool, typer.Option("--secure-sums", help="The server sees only sums of uploads.")]
+Deadline = Annotated[float, typer.Option(help="Time limit of the nodes for one round, in seconds.")]
 
 
 @deploy_app.command("demo")
 def demo_command(
     method: Method = "fedmf",
     data: Data = "ml-100k",
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes; the clients are dealt out among them.")] = 4,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes, among which the clients are divided.")] = 4,
     rounds: Rounds = None,
-    seed: Annotated[int, typer.Option(help="Of all draws, the clients' too: a rehearsal, not for real use.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random draws, clients' included: for rehearsals only.")] = 0,
     protocol: Protocol = "honest",
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
@@ -39,10 +39,10 @@ def demo_command(
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
     secure_sums: SecureSums = False,
     deadline: Deadline = 300.0,
-    compare: Annotated[bool, typer.Option("--compare", help="Simulate the same and show both.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Run folder; the nodes' folders lie beside it.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Also run the simulation and show both.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Run folder; the nodes' folders are next to it.")] = None,
 ) -> None:
-    """A deployment on this machine: TLS, keys, one process per node, the metrics of `fedrec run` with the same seed."""
+    """A deployment on this machine (TLS, keys, a process per node); same metrics as `fedrec run` with the same seed."""
     from fedrec.deploy.demo import demo
     from fedrec.deploy.flower import require_flower
     from fedrec.deploy.rehearsal import rehearse
@@ -68,10 +68,10 @@ def demo_command(
 
 @deploy_app.command("server")
 def server_command(
-    items: Annotated[Path, typer.Option(help="CSV with a column item: the vocabulary; may describe the items.")],
-    clients: Annotated[int, typer.Option(min=1, help="Client numbers to reserve, for late joiners too.")],
+    items: Annotated[Path, typer.Option(help="The vocabulary: CSV with a column item; may hold item attributes.")],
+    clients: Annotated[int, typer.Option(min=1, help="Client numbers to reserve, including those for late joiners.")],
     keys: Annotated[Path, typer.Option(help="Folder with ca.crt, server.crt, server.key.")],
-    nodes: Annotated[Path, typer.Option(help="Folder with the public keys (*.pub) of the nodes to let in.")],
+    nodes: Annotated[Path, typer.Option(help="Folder with the public keys (*.pub) of the admitted nodes.")],
     out: Annotated[Path, typer.Option(help="Run folder.")],
     method: Method = "fedmf",
     rounds: Rounds = None,
@@ -84,16 +84,16 @@ def server_command(
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
     secure_sums: SecureSums = False,
-    name: Annotated[str, typer.Option(help="What the federation's data is called in reports.")] = "federation",
+    name: Annotated[str, typer.Option(help="Name of the federation's data in reports.")] = "federation",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     deadline: Deadline = 600.0,
-    min_nodes: Annotated[int, typer.Option(min=1, help="Nodes that a round needs.")] = 1,
+    min_nodes: Annotated[int, typer.Option(min=1, help="Smallest number of nodes for a round.")] = 1,
     first_nodes: Annotated[int, typer.Option(min=1, help="Nodes to wait for before the first round.")] = 1,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for nodes before giving up.")] = 86_400.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")] = False,
+    wait: Annotated[float, typer.Option(help="How long to wait for nodes, in seconds.")] = 86_400.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")] = False,
 ) -> None:
-    """The server of a federation: it never sees data, ids or state of clients, only what the method uploads."""
+    """The server of a federation: it sees what the method uploads, never the data, ids or state of clients."""
     from fedrec.deploy.flower import Certificates
     from fedrec.deploy.serve import Address, agreed_terms, serve
     from fedrec.deploy.server import Limits
@@ -122,9 +122,11 @@ def node_command(
     data: Annotated[Path, typer.Option(help="This node's own interactions: user,item[,rating,timestamp].")],
     state_dir: Annotated[Path, typer.Option(help="Where this node keeps its state and its secret.")],
     ca: Annotated[Path, typer.Option(help="The server's ca.crt.")],
-    key: Annotated[Path, typer.Option(help="This node's private key; its public one must be with the server.")],
-    items: Annotated[Path | None, typer.Option(help="The agreed vocabulary: another one is refused.")] = None,
-    silo: Annotated[bool, typer.Option("--silo", help="All users together are one client; default: one each.")] = False,
+    key: Annotated[Path, typer.Option(help="This node's private key; the server needs the public one.")],
+    items: Annotated[Path | None, typer.Option(help="The agreed vocabulary; any other is refused.")] = None,
+    silo: Annotated[
+        bool, typer.Option("--silo", help="All users form one client; default: one client per user.")
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     memory: Annotated[str, typer.Option(help="Memory budget, e.g. 8G.")] = "8G",
     port: Annotated[int | None, typer.Option(help="Local port of the SuperNode; default: a free one.")] = None,
@@ -147,11 +149,11 @@ def node_command(
 
 @deploy_app.command("faults")
 def faults_command(
-    quick: Annotated[bool, typer.Option("--quick", help="Those in one process only, without Flower.")] = False,
-    only: Annotated[str | None, typer.Option(help="Of Flower's processes, those whose name holds this.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table to a .json file as well.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the faults in one process, without Flower.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only the faults with Flower whose name contains this.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the table to a .json file.")] = None,
 ) -> None:
-    """Bring about what can go wrong, one fault after the other: what happened, what was lost, how it was said."""
+    """Provoke faults one by one and report what happened, what was lost and which message was shown."""
     import json
     from dataclasses import asdict
 
@@ -169,7 +171,7 @@ def faults_command(
         for outcome in () if quick else with_processes(only):
             console.err.print(f"{outcome.fault}: {outcome.happened}")
             found.append(outcome)
-    console.table(["fault", "what happened", "lost", "how it was said"], [outcome.row() for outcome in found])
+    console.table(["fault", "what happened", "lost", "message"], [outcome.row() for outcome in found])
     if out is not None:
         with atomic_file(out) as temporary:
             temporary.write_text(json.dumps([asdict(outcome) for outcome in found], indent=1) + "\n", encoding="utf-8")
@@ -183,24 +185,26 @@ deploy_app.add_typer(keys_app, name="keys")
 
 @keys_app.command("server")
 def server_keys_command(
-    folder: Annotated[Path, typer.Argument(help="Where to put ca.crt, ca.key, server.crt and server.key.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for ca.crt, ca.key, server.crt and server.key.")],
     host: Annotated[list[str], typer.Option(help="Name or address by which nodes reach the server; repeatable.")],
 ) -> None:
-    """A certificate authority and a server's certificate; nodes need ca.crt."""
+    """Create a certificate authority and a server certificate; nodes need ca.crt."""
     from fedrec import console
     from fedrec.deploy.keys import make_server_keys
 
     make_server_keys(folder, [*host, *({"127.0.0.1"} - set(host))])
-    console.out.print(f"{folder}: give ca.crt to every node; keep the .key files to yourself")
+    console.out.print(f"{folder}: give ca.crt to every node; keep the .key files secret")
 
 
 @keys_app.command("node")
-def node_keys_command(path: Annotated[Path, typer.Argument(help="The private key; the public one gets .pub.")]) -> None:
-    """A key pair of a node; the server needs the public one."""
+def node_keys_command(
+    path: Annotated[Path, typer.Argument(help="File for the private key; the public one gets the ending .pub.")],
+) -> None:
+    """Create a node's key pair; the server needs the public key."""
     from fedrec import console
     from fedrec.deploy.keys import make_node_key
 
-    console.out.print(f"give {make_node_key(path)} to the server; {path} stays here")
+    console.out.print(f"give {make_node_key(path)} to the server; keep {path} secret")
 
 
 @contextmanager
@@ -241,14 +245,14 @@ class Shown:
                 return f"{event['name']}: process {event['pid']}"
             case "joined":
                 unknown = event["unknown"]["rows"]
-                more = f"; {unknown:,} rows of unknown items left out" if unknown else ""
+                more = f"; {unknown:,} rows with unknown items left out" if unknown else ""
                 return f"node {event['node']} joined: {event['clients']:,} clients{more}"
             case "expects":
                 return self._expected(event)
             case "key":
-                return f"{event['name']} may come in"
+                return f"{event['name']} is admitted"
             case "left":
-                return f"node {event['node']} is gone"
+                return f"node {event['node']} has left"
             case "died":
                 return f"{event['node']} ended with code {event['code']}: {event['log']}"
             case "refused":
@@ -256,9 +260,9 @@ class Shown:
             case "note":
                 return f"node {event['node']}: {event['note']}"
             case "repeated":
-                return f"turn {event['turn']} had {event['nodes']} of {event['minimum']} nodes; once more"
+                return f"turn {event['turn']} had {event['nodes']} of {event['minimum']} nodes; trying again"
             case "resumed":
-                return f"going on from round {event['round'] + 1}"
+                return f"continuing from round {event['round'] + 1}"
             case "round":
                 lost = f", {event['lost']:,} uploads lost" if event["lost"] else ""
                 number = event["round"] + 1
@@ -268,14 +272,14 @@ class Shown:
                 figures = ", ".join(f"{name} {value:.4f}" for name, value in event["valid"].items() if "@10" in name)
                 return f"round {event['round'] + 1} on validation: {figures}{best}"
             case "finished":
-                return f"done: round {event['round'] + 1} is chosen and tested"
+                return f"done: round {event['round'] + 1} was chosen and tested"
         return ""
 
     def _expected(self, event: Mapping[str, Any]) -> str:
         from fedrec.console import human
 
         more = f" and up to {human(event['gathered'])} of gathered uploads" if event["gathered"] else ""
-        seen = event["seen"] or "updates arrive masked, and the server learns their sum over all nodes alone"
+        seen = event["seen"] or "updates arrive masked, and the server learns only their sum over all nodes"
         return f"in a round the server holds {human(event['sums'])} of sums{more}; {seen}"
 
 
@@ -305,7 +309,7 @@ def _report(folder: Path) -> None:
 
 
 def _compare(config: Any, folder: Path) -> None:
-    """The simulation of the same seed beside it, for the terminal and for the report."""
+    """The simulation with the same seed, for the terminal and for the report."""
     import json
 
     from fedrec import console
@@ -319,7 +323,7 @@ def _compare(config: Any, folder: Path) -> None:
     about = summary["deployment"]
     rows = [[name, value, simulated.test[name], f"{abs(value - simulated.test[name]):.1e}"]
             for name, value in summary["test"].items()]  # fmt: skip
-    rows.append(["CPU seconds of all clients, a round", about["cpu_per_node_and_turn"] * about["nodes"], spent, "-"])
+    rows.append(["CPU seconds of all clients per round", about["cpu_per_node_and_turn"] * about["nodes"], spent, "-"])
     console.table(["test", "deployed", "simulated", "difference"], rows)
     about["simulated_cpu_per_round"] = spent
     with atomic_file(folder / "summary.json") as temporary:

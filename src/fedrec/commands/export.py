@@ -11,11 +11,13 @@ from fedrec.errors import FedrecError, unknown
 
 
 def export_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or a fitted model.")],
     to: Annotated[str, typer.Option("--to", help="onnx or npz.")],
-    out: Annotated[Path | None, typer.Option(help="The file; default: the name of the folder, here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output file; default: named after the folder, in the current one.")
+    ] = None,
 ) -> None:
-    """Write a model for other programs: inner products and sasrec, as ONNX or as plain arrays."""
+    """Write a model for other programs, as ONNX or plain arrays (inner-product models and sasrec)."""
     from fedrec import console
     from fedrec.experiment.folder import require_harmless
     from fedrec.export import FORMATS, export
@@ -25,10 +27,12 @@ def export_command(
         raise unknown("format", to, FORMATS)
     place = out if out is not None else Path(f"{run.resolve().name}.{to}")
     if place.suffix != f".{to}":
-        raise FedrecError(f"--out {place}: a file for --to {to} ends in .{to}")
+        raise FedrecError(f"--out {place}: with --to {to} the file name must end in .{to}")
     require_harmless(place)
     recommender = Recommender(run)
     files = export(recommender, to, place)
     if recommender.run.prepared.tested:
-        console.err.print(f"note: this model learned from training items alone; for one of all items, fedrec fit {run}")
+        console.err.print(
+            f"note: this model was trained on the training part only; to train on everything, use fedrec fit {run}"
+        )
     console.out.print(f"written: {', '.join(map(str, files))}")

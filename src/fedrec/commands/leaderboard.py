@@ -43,7 +43,7 @@ def leaderboard(wanted: Wanted, dry_run: bool, pages_only: bool) -> None:
             run_trials(part, wanted.runs, wanted.results, wanted.device, _say)
             run_rows(part, datasets, wanted.runs, wanted.results, wanted.device, wanted.jobs, wanted.minutes, _say)
     except KeyboardInterrupt:
-        console.err.print("interrupted; the same command goes on where it stopped")
+        console.err.print("interrupted; the same command continues where it stopped")
         raise
     finally:
         write_records(whole, datasets, wanted.runs, wanted.results)

@@ -14,25 +14,25 @@ from fedrec.errors import FedrecError, some
 if TYPE_CHECKING:
     from fedrec.recommend import Recommendation, Recommender
 
-FORMATS = "Write them to a .csv, .tsv, .json, .jsonl or .parquet file."
+FORMATS = "Write the lists to a .csv, .tsv, .json, .jsonl or .parquet file."
 
 
 def recommend_command(
-    run: Annotated[Path | None, typer.Argument(help="The folder of a finished run or of a fitted model.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="Folder of a finished run or a fitted model.")] = None,
     user: Annotated[str | None, typer.Option(help="One user, by original id.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="A node's state folder: the list of one of its users.")] = None,
-    users: Annotated[Path | None, typer.Option(help="Several users: a file with one id on each line.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="A node's state folder, to serve one of its users.")] = None,
+    users: Annotated[Path | None, typer.Option(help="Several users: a file with one id per line.")] = None,
     everybody: Annotated[bool, typer.Option("--all", help="All users.")] = False,
-    history: Annotated[Path | None, typer.Option(help="New users: a file of items, or of user,item.")] = None,
-    cold: Annotated[bool, typer.Option("--cold", help="Rank the items that training never met.")] = False,
+    history: Annotated[Path | None, typer.Option(help="New users: a file with columns item, or user,item.")] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Rank only the items that were not in training.")] = False,
     as_tested: Annotated[
         bool,
-        typer.Option("--as-tested", help="The lists that a run's test figures judge: test items may stand in them."),
+        typer.Option("--as-tested", help="The lists behind the test metrics, which may contain test items."),
     ] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
     out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
 ) -> None:
-    """Recommendations from a finished run, a fitted model or a node; never anything that the user has already."""
+    """Recommendations from a finished run, a fitted model or a node; never items that the user already has."""
     from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_history, read_ids
     from fedrec.written import require_format
@@ -41,12 +41,12 @@ def recommend_command(
     if out is not None:
         require_format(out)
     if (run is None) == (state_dir is None):
-        raise FedrecError("give the folder of a run or model, or --state-dir of a node (one of them)")
+        raise FedrecError("give either the folder of a run or model, or --state-dir of a node")
     if run is None:
         _on_a_node(state_dir or Path(), user, k, out)
         return
     if (user is not None) + everybody + (history is not None) + (users is not None) != 1:
-        raise FedrecError("say for whom: --user ID, --users FILE, --all or --history FILE (one of them)")
+        raise FedrecError("choose the users with one of --user ID, --users FILE, --all or --history FILE")
     if (everybody or users is not None) and out is None:
         raise FedrecError(f"{'--all' if everybody else '--users'} needs a file to write to: add --out recs.csv")
     if cold and history is not None:
@@ -71,21 +71,23 @@ def _on_a_node(state_dir: Path, user: str | None, k: int, out: Path | None) -> N
     from fedrec.deploy.lists import recommend
 
     if user is None:
-        raise FedrecError("say for whom: --user ID, one of this node's users")
+        raise FedrecError("give --user ID, one of this node's users")
     _show(iter(recommend(state_dir, user, k)), out)
 
 
 def cold_add_command(
-    run: Annotated[Path, typer.Argument(help="A finished run folder of a method that knows attributes.")],
-    items: Annotated[Path, typer.Argument(help="CSV of new items, as for run --attributes.")],
-    user: Annotated[str | None, typer.Option(help="One user, by original id; default: all, which needs --out.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run of a method that uses item attributes.")],
+    items: Annotated[Path, typer.Argument(help="CSV of new items, in the format of run --attributes.")],
+    user: Annotated[
+        str | None, typer.Option(help="One user, by original id; default: all users (needs --out).")
+    ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="The best of all items, old and new, instead of the new ones alone.")
+        bool, typer.Option("--whole", help="List the best of all items, old and new, not only the new ones.")
     ] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
     out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
 ) -> None:
-    """Rank items that arrived after training among all others, from their attributes alone."""
+    """Rank items that arrived after training among all items, from their attributes."""
     from fedrec import console
     from fedrec.experiment.folder import require_harmless
     from fedrec.recommend import Recommender, read_arrivals
@@ -95,7 +97,7 @@ def cold_add_command(
     if out is not None:
         require_format(out)
     if user is None and out is None:
-        raise FedrecError("say for whom: --user ID, or everybody with --out recs.csv")
+        raise FedrecError("give --user ID, or --out recs.csv for all users")
     arrivals = read_arrivals(items)
     recommender = Recommender(run)
     if unknown := recommender.add(arrivals):
@@ -104,16 +106,16 @@ def cold_add_command(
     found = recommender.for_all(length) if user is None else iter(recommender.for_user(user, length))
     _show(found if whole else _only({arrival.item for arrival in arrivals}, found, k), out)
     if not whole:
-        console.err.print(f"note: ranks are those among all {len(recommender.offered):,} items, old and new, that a "
+        console.err.print(f"note: ranks are among all {len(recommender.offered):,} items, old and new, that a "
                           "user does not have")  # fmt: skip
 
 
 def similar_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or a fitted model.")],
     item: Annotated[str, typer.Option(help="The item, by original id.")],
-    k: Annotated[int, typer.Option("-k", help="How many.")] = 10,
+    k: Annotated[int, typer.Option("-k", help="Number of similar items.")] = 10,
 ) -> None:
-    """Items beside an item: nearest by the model's item vectors, or by who has them where it has none."""
+    """Items similar to an item, by the model's item vectors or, where it has none, by shared users."""
     from fedrec import console
     from fedrec.recommend import Recommender
 
@@ -172,7 +174,7 @@ def _explain(recommender: Recommender, users: Counter[str], new: bool, run: Path
 
     prepared = recommender.run.prepared
     minimum = prepared.protocol.min_interactions_for(prepared.source.name)
-    how = {"folded in": "folded in from what they have", "popularity": "served by popularity"}
+    how = {"folded in": "folded in from their interactions", "popularity": "served by popularity"}
     for served in how if not new else ():
         if users[served]:
             who = "1 user was" if users[served] == 1 else f"{users[served]:,} users were"
@@ -185,12 +187,12 @@ def _masked(recommender: Recommender, run: Path) -> str:
     """What the lists of a run that was tested leave out, and why."""
     if recommender.as_tested:
         return (
-            "as tested: training and validation items are left out of the lists, because users have them; test items "
-            "may stand in them, because they are what is tested"
+            "lists as tested: training and validation items are left out, because users already have them; test items "
+            "may appear in them, because they are what is tested"
         )
     return (
-        "users' training, validation and test items are left out of the lists, because they have them; the model "
-        f"learned from training items alone: for one that learns from all of them, fedrec fit {run}"
+        "items that users already have (training, validation and test) are left out of the lists; the model "
+        f"was trained on the training part only: to train on all interactions, use fedrec fit {run}"
     )
 
 

@@ -16,14 +16,14 @@ def compare_command(
     metrics: Annotated[str | None, typer.Option(help="Comma-separated, e.g. recall@10,ndcg@10.")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="markdown, csv, latex or json.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table (format by ending: .md .csv .tex .json).")] = None,
-    references: Annotated[bool, typer.Option(help="Add popularity and local where they are missing.")] = True,
-    significance: Annotated[bool | None, typer.Option(help="Show every test, or leave them out.")] = None,
-    groups: Annotated[str | None, typer.Option(help="One metric by activity, taste or popularity.")] = None,
+    references: Annotated[bool, typer.Option(help="Add popularity and local if missing.")] = True,
+    significance: Annotated[bool | None, typer.Option(help="Show every significance test, or none.")] = None,
+    groups: Annotated[str | None, typer.Option(help="Break one metric down by activity, taste or popularity.")] = None,
     on: Annotated[
-        str | None, typer.Option(help="test or valid; default: valid between settings of one method, else test.")
+        str | None, typer.Option(help="test or valid; default: valid for settings of one method, else test.")
     ] = None,
 ) -> None:
-    """Runs side by side: mean and deviation over seeds, beside popularity, local and chance."""
+    """Compare runs: mean and standard deviation over seeds, next to popularity, local and chance."""
     from fedrec import console
     from fedrec.commands.progress import listener_of
     from fedrec.data.atomic import atomic_file
@@ -60,15 +60,16 @@ def compare_command(
 def report_command(
     runs: Annotated[list[Path] | None, typer.Argument(help="Run folders, or folders of run folders.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Default: report.html in the folder, comparison.html in the first of several.")
+        Path | None,
+        typer.Option(help="Default: report.html in the run folder; comparison.html in the first of several."),
     ] = None,
-    references: Annotated[bool, typer.Option(help="Train popularity and local where they are missing.")] = False,
+    references: Annotated[bool, typer.Option(help="Train popularity and local if missing.")] = False,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
     figure: Annotated[
-        str | None, typer.Option(help="One figure instead, .html, .svg, .pdf or .png; `list` shows them.")
+        str | None, typer.Option(help="One figure instead, as .html, .svg, .pdf or .png; `list` lists them.")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Setting of the figure, key=value.")] = None,
-    width: Annotated[float | None, typer.Option(help="Of a figure for a paper, in millimetres.")] = None,
+    width: Annotated[float | None, typer.Option(help="Width of a figure for a paper, in millimetres.")] = None,
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec import console
@@ -96,7 +97,7 @@ def report_command(
         console.out.print(f"{path} written")
         return
     if set_ or width:
-        raise FedrecError("--set and --width belong to a figure: add --figure NAME, see --figure list")
+        raise FedrecError("--set and --width apply to figures: add --figure NAME (--figure list shows them)")
     found = find_runs(runs)
     name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
     path = write_report(found, out or runs[0] / name, references, users, listener_of)

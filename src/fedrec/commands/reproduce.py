@@ -8,15 +8,26 @@ from pathlib import Path
 
 from fedrec import console
 from fedrec.data.atomic import require_unlinked
-from fedrec.errors import FedrecError
 from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
 from fedrec.reproduce.coverage import Reached, coverage
-from fedrec.reproduce.coverage_page import COLUMNS, by_table, missing_data, not_run, summary_line, write_coverage
+from fedrec.reproduce.coverage_page import (
+    COLUMNS,
+    NOT_RUN,
+    TOO_LONG,
+    WAITING,
+    by_table,
+    missing_data,
+    not_run,
+    summary_line,
+    too_long,
+    write_coverage,
+)
 from fedrec.reproduce.definition import Table, chosen, names, narrowed, papers, tables
-from fedrec.reproduce.estimate import Estimate, estimated, hours
+from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.measured import everything, finished, joined, shipped
 from fedrec.reproduce.page import write_page
 from fedrec.reproduce.printed import printed_cells
+from fedrec.reproduce.studies import write_study
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,16 +87,20 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
         (table.name, cell) for table in tables(paper).values() for cell in cells(table, folder, device, "8G")
     )
     reached = coverage(paper, joined(shipped(paper), here), device, everything())
-    if not reached:
-        raise FedrecError(f"{paper} is no paper: nothing of it is printed, so there is nothing to cover")
+    if not reached:  # a study of our own methods
+        console.out.print(
+            f"{write_study(names(paper).title or paper, found, joined(shipped(paper), here), folder)} written"
+        )
+        return
     if "/" in target:
         mine = {cell for table in found for row in table.rows for same in row.cells.values() for cell in same}
         reached = [one for one in reached if one.cell in mine]
     console.table(["printed table", *COLUMNS], by_table(reached))
     _show_missing(reached)
+    if endless := too_long(reached):
+        console.table([*WAITING, "why"], endless, title=TOO_LONG)
     if waiting := not_run(reached):
-        heads = ["table", "row", "data", "cells", "a seed takes about"]
-        console.table(heads, waiting, title="Not run yet, and how long it takes")
+        console.table(WAITING, waiting, title=NOT_RUN)
     console.out.print(summary_line(reached))
     for path in write_coverage(names(paper).title, reached, folder):
         console.out.print(f"{path} written")
@@ -104,7 +119,7 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
         failed = run_cells(runs, wanted.jobs, lambda line: console.err.print(line), others, wanted.drop_models)
     except KeyboardInterrupt:
         write_page(table, runs, {}, folder)
-        console.err.print("interrupted; the same command goes on where it stopped")
+        console.err.print("interrupted; the same command continues where it stopped")
         raise
     path = write_page(table, runs, failed, folder)
     console.out.print(path.read_text(encoding="utf-8"))
@@ -114,9 +129,9 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
 
 def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> None:
     """The runs of every table by row, with the time that they may take, then what cannot be run at all."""
-    runs, total = everything(), [0.0, 0]
+    clock, total = Clock(everything()), [0.0, 0]
     for table, mine in planned:
-        times = [estimated(cell, runs) for cell in mine]
+        times = [clock.of(cell) for cell in mine]
         cost = sum(time.seconds for time in times if time)
         total = [total[0] + cost, total[1] + len(mine)]
         console.out.print(f"{table.name}: {table.title}", style="bold")
@@ -129,8 +144,8 @@ def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> N
             for cell in of_row:
                 console.out.print(f"    {cell.command()}")
         for command in table.drawn:
-            console.out.print(f"  drawn by: {command}")
-    console.out.print(f"all: {total[1]} runs, about {hours(total[0])} one after another, where it is known")
+            console.out.print(f"  figure: {command}")
+    console.out.print(f"all: {total[1]} runs, about {hours(total[0])} in sequence, where known")
     if printed_cells(paper):
         _show_missing(coverage(paper, shipped(paper)))
 

@@ -33,11 +33,13 @@ def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
         RunFolder(folder).require_own_files()
     single, several = (out / "config.toml").is_file(), any(out.glob("seed*/config.toml"))
     if out == Path() and not (resume and (single or several)):  # also where a shell variable was empty
-        raise FedrecError("--out is empty or the current folder; name a folder for the run, e.g. --out runs/mine")
+        raise FedrecError("--out is empty or the current folder; choose a folder for the run, e.g. --out runs/mine")
     if single and seeds is not None:
-        raise FedrecError(f"{out} holds a single run; leave --seeds out to resume it, or choose another --out for them")
+        raise FedrecError(
+            f"{out} holds a single run; resume it without --seeds, or choose another --out for several seeds"
+        )
     if several and seeds is None and not single:
-        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to go on with them, or "
+        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to continue them, or "
                           "choose another --out")  # fmt: skip
 
 
@@ -76,8 +78,8 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
                         _show(result, folder, as_json)
         except KeyboardInterrupt as stop:
             if group.first:
-                again = f"repeat the command with --resume --out {shlex.quote(str(place))}"
-                console.err.print(f"interrupted; to go on, {again}")
+                again = f"run the command again with --resume --out {shlex.quote(str(place))}"
+                console.err.print(f"interrupted; to continue, {again}")
             if isinstance(stop, Terminated):
                 raise typer.Exit(TERMINATED) from None
             raise
@@ -113,7 +115,7 @@ def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
         path = Path("runs") / (base if number == 1 else f"{base}.{number}")
         if not path.exists():
             return path
-    raise FedrecError(f"runs/{base} and 9,999 others exist; name a folder with --out")
+    raise FedrecError(f"runs/{base} and 9,999 others exist; choose a folder with --out")
 
 
 def _show_spread(results: list[Result]) -> None:

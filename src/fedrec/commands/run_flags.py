@@ -15,7 +15,7 @@ def run_command(
     data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
     protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
     min_rating: Annotated[
-        float | None, typer.Option(help="Ratings of at least this are positive; default: all above 0.")
+        float | None, typer.Option(help="Ratings from this value on are positive; default: all above 0.")
     ] = None,
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
@@ -25,27 +25,31 @@ def run_command(
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of uploads lost on their way, simulated.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Share of uploads lost in transit (simulated).")] = None,
     secure_sums: Annotated[
-        bool | None, typer.Option("--secure-sums", help="The server sees sums over clients and nothing else.")
+        bool | None, typer.Option("--secure-sums", help="The server sees only sums over clients.")
     ] = None,
-    secure_bits: Annotated[int | None, typer.Option(help="Bits behind the point of secure sums; default 32.")] = None,
+    secure_bits: Annotated[int | None, typer.Option(help="Fractional bits of secure sums; default 32.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Choose noise for this budget (needs clip, --delta).")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Choose the noise for this budget (needs clip and --delta).")
+    ] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of the budget.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags win.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder, or the folder of all --seeds; default runs/...")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags take precedence.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, or folder for all --seeds; default runs/...")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run, or the seeds, in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
     train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
     valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
     test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
-    attributes: Annotated[str | None, typer.Option(help="CSV of items: item, and tags, title, year, numbers.")] = None,
+    attributes: Annotated[
+        str | None, typer.Option(help="CSV of item attributes: item, and tags, title, year or numbers.")
+    ] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec import evaluation
@@ -62,7 +66,7 @@ def run_command(
         require_place(out, chosen, resume)
         config = config_to_resume(out, chosen) if of_run else config
     if resume and method is None and config is None:
-        raise FedrecError(f"{out} holds no run to resume; start one with fedrec run METHOD --out {out}")
+        raise FedrecError(f"{out} has no run to resume; start one with fedrec run METHOD --out {out}")
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
@@ -87,7 +91,7 @@ def with_min_rating(protocol: str, min_rating: float) -> str:
     from fedrec import evaluation
 
     if evaluation.protocol(protocol).min_rating not in (None, min_rating):
-        raise FedrecError("--min-rating and the min_rating of --protocol differ; give one of them")
+        raise FedrecError("--min-rating and the min_rating of --protocol differ; give only one")
     return evaluation.protocol(f"{protocol},min_rating={min_rating}").label
 
 
@@ -100,7 +104,7 @@ def seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
     try:
         chosen = [int(part) for part in seeds.split(",")]
     except ValueError:
-        raise FedrecError(f"--seeds {seeds}: write whole numbers with commas, e.g. 0,1,2") from None
+        raise FedrecError(f"--seeds {seeds}: write integers separated by commas, e.g. 0,1,2") from None
     if len(set(chosen)) < len(chosen):
         raise FedrecError(f"--seeds {seeds}: seed {max(chosen, key=chosen.count)} is given twice; keep one")
     return chosen

@@ -9,9 +9,9 @@ import typer
 
 
 def serve_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run or of a fitted model.")],
-    host: Annotated[str, typer.Option(help="Address to listen at; default: this machine alone.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or a fitted model.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")] = 8000,
 ) -> None:
     """Serve recommendations, similar items and fold-in over HTTP until Ctrl-C; GET / describes it."""
     import torch
@@ -25,7 +25,9 @@ def serve_command(
     service.warm_up()
     server = Server(service, host, port)
     if not server.local:
-        console.err.print("warning: whoever reaches this address can ask for anybody's list; it has no passwords")
+        console.err.print(
+            "warning: anyone who can reach this address can read any user's recommendations; there is no authentication"
+        )
     with server, sigterm_interrupts():
         console.out.print(f"serving {run} at {server.url}")
         try:

@@ -38,7 +38,9 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} {_how(summary)}"
     )
     if last_chosen(summary):
-        out.print(f"the last round was chosen: more may help (--rounds {2 * summary['rounds_run']} --resume --out RUN)")
+        out.print(
+            f"the last round was chosen: more rounds may help (--rounds {2 * summary['rounds_run']} --resume --out RUN)"
+        )
     for record in summary["filtered"]:
         out.print(left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):
@@ -57,7 +59,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"peak memory {summary['peak_memory_mb']:,.0f} MB"
     )
     out.print(
-        f"a client keeps {human(traffic['kept_per_client'])} between rounds and scores with "
+        f"a client stores {human(traffic['kept_per_client'])} between rounds and scores with "
         f"{human(traffic['to_score_per_client'])} of it; largest message {human(traffic['largest_up'])} up, "
         f"{human(traffic['largest_down'])} down"
     )

@@ -43,7 +43,7 @@ def run_sweep(config: RunConfig, settings: Sequence[str], out: Path | None, quie
         with sigterm_interrupts():
             done = sweep(study, told, listener)
     except KeyboardInterrupt as stop:
-        console.err.print("interrupted; the same command goes on after the last finished setting")
+        console.err.print("interrupted; the same command continues after the last finished setting")
         if isinstance(stop, Terminated):
             raise typer.Exit(TERMINATED) from None
         raise
@@ -62,9 +62,9 @@ def _show(done: Sequence[Trial], metric: str, file: Path) -> None:
          f"{trial.seconds:.1f}", _remark(trial, trial is best)]
         for trial in done
     ]  # fmt: skip
-    console.table(header, rows, title="By the validation items; test items were not ranked")
+    console.table(header, rows, title="On validation items; test items were not ranked")
     if best is not None:
-        console.out.print(f"to run the best: fedrec run --config {shlex.quote(str(file))}")
+        console.out.print(f"run the best with: fedrec run --config {shlex.quote(str(file))}")
 
 
 def _remark(trial: Trial, best: bool) -> str:

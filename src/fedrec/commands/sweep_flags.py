@@ -10,21 +10,21 @@ import typer
 
 def sweep_command(
     method: Annotated[str, typer.Argument(help="See `fedrec methods`.")],
-    set_: Annotated[list[str], typer.Option("--set", help="lr=0.1,0.5 is swept, dim=16 is the same in all runs.")],
+    set_: Annotated[list[str], typer.Option("--set", help="lr=0.1,0.5 is swept; dim=16 is fixed.")],
     data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
     protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds of each run.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of all runs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all runs.")] = None,
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags win.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the sweep; default runs/sweep/...")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags take precedence.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the sweep; default runs/sweep/...")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
 ) -> None:
     """Run a method with every combination of listed values, judged on validation items; runs that are done stay."""

@@ -21,7 +21,7 @@ from fedrec.tune.study import Budget, Study, Trial, best_of, search
 
 
 def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | None, quiet: bool) -> None:
-    """Run the study, or go on with it, and say what came out."""
+    """Run or continue the study, and print the best settings."""
     method, metric = method_of(config), protocol(config.protocol).select_metric
     space = space_of(method, given, config.params)
     study = Study(out or study_folder(config, "tune"), config, space)
@@ -42,7 +42,7 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
         with sigterm_interrupts():
             done = search(study, method, budget, told, listener)
     except KeyboardInterrupt as stop:
-        console.err.print("interrupted; the same command goes on after the last finished trial")
+        console.err.print("interrupted; the same command continues after the last finished trial")
         if isinstance(stop, Terminated):
             raise typer.Exit(TERMINATED) from None
         raise
@@ -62,12 +62,12 @@ def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
     best = best_of(done)
     if best is None:
         raise FedrecError(
-            f"none of {len(done)} trials could be trained ({done[-1].note}); search elsewhere with --space"
+            f"none of {len(done)} trials could be trained ({done[-1].note}); choose another range with --space"
         )
     minutes = sum(trial.seconds for trial in done) / 60
     console.out.print(f"best of {len(done)} trials in {minutes:.1f} minutes: {settings_text(best.params)}, {metric} "
-                      f"{best.value:.4f} on the validation items")  # fmt: skip
-    console.out.print(f"to run it: fedrec run --config {shlex.quote(str(file))}")
+                      f"{best.value:.4f} on validation items")  # fmt: skip
+    console.out.print(f"run it with: fedrec run --config {shlex.quote(str(file))}")
 
 
 def study_folder(config: RunConfig, kind: str, more: str = "") -> Path:

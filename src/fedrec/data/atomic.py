@@ -26,7 +26,7 @@ def atomic_file(path: Path, private: bool = False) -> Iterator[Path]:
     if path.is_symlink():
         raise FedrecError(f"cannot write {path}: it is a link; remove it or choose another name")
     if path.name in ("", "..") or (path.exists() and not path.is_file()):
-        raise FedrecError(f"cannot write {path}: it is not a file; give the name of one with --out")
+        raise FedrecError(f"cannot write {path}: it is not a file; give a file name with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -59,7 +59,7 @@ def require_unlinked(path: Path, below: Path) -> None:
         if folder == below:
             return
         if folder.is_symlink():
-            raise FedrecError(f"{folder} is a link; put the folder itself there, or choose another --out")
+            raise FedrecError(f"{folder} is a link; replace it by the folder itself, or choose another --out")
 
 
 @contextmanager

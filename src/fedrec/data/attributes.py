@@ -55,7 +55,7 @@ class Encoder:
         kept = np.flatnonzero(frequency >= fewest)
         if not len(kept):
             raise FedrecError(f"no tag, title word or decade is carried by {fewest} of the {counts.shape[0]:,} items "
-                              "that are trained on; describe items by what several have in common")  # fmt: skip
+                              "in training; describe items by attributes that several share")  # fmt: skip
         idf = np.log(counts.shape[0] / (1.0 + frequency[kept]))
         weighted = _weighted(counts[:, kept], idf)
         directions = _leading_directions(weighted, min(rank, *weighted.shape))
@@ -107,7 +107,7 @@ class Scaler:
         """Their vectors, and 0: numbers are always shared."""
         if not self.names:
             raise FedrecError("the attributes of this run's data are numbers without names, so that those of new items "
-                              "cannot be told apart; train with --attributes items.csv")  # fmt: skip
+                              "cannot be matched to them; train with --attributes items.csv")  # fmt: skip
         for arrival in arrivals:
             if odd := sorted(set(self.names) ^ set(arrival.numbers)):
                 verb = "lacks" if odd[0] in self.names else "has"

@@ -188,7 +188,7 @@ _ENTRIES = (
     ),
     Entry(
         name="synthetic",
-        title="a made-up world of any size with known true preferences",
+        title="simulated data of any size with known true preferences",
         licence="none needed",
         citation="fedrec",
         home="",
@@ -237,9 +237,9 @@ def load(spec: Any, progress: Progress | None = None, *, name: str = FRAME,
     if is_frame(spec):
         return from_frame(spec, name, columns)
     if name != FRAME or columns:
-        raise FedrecError("name and columns belong to a frame; name those of a file with fedrec data import")
+        raise FedrecError("name and columns apply to data frames; for a file use fedrec data import")
     if not isinstance(spec, str | os.PathLike):
-        raise FedrecError(f"data of type {type(spec).__name__} cannot be loaded; give a name, a file or a frame")
+        raise FedrecError(f"data of type {type(spec).__name__} cannot be loaded; give a name, a file or a data frame")
     return _load_spec(os.fspath(spec), progress)
 
 
@@ -254,7 +254,7 @@ def _load_spec(spec: str, progress: Progress | None) -> Interactions:
         return with_ties(read_table(Path(name))[0], tie_seed)
     if name in {stored.name for stored in stored_splits()}:
         raise FedrecError(
-            f"'{name}' is a published split with its clients, not a table: fedrec run --data takes it, "
+            f"'{name}' is a published split with its own clients, not a table: fedrec run --data takes it, "
             f"load_split('{name}') reads it"
         )
     if not parts and imported_path(name).is_file():
@@ -276,7 +276,7 @@ def with_ties(data: Interactions, tie_seed: int) -> Interactions:
 def _tie_seed(parts: list[str], spec: str) -> tuple[list[str], int]:
     ties = [part for part in parts if part.startswith("ties")]
     if len(ties) > 1 or any(not re.fullmatch("ties[0-9]{1,18}", part) for part in ties):
-        raise FedrecError(f"'{spec}': write the tie order once, as tiesN with a whole number N, for instance ties1")
+        raise FedrecError(f"'{spec}': write the tie order once, as tiesN with an integer N, e.g. ties1")
     return [part for part in parts if part not in ties], int(ties[0][4:]) if ties else 0
 
 
@@ -310,6 +310,6 @@ def _missing(chosen: Entry, layouts: list[Layout], failures: list[str]) -> Fedre
     where = wanted.source.describe() if wanted.source else f"{chosen.home} ({chosen.obtain})"
     why = f" [{'; '.join(failures)}]" if failures else ""
     return FedrecError(
-        f"the files of {chosen.name} are not here: put {', '.join(wanted.files)} from {where} into "
+        f"the files of {chosen.name} are missing: put {', '.join(wanted.files)} from {where} into "
         f"{cache_folder() / chosen.name}, or into a folder {chosen.name}/ below one named in FEDREC_DATA{why}"
     )

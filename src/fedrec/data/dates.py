@@ -50,7 +50,7 @@ def _slashed(text: pl.Series) -> str:
     numbers = parts.str.extract_groups(r"^(\d{1,2})/(\d{1,2})/").struct
     first, second = (int(numbers.field(name).cast(pl.Int64).max()) for name in ("1", "2"))
     if (first > 12) == (second > 12):
-        raise FedrecError(f"dates such as {parts[0]} can be read in two ways; write the year first, as in 2024-01-31")
+        raise FedrecError(f"dates such as {parts[0]} are ambiguous; write the year first, as in 2024-01-31")
     return "%d/%m/%Y" if first > 12 else "%m/%d/%Y"
 
 

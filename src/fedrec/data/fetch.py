@@ -175,10 +175,10 @@ def verify_md5(path: Path, published: str, url: str) -> None:
     """Compare with the publisher's checksum file, which may be 'MD5 (name) = hash' or 'hash  name'."""
     match = re.search(r"\b[0-9a-fA-F]{32}\b", published)
     if not match:
-        raise FedrecError(f"no checksum found in what {url} publishes beside it; download it by hand")
+        raise FedrecError(f"no checksum found next to {url}; download it by hand")
     actual = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
     if actual != match.group().lower():
-        raise FedrecError(f"{url} arrived damaged: MD5 {actual}, published {match.group().lower()}; try again")
+        raise FedrecError(f"{url} is damaged: MD5 {actual}, published {match.group().lower()}; try again")
 
 
 def extract(archive: Path, names: tuple[str, ...], folder: Path) -> None:
@@ -189,11 +189,11 @@ def extract(archive: Path, names: tuple[str, ...], folder: Path) -> None:
             members = {PurePosixPath(member).name: member for member in zipped.namelist()}
             for name in names:
                 if name not in members:
-                    raise FedrecError(f"{archive.name} holds no {name}; the source has changed its layout")
+                    raise FedrecError(f"{archive.name} does not contain {name}; the source has changed its layout")
                 with zipped.open(members[name]) as inside, (folder / name).open("wb") as out:
                     out.writelines(allowance.pieces(inside))
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # RuntimeError: it is encrypted
-        raise FedrecError(f"{archive.name} is not a zip archive that can be read: {error}; try again") from error
+        raise FedrecError(f"{archive.name} is not a readable zip archive: {error}; try again") from error
 
 
 def _read_url(url: str) -> bytes:

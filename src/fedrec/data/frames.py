@@ -38,20 +38,20 @@ def from_frame(frame: Any, name: str = FRAME, columns: Mapping[str, str | int] |
     import polars as pl
 
     if type(frame).__name__ == "LazyFrame":
-        raise FedrecError("a lazy frame holds no rows yet; give frame.collect()")
+        raise FedrecError("a lazy frame has no rows yet; give frame.collect()")
     shape = Shape(delimiter="", label=FRAME, header=True, names=[str(column) for column in frame.columns])
     if len(set(shape.names)) < len(shape.names):
-        raise FedrecError(f"the frame has a column twice ({', '.join(shape.names)}); rename or drop one")
+        raise FedrecError(f"the frame has a column twice ({', '.join(shape.names)}); rename or remove one")
     roles = find_roles(Path(name), shape, columns, say=SAY)
     series = _from_pandas if is_pandas(frame) else _from_polars
     taken = pl.DataFrame([series(frame, place, role) for role, place in roles.items()])
     if not taken.height:
-        raise FedrecError("the frame holds no interactions")
+        raise FedrecError("the frame has no interactions")
     guess = Guess(name, FRAME, True, {role: shape.names[place] for role, place in roles.items()})
     try:
         return to_interactions(taken, guess, name, _digest(taken))
     except pl.exceptions.PolarsError as error:
-        raise FedrecError(f"the frame holds values that cannot be used: {error}") from error
+        raise FedrecError(f"the frame has invalid values: {error}") from error
 
 
 def _from_polars(frame: Any, place: int, role: str) -> pl.Series:

@@ -26,12 +26,12 @@ def import_table(
 ) -> tuple[Interactions, Guess, Path]:
     """Read a file and keep it as `name`, which must be free."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        raise FedrecError(f"'{name}' cannot be a name: use letters, digits, - and _")
+        raise FedrecError(f"'{name}' is not a valid name: use letters, digits, - and _")
     path = imported_path(name)
     if path.exists():
-        raise FedrecError(f"the name '{name}' is taken; use another, or remove {path} to import it again")
+        raise FedrecError(f"the name '{name}' is taken; choose another, or remove {path} to import it again")
     if name in taken:
-        raise FedrecError(f"the name '{name}' is that of a built-in dataset; use another")
+        raise FedrecError(f"the name '{name}' belongs to a built-in dataset; choose another")
     data, guess = read_table(file, columns or None)
     write_csv(data, path)
     return data, guess, path

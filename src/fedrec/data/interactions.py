@@ -109,7 +109,7 @@ class Interactions:
         _check_range("item", self.item, self.n_items)
         if self.rating is not None and not np.isfinite(self.rating).all():
             raise FedrecError(
-                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not a finite number; correct or drop it"
+                f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not finite; fix or remove this row"
             )
         if self.time not in TIMES:
             raise FedrecError(f"time must be one of {', '.join(TIMES)}, not '{self.time}'")
@@ -204,7 +204,7 @@ class Interactions:
             _unaccounted(np.delete(self.item_ids, items), [one.item_ids for one in self.filtered]),
         )
         return replace(
-            self._recorded("no interaction in the data", *never, 0, "data that has some"),
+            self._recorded("no interactions in the data", *never, 0, "data with interactions"),
             user=user.astype(np.int64),
             item=item.astype(np.int64),
             user_ids=self.user_ids[users],
@@ -267,7 +267,7 @@ class Interactions:
             lower = f"lower the minimum, for instance with --protocol honest,min_interactions={min(3, k - 1)}"
             raise FedrecError(
                 f"no user of '{self.name}' has at least {k} different items: the most is {most} (repeats count once); "
-                + (lower if most >= _FEWEST else f"give users with at least {_FEWEST} items")
+                + (lower if most >= _FEWEST else f"add users with at least {_FEWEST} items")
             )
         few = counts[self.user] < k
         return self._without(

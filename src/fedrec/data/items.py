@@ -45,9 +45,9 @@ def read_items(path: Path | str) -> list[ItemLine]:
                 (f"{path}, line {reader.line_num}", [unguarded(cell.strip()) for cell in row]) for row in reader if row
             ]
     except csv.Error as error:
-        raise FedrecError(f"cannot read the items {path}: {error}; look for a quote that is not closed") from None
+        raise FedrecError(f"cannot read the items in {path}: {error}; look for an unclosed quote") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise FedrecError(f"cannot read the items {path}: {reason(error)}") from None
+        raise FedrecError(f"cannot read the items in {path}: {reason(error)}") from None
     names = rows[0][1] if rows else []
     _check_header(path, names, len(rows) - 1)
     found = [_line(place, names, row) for place, row in rows[1:]]
@@ -61,13 +61,13 @@ def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
         raise FedrecError(f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
                           "a line for each item")  # fmt: skip
     if "" in names:
-        raise FedrecError(f"{path}: column {names.index('') + 1} has no name; name it or drop it")
+        raise FedrecError(f"{path}: column {names.index('') + 1} has no name; name or remove it")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise FedrecError(f"{path} has two columns '{twice[0]:.40}'; give each a name of its own")
+        raise FedrecError(f"{path} has two columns '{twice[0]:.40}'; give them different names")
     words = [name for name in names if name in ("tags", "year")]
     if words and (numbers := _numbers(names)):
         raise FedrecError(f"{path} describes items in words ({', '.join(words)}) and in numbers "
-                          f"({some(numbers)}), but one kind alone is learned from; drop the other")  # fmt: skip
+                          f"({some(numbers)}), but only one kind can be used; remove the other")  # fmt: skip
 
 
 def _numbers(names: Sequence[str]) -> list[str]:
@@ -78,14 +78,14 @@ def _line(place: str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
     """One line; cells that are missing at its end are empty."""
     cells = dict.fromkeys(names, "") | dict(zip(names, row, strict=False))
     if not cells["item"]:
-        raise FedrecError(f"{place}: no item; name it or drop the line")
+        raise FedrecError(f"{place}: the item is missing; add it or remove this line")
     if len(row) > len(names):
         raise FedrecError(
             f"{place}: {len(row)} cells, but the header has {len(names)}; quote cells with commas in them"
         )
     year = cells.get("year", "")
     if year and not re.fullmatch("[0-9]{1,4}", year):
-        raise FedrecError(f"{place}: '{year:.40}' is not a year; write four digits or leave it empty")
+        raise FedrecError(f"{place}: '{year:.40}' is not a year; write four digits, or leave it empty")
     tags = tuple(dict.fromkeys(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip()))
     numbers = {name: _number(f"{place}, column {name:.40}", cells[name]) for name in _numbers(names)}
     return ItemLine(cells["item"], tags, cells.get("title", ""), int(year or 0), numbers)
@@ -112,7 +112,7 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
                           f"such as {some(names)}; use the same ids")  # fmt: skip
     if lacking and next(iter(lines.values())).numbers:
         raise FedrecError(f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "
-                          "numbers are needed for all items")  # fmt: skip
+                          "every item needs numbers")  # fmt: skip
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
     note = f"{len(names) - len(lacking):,} of {len(names):,} items are described by {path}"
     info = _info([lines.get(name, ItemLine(name)) for name in names])

@@ -55,7 +55,7 @@ def in_words(spec: str, downloaded: bool) -> str:
     """Where the data came from, for a person."""
     where = place(spec)
     if not isinstance(where, Path):
-        return where or "not here any more"
+        return where or "no longer there"
     if downloaded:
         return f"just downloaded into {where}"
     in_cache = cache_folder() in where.parents

@@ -55,7 +55,7 @@ class Partition:
 def one_user_per_client(n_users: int) -> Partition:
     """Every user is a client."""
     if n_users < 1:
-        raise FedrecError("there are no users to distribute over clients")
+        raise FedrecError("there are no users to divide among clients")
     return Partition(np.arange(n_users), np.arange(n_users + 1))
 
 

@@ -72,7 +72,7 @@ def _utf8(path: Path, raw: bytes) -> bytes:
     try:
         return raw.decode("utf-16").encode()
     except UnicodeDecodeError:
-        raise FedrecError(f"{path} begins as UTF-16 text but is not; save the file as UTF-8") from None
+        raise FedrecError(f"{path} starts like UTF-16 text but is not; save the file as UTF-8") from None
 
 
 def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> tuple[Shape, bytes]:
@@ -102,19 +102,19 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
     """
     given = {role: _given_column(path, shape, role, column) for role, column in (columns or {}).items()}
     if len(set(given.values())) < len(given):
-        raise FedrecError(f"{path}: the same column is given as {' and '.join(given)}; name two different ones")
+        raise FedrecError(f"{path}: the same column is given as {' and '.join(given)}; give two different ones")
     guessed = _roles_by_name(shape) if shape.header else {} if columns else _roles_by_position(path, shape)
     roles = {role: j for role, j in guessed.items() if j not in given.values()} | given
     for j in set(roles.values()) - {given[role] for role, column in (columns or {}).items() if isinstance(column, int)}:
         if shape.names.count(shape.names[j]) > 1:
-            raise FedrecError(f"{path} has two columns '{shape.names[j]:.40}'; rename one, or say which by number: "
+            raise FedrecError(f"{path} has two columns '{shape.names[j]:.40}'; rename one, or choose by number: "
                               f"fedrec data import {path} --name NAME --user 1 --item 2")  # fmt: skip
     if missing := [role for role in ("user", "item") if role not in roles]:
         found = _listed(shape.names)
         flags = " ".join(f"--{role} COLUMN" for role in missing)
         say = say or f"fedrec data import {path} --name NAME {flags}"
         raise FedrecError(
-            f"{path}: no column for {' and '.join(missing)} among {found}; rename it, or say which: {say}"
+            f"{path}: no column for {' and '.join(missing)} among {found}; rename one, or choose with: {say}"
         )
     return {role: roles[role] for role in ROLES if role in roles}
 
@@ -126,7 +126,7 @@ def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
     try:
         for row in reader:
             first, line = line + 1, reader.line_num
-            wrong = f"{path}, line {first}: {len(row)} columns where {expected} are expected; correct or drop it"
+            wrong = f"{path}, line {first}: {len(row)} columns instead of {expected}; fix or remove this row"
             if len(row) > expected:  # never tolerated, unlike too few
                 return FedrecError(wrong)
             if 0 < len(row) < expected:
@@ -136,7 +136,7 @@ def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
     if few:
         return FedrecError(few)
     if b'"' in text:
-        reason = "a quotation mark stands inside a cell"
+        reason = "there is a quotation mark inside a cell"
     return FedrecError(f"{path} cannot be read as {shape.label} text: {reason}")
 
 
@@ -160,7 +160,7 @@ def _delimiter(path: Path, head: list[str]) -> str:
         if share > best_share:
             best, best_share = candidate, share
     if not best:
-        raise FedrecError(f"{path}, line 1: no two columns found; separate user and item by commas or tabs")
+        raise FedrecError(f"{path}, line 1: fewer than two columns found; separate user and item by a comma or tab")
     return best
 
 
@@ -194,7 +194,7 @@ def _roles_by_position(path: Path, shape: Shape) -> dict[str, int]:
     width = len(shape.names)
     if width > 4:
         how = f"fedrec data import {path} --name NAME --user 1 --item 2"
-        raise FedrecError(f"{path} has {width} columns and no header; add one, or say which by number: {how}")
+        raise FedrecError(f"{path} has {width} columns and no header; add one, or choose columns by number: {how}")
     roles = list(ROLES)[:width]
     if width == 3 and all(
         (_number(row[2]) or 0.0) >= _EARLIEST_PLAUSIBLE_TIME for row in shape.sample if len(row) == 3

@@ -114,7 +114,7 @@ def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Sp
     if data.time != "real" or data.timestamp is None:
         known = "only the order within each user" if data.time == "order" else "no times"
         raise FedrecError(
-            f"'{data.name}' has {known}; a global cut needs a clock shared by all users: use leave_one_out"
+            f"'{data.name}' has {known}; a global cut needs timestamps comparable between users: use leave_one_out"
         )
     for_valid, for_test = (int(size[0]) for size in _sizes(np.array([len(data)]), test, valid))
     moments = np.append(np.sort(data.timestamp), np.iinfo(np.int64).max)  # the last stands for "never"
@@ -289,7 +289,7 @@ def disjoint(split: Split) -> Split:
     train, valid = split.train.distinct_pairs(), split.valid.distinct_pairs()
     twice = np.isin(split.valid.pair_keys(), train)
     again = np.isin(split.test.pair_keys(), np.concatenate([train, valid]))
-    record = Filtered("held-out pairs that are in an earlier part too", 0, 0, int(twice.sum() + again.sum()))
+    record = Filtered("held-out pairs that are also in an earlier part", 0, 0, int(twice.sum() + again.sum()))
     return replace(
         split,
         valid=split.valid.select(~twice),

@@ -100,7 +100,7 @@ def _citeulike_items(folder: Path) -> tuple[ItemInfo | None, str]:
             counts = svmlight(words)
             if counts.shape[0] != _CITEULIKE_ITEMS:
                 raise FedrecError(f"{words} describes {counts.shape[0]:,} items instead of {_CITEULIKE_ITEMS:,}; put "
-                                  "the published file there, or none to use the tags")  # fmt: skip
+                                  "the published file there, or remove it to use the tags")  # fmt: skip
             return ItemInfo(tags=counts), f"+words-{_checksum(words)}"
     return (citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None), ""
 
@@ -114,18 +114,18 @@ def _features(file: Path) -> sp.csr_matrix:
     try:
         values = np.load(file, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise FedrecError(f"{file} is no NumPy array ({error}); put the released file there, or none") from None
+        raise FedrecError(f"{file} is not a NumPy array ({error}); put the released file there, or remove it") from None
     if values.ndim != 2 or len(values) != _CITEULIKE_ITEMS or values.dtype.kind not in "fiu":
         raise FedrecError(f"{file} has the shape {values.shape} instead of {_CITEULIKE_ITEMS:,} rows of numbers; put "
-                          "the released file there, or none to use the tags")  # fmt: skip
+                          "the released file there, or remove it to use the tags")  # fmt: skip
     if not np.isfinite(values).all():
-        raise FedrecError(f"{file} has numbers that are not finite; put the released file there, or none")
+        raise FedrecError(f"{file} has numbers that are not finite; put the released file there, or remove it")
     import scipy.sparse as sp
 
     return sp.csr_matrix(values.astype(np.float32))
 
 
-_TRAIN_ONLY = "training part only: split a test part off it before any evaluation"
+_TRAIN_ONLY = "training part only: split off a test part before any evaluation"
 _STORED = (
     _fedcia(
         "ml-100k:fedcia100", "ml-100k", "fedcia100_", 943, 1682, first_id=1, note="clients 52-99 have no test rows"
@@ -171,7 +171,7 @@ def load_split(name: str) -> tuple[Split, Partition]:
     folder = stored.available()
     if folder is None:
         raise FedrecError(
-            f"the files of {name} are not here: put {', '.join(stored.files)} (made from {stored.home}) into "
+            f"the files of {name} are missing: put {', '.join(stored.files)} (made from {stored.home}) into "
             f"{cache_folder() / stored.folder}, or into a folder {stored.folder}/ below one named in FEDREC_DATA"
         )
     tables = [_table(folder, file) for file in (stored.train, stored.valid, stored.test)]

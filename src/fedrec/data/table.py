@@ -46,7 +46,7 @@ class Guess:
 
     def __str__(self) -> str:
         roles = ", ".join(f"{role} = column {column}" for role, column in self.columns.items())
-        header = "" if self.typed or self.format == "json lines" else f", {'with' if self.header else 'without'} header"
+        header = "" if self.typed or self.format == "JSON Lines" else f", {'with' if self.header else 'without'} header"
         absent = "" if "timestamp" in self.columns else "; no times"
         read = "" if self.format == FRAME else f" read as {self.format}{header}"
         return f"{self.path}{read}: {roles}{absent}"
@@ -81,19 +81,19 @@ def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None)
     )
     frame, guess = read(path, columns)
     if frame.height == 0:
-        raise FedrecError(f"{path} holds no interactions")
+        raise FedrecError(f"{path} has no interactions")
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         return to_interactions(frame, guess, path.name, digest), guess
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # dates outside the calendar, say
-        raise FedrecError(f"{path} holds values that cannot be used: {_first_line(error)}") from error
+        raise FedrecError(f"{path} has invalid values: {_first_line(error)}") from error
 
 
 def folder_error(path: Path) -> FedrecError:
     """The error for a folder that was given instead of a file, with a file in it where there is one."""
     inside = sorted(file.name for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
     example = f", e.g. {path / inside[0]}" if inside else ""
-    return FedrecError(f"{path} is a folder; give the file in it that holds the interactions{example}")
+    return FedrecError(f"{path} is a folder; give the file in it that has the interactions{example}")
 
 
 def _first_line(error: BaseException) -> str:
@@ -133,7 +133,7 @@ def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tupl
     shape, text = sniff(path, read_text(path), columns)
     roles = find_roles(path, shape, columns)
     if not shape.sample:
-        raise FedrecError(f"{path} holds a header and no interactions")
+        raise FedrecError(f"{path} has a header but no interactions")
     try:
         frame = pl.read_csv(
             text.rstrip(),
@@ -171,12 +171,12 @@ def _read_json_lines(path: Path, columns: Mapping[str, str | int] | None) -> tup
     try:
         whole = pl.read_ndjson(read_text(path), infer_schema_length=None)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise FedrecError(f"{path} is not JSON lines: {_first_line(error)}; write one object such as "
+        raise FedrecError(f"{path} is not JSON Lines: {_first_line(error)}; write one object such as "
                           '{"user": 1, "item": 2} on each line') from error  # fmt: skip
-    shape = Shape(delimiter="", label="json lines", header=True, names=whole.columns, sample=(("",),))
+    shape = Shape(delimiter="", label="JSON Lines", header=True, names=whole.columns, sample=(("",),))
     named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
     return whole.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
-        str(path), "json lines", False, named
+        str(path), "JSON Lines", False, named
     )
 
 
@@ -213,7 +213,7 @@ class _Location:
     def error(self, row: int, role: str, problem: str) -> FedrecError:
         line = f"row {row}" if self.guess.typed else f"line {row + 1 + int(self.guess.header)}"
         return FedrecError(
-            f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; correct or drop it"
+            f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; fix or remove this row"
         )
 
     def check(self, series: pl.Series, bad: pl.Series, role: str, wanted: str) -> None:
@@ -240,7 +240,7 @@ class _Location:
         """A column of Parquet may hold anything."""
         if not legal:
             where = f"{self.guess.path}, column {self.guess.columns[series.name]}"
-            raise FedrecError(f"{where}: {series.dtype} cannot be a {series.name}; save it as numbers or text")
+            raise FedrecError(f"{where}: {series.dtype} cannot be used as {series.name}; save it as numbers or text")
 
 
 def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
@@ -267,7 +267,7 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
         series = series.cast(pl.String)  # beyond 64 bits
     if series.dtype == pl.String:
         if location.guess.typed:  # in a text file they were refused before
-            location.check(series, series.str.contains("\0", literal=True), role, "an id: it holds a NUL")
+            location.check(series, series.str.contains("\0", literal=True), role, "an id: it contains a NUL character")
         location.check(
             series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters"
         )

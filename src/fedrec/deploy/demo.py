@@ -27,7 +27,7 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
     require_flower()
     beside = out.with_name(out.name + "-nodes")
     if beside.exists():
-        raise FedrecError(f"{beside} holds the nodes of another demo; choose another --out, or remove it")
+        raise FedrecError(f"{beside} contains the nodes of another demo; choose another --out, or remove it")
     write_job(out, rehearsal.terms, limits, rehearsal.attributes)
     states = rehearsal.deal(beside, nodes)
     keys = beside / "keys"
@@ -63,7 +63,7 @@ def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[byte
             if event["event"] == "finished":
                 return
         if link.process.poll() is not None:
-            raise FedrecError(f"the SuperLink ended (code {link.process.returncode}): "
+            raise FedrecError(f"the SuperLink stopped (code {link.process.returncode}): "
                               f"{last_line(link.home / 'superlink.log')}")  # fmt: skip
         for name, process in nodes.items():
             if process.poll() is not None and name not in gone:
@@ -71,7 +71,7 @@ def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[byte
                 log = folder / name / "node.log"
                 yield {"event": "died", "node": name, "code": process.returncode, "log": last_line(log)}
         if nodes and len(gone) == len(nodes):
-            raise FedrecError(f"all nodes have ended; see {folder}/*/node.log")
+            raise FedrecError(f"all nodes have stopped; see {folder}/*/node.log")
         time.sleep(0.2)
 
 

@@ -99,8 +99,8 @@ POISON: Mapping[str, Change] = {
     "upload of another vocabulary": _told(vocabulary="0" * 64),
     "no message at all": lambda message: b"x" * 100,
     "a message cut short": lambda message: message[:-1],
-    "figures beyond what is possible": _figures(**{"recall@10": 1e9}),
-    "figures of users that it has not": _figures(users=1e6),
+    "impossible metrics": _figures(**{"recall@10": 1e9}),
+    "metrics of users it does not have": _figures(users=1e6),
 }
 """What a node may send instead of its reply."""
 
@@ -189,7 +189,7 @@ def in_process() -> Iterator[Outcome]:
             case = Case(Path(place) / name.replace(" ", "-"))
             case.at(0, AT, lambda handle, message, change=change: change(handle(message)))  # type: ignore[misc]
             yield ended(name, case, case.run())
-        for name, instead in (("node away in a round", _dead), ("full disk on a node", _on_a_full_disk)):
+        for name, instead in (("node absent in a round", _dead), ("full disk on a node", _on_a_full_disk)):
             case = Case(Path(place) / name.replace(" ", "-"))
             case.at(0, AT, instead)
             yield ended(name, case, case.run())
@@ -258,7 +258,7 @@ class Cluster:
             if self.nodes[k].poll() is None:
                 return
             time.sleep(SETTLED)
-        raise FedrecError(f"node {k} was not let in again: {reason_in(self.states[k] / 'node.log')}")
+        raise FedrecError(f"node {k} was not readmitted: {reason_in(self.states[k] / 'node.log')}")
 
     def start_stranger(self, ca: Path) -> None:
         """One more node, with a key that nobody has let in."""
@@ -314,7 +314,7 @@ def _node_killed(cluster: Cluster) -> str:
     cluster.until("round", 1)
     cluster.restart_node(0)
     cluster.until("finished")
-    return "rounds ended without it; it was started again"
+    return "rounds ended without it; it was restarted"
 
 
 def _link_killed(cluster: Cluster) -> str:
@@ -325,7 +325,7 @@ def _link_killed(cluster: Cluster) -> str:
     cluster.start_link()
     cluster.link.run(cluster.out)
     cluster.until("finished")
-    return "went on as a new run of Flower from the last round"
+    return "continued as a new Flower run from the last round"
 
 
 def _both_restarted(cluster: Cluster) -> str:
@@ -339,7 +339,7 @@ def _both_restarted(cluster: Cluster) -> str:
         cluster.restart_node(k)
     cluster.link.run(cluster.out)
     cluster.until("finished")
-    return "went on from the last round with the nodes' own state"
+    return "continued from the last round with the nodes' own state"
 
 
 def _paused(cluster: Cluster) -> str:
@@ -363,7 +363,7 @@ def _stranger(cluster: Cluster) -> str:
     cluster.start()
     cluster.start_stranger(cluster.keys / "ca.crt")
     cluster.until("finished")
-    return "was not let in; the run was not disturbed"
+    return "was not admitted; the run was not disturbed"
 
 
 def _wrong_certificate(cluster: Cluster) -> str:
@@ -371,7 +371,7 @@ def _wrong_certificate(cluster: Cluster) -> str:
     cluster.start()
     cluster.start_stranger(cluster.folder / "other" / "ca.crt")
     cluster.until("finished")
-    return "refused to speak to the server; the run was not disturbed"
+    return "refused to connect to the server; the run was not disturbed"
 
 
 REAL: Mapping[str, Callable[[Cluster], str]] = {

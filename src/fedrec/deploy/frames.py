@@ -21,14 +21,14 @@ def unframe(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
     """What does not add up is refused before anything looks at it."""
     start = LENGTH + int.from_bytes(message[:LENGTH], "little")
     if len(message) < LENGTH or start > min(len(message), LENGTH + LONGEST_HEADER):
-        raise BadMessage("this is no message of a deployment (it is cut short)")
+        raise BadMessage("this is not a deployment message (it is cut short)")
     try:
         header = json.loads(message[LENGTH:start])
         sizes = [int(size) for size in header.pop("sizes")]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadMessage(f"this is no message of a deployment ({error})") from None
+        raise BadMessage(f"this is not a deployment message ({error})") from None
     if min(sizes, default=0) < 0 or start + sum(sizes) != len(message):
-        raise BadMessage("this is no message of a deployment (its parts have other sizes than it says)")
+        raise BadMessage("this is not a deployment message (its parts do not have the announced sizes)")
     parts = []
     for size in sizes:
         parts.append(message[start : start + size])

@@ -85,7 +85,7 @@ def _host(name: str) -> GeneralName:
 def _require_free(paths: Iterable[Path]) -> None:
     for path in paths:
         if os.path.lexists(path):
-            raise FedrecError(f"{path} is there already; choose another name, or remove it if nobody uses it")
+            raise FedrecError(f"{path} already exists; choose another name, or remove it if it is not in use")
 
 
 def _write(path: Path, content: bytes, private: bool = False) -> None:

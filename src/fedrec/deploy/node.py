@@ -55,7 +55,7 @@ class Settings:
             return Settings(own, None if items is None else Path(items), values["seeded"], values["device"],
                             values["memory"])  # fmt: skip
         except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-            raise FedrecError(f"{folder} is no state folder of a node ({error}); start one with fedrec deploy "
+            raise FedrecError(f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy "
                               "node") from None  # fmt: skip
 
     def write(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class NodeHost:
             header, parts = unframe(message)
             answers = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
             if (kind := header.get("kind")) not in answers:
-                raise BadMessage(f"this is no message that a node knows ({kind!s:.20})")
+                raise BadMessage(f"nodes do not know this message ({kind!s:.20})")
             with self.state.locked():
                 return answers[kind](header, parts)
         except Exception as error:
@@ -105,7 +105,7 @@ class NodeHost:
     def _require_acceptable(self, terms: Terms) -> None:
         require_deployable(terms)
         if terms.seeded and not self.settings.seeded:
-            raise FedrecError("the server wants draws that everybody can repeat (a rehearsal); this node keeps its own "
+            raise FedrecError("the server wants reproducible random draws (a rehearsal); this node keeps its own "
                               "secret: start the server without a demo's seed")  # fmt: skip
         if self.settings.items is not None:
             agreed = Terms(terms.config, read_vocabulary(self.settings.items), 1, 1).vocabulary
@@ -138,11 +138,11 @@ class NodeHost:
         turn, best = int(header["turn"]), int(header["best"])
         terms = self._terms()
         if header["terms"] != terms.identity:
-            raise FedrecError("the server speaks of another federation (other settings or items)")
+            raise FedrecError("the server belongs to another federation (other settings or items)")
         masks = parts[len(parts) - int(header["masked"]) :]
         tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts[: len(parts) - len(masks)]]
         if terms.secure and not masks and any(task.train is not None for task in tasks):
-            raise FedrecError("the server asks for an update in the clear, where only masked ones were agreed on")
+            raise FedrecError("the server asks for an unmasked update, but only masked ones were agreed on")
         shard, side = self._side(terms, int(header["start"]))
         kept, about, notes = self.state.before(turn)
         if kept:
@@ -181,7 +181,7 @@ class NodeHost:
     def _member(self) -> Member:
         path = self.state.path / "sum"
         if not path.exists():
-            raise FedrecError("this node is in no secure sum now")
+            raise FedrecError("this node is not in a secure sum now")
         return Member.load(path.read_bytes())
 
     def _keep(self, member: Member) -> None:
@@ -198,7 +198,7 @@ class NodeHost:
     def _restore(self, side: ClientSide, best: int) -> list[str]:
         """Go back to the chosen round; a node that was away then stays where it is, and says so."""
         if best not in self.state.numbers(SCORED):
-            return [f"was not there when round {best + 1} was scored: its clients keep their latest state"]
+            return [f"was absent when round {best + 1} was scored: its clients keep their latest state"]
         tensors, _ = self.state.scored(best)
         side.restore(tensors)
         return []
@@ -220,7 +220,7 @@ class NodeHost:
 
     def _terms(self) -> Terms:
         if not self.state.terms.exists():
-            raise FedrecError("this node has not met a server yet")
+            raise FedrecError("this node has not joined a server yet")
         return Terms.decode(self.state.terms.read_bytes())
 
     def _side(self, terms: Terms, start: int) -> tuple[Shard, ClientSide]:
@@ -235,7 +235,7 @@ class NodeHost:
         terms = self._terms()
         numbers = self.state.numbers(SCORED)
         if not numbers:
-            raise FedrecError(f"{self.state.path} has no model yet: nothing was scored in this federation so far")
+            raise FedrecError(f"{self.state.path} has no model yet: no round has been scored in this federation")
         best = self.state.before(1 << 62)[1].get("best", -1)
         tensors, about = self.state.scored(best if best in numbers else numbers[-1])
         offer = Task.decode(tensors.pop(OFFER).numpy().tobytes(), torch.device(self.settings.device))
@@ -276,6 +276,6 @@ def read_vocabulary(path: Path) -> np.ndarray:
     except (OSError, KeyError, AttributeError, UnicodeDecodeError) as error:
         raise FedrecError(f"cannot read the vocabulary {path} ({error}); it is a CSV with a column item") from None
     if len(set(names)) < len(names) or not names or "" in names:
-        raise FedrecError(f"the vocabulary {path} must name every item once")
+        raise FedrecError(f"the vocabulary {path} must list every item exactly once")
     numbers = all(name.isdigit() and str(int(name)) == name for name in names)
     return np.array([int(name) for name in names] if numbers else names)

@@ -53,7 +53,7 @@ class Rehearsal:
 def rehearse(config: RunConfig, prepared: Prepared | None = None, secure: bool = False) -> Rehearsal:
     """What all may know of a data set that is in one place, and the data set."""
     if config.train is not None:
-        raise FedrecError("nodes split their data by themselves; give --data instead of --train and --test")
+        raise FedrecError("nodes split their own data; give --data instead of --train and --test")
     require_deployable(Terms(config, np.zeros(0), 1, 1, secure=secure))
     prepared = prepared or prepare_config(config, protocol(config.protocol), centralised=False)
     prepared.require_candidates()

@@ -44,7 +44,7 @@ def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = Fa
     terms = Terms(replace(config, attributes=None), ids, clients, len(ids), secure=secure)
     require_deployable(terms)
     if terms.protocol.split == "cold-items":
-        raise FedrecError("which items are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
+        raise FedrecError("the items that are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
                           "demo, or use --protocol honest")  # fmt: skip
     terms = replace(terms, version=f"items-{terms.vocabulary[:12]}")
     if terms.method.disclosure.attributes == "none":
@@ -94,8 +94,8 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, key: Pa
             if not process.wait():
                 return
             pause = next(pauses)
-            say(f"{reason_in(folder / 'node.log')}; once more in {pause} s (is the server there, and this node's "
-                "public key with it?)")  # fmt: skip
+            say(f"{reason_in(folder / 'node.log')}; trying again in {pause} s (is the server running, and "
+                "does it have this node's public key?)")  # fmt: skip
             time.sleep(pause)
 
 

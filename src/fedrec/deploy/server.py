@@ -212,7 +212,7 @@ class Server:
             luck[f"f1_of_means@{k}"] = 2 * both[0] * both[1] / sum(both) if sum(both) else 0.0
         tested = {name: value for name, value in test.mean().items() if not name.startswith(CHANCE)}
         if not test.users:
-            raise FedrecError("no node could test the chosen round; see what the nodes said above")
+            raise FedrecError("no node could test the chosen round; see the nodes' messages above")
         return summary_of(self, chosen, tested, valid.mean() if valid.users else {}, luck, test.users)
 
     # -- turns --
@@ -240,8 +240,8 @@ class Server:
                 return turn
             self.counters.repeated += 1
             self.tell("repeated", {"turn": number, "nodes": turn.nodes, "minimum": self.limits.minimum})
-        raise FedrecError(f"turn {number} had fewer than {self.limits.minimum} nodes {TRIES} times; look after the "
-                          "nodes and go on with --resume")  # fmt: skip
+        raise FedrecError(f"turn {number} had fewer than {self.limits.minimum} nodes {TRIES} times; check the "
+                          "nodes and continue with --resume")  # fmt: skip
 
     def _turn(self, number: int, tasks: Callable[[int], list[Task]], restore: bool, masked: bool) -> Turn:
         best, present = self.progress.best_round, set(self.link.nodes())
@@ -306,15 +306,15 @@ class Server:
         if group in turn.groups:
             raise BadMessage("a second reply in the same turn")
         if header.get("turn") != number:
-            raise BadMessage(f"a reply to turn {header.get('turn')}, now is turn {number}")
+            raise BadMessage(f"a reply to turn {header.get('turn')} in turn {number}")
         if header.get("vocabulary") != self.terms.vocabulary or header.get("terms") != self.terms.identity:
-            raise BadMessage("it speaks of another vocabulary or other settings")
+            raise BadMessage("it uses another vocabulary or other settings")
         masked = sums is not None and group in sums.down
         if len(parts) != turn.tasks + masked:
             raise BadMessage(f"{len(parts)} replies to {turn.tasks + masked} tasks")
         replies = [self.coordinator.checked(group, part) for part in parts[: turn.tasks]]
         if sums is not None and any(len(reply.update.clients) for reply in replies):
-            raise BadMessage("an update in the clear; only masked ones are taken")
+            raise BadMessage("an unmasked update; only masked ones are accepted")
         figures = [self._checked_figures(reply.figures, self.members[group]) for reply in replies]
         self._count(header, self.members[group])
         if sums is not None and masked:
@@ -328,7 +328,7 @@ class Server:
         sums = {} if figures is None else dict(figures[0])
         users = sums.pop("users", 0)
         if not isinstance(users, int | float) or not 0 <= users <= member.users:
-            raise BadMessage(f"figures of {users} users; it said that it has {member.users}")
+            raise BadMessage(f"metrics of {users} users; it announced {member.users}")
         for name, value in sums.items():
             if not isinstance(value, int | float) or not -1e-6 <= value <= users * (1 + 1e-6):
                 raise BadMessage(f"'{name[:40]}' of {users:g} users cannot be {value}")
@@ -342,7 +342,7 @@ class Server:
             kept, scoring = (float(size) for size in header["held"])
             notes, missed, cpu = [str(note) for note in header["notes"]], int(header["missed"]), float(header["cpu"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadMessage(f"its account of itself cannot be read ({error})") from None
+            raise BadMessage(f"its announcement cannot be read ({error})") from None
         self.held = [self.held[0] + kept, self.held[1] + scoring] if member.cpu == [] else self.held
         self.counters.missed += max(0, missed)
         member.cpu.append(cpu)
@@ -390,8 +390,8 @@ class Server:
             if len(self._here) >= enough:
                 return
             if time.monotonic() > until:
-                raise FedrecError(f"{len(self._here)} of at least {enough} nodes are here after "
-                                  f"{self.limits.wait:g} s; start more nodes and go on with --resume")  # fmt: skip
+                raise FedrecError(f"{len(self._here)} of at least {enough} nodes have joined after "
+                                  f"{self.limits.wait:g} s; start more nodes and continue with --resume")  # fmt: skip
             time.sleep(self.limits.poll)
 
     def _meet(self, nodes: Sequence[int]) -> None:
@@ -414,14 +414,14 @@ class Server:
             clients, users, rows = (int(header[key]) for key in ("clients", "users", "interactions"))
             places, unknown = header["places"], int(header["unknown"]["rows"])
         except (KeyError, TypeError, ValueError) as error:
-            raise BadMessage(f"its account of itself cannot be read ({error})") from None
+            raise BadMessage(f"its announcement cannot be read ({error})") from None
         if header.get("vocabulary") != self.terms.vocabulary:
             raise BadMessage("it has another vocabulary")
         group = next((k for k, member in enumerate(self.members) if member.name == name), None)
         if group is None:
             group = self._admit(Member(name, self._place(clients, places), clients, users, rows))
         if group in self._here.values():
-            raise BadMessage("its state folder is in use by another node that is here already")
+            raise BadMessage("its state folder is in use by another connected node")
         if self.members[group].clients != clients:
             raise BadMessage(f"it has {clients} clients now and had {self.members[group].clients}: its data has "
                              "changed; start it over with another --state-dir")  # fmt: skip

@@ -29,7 +29,7 @@ class Unknown:
     examples: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.rows:,} rows of {self.items:,} items that are not in the vocabulary ({some(self.examples)})"
+        return f"{self.rows:,} rows with {self.items:,} items that are not in the vocabulary ({some(self.examples)})"
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def _prepare(mapped: Interactions, terms: Terms, own: Own) -> Prepared:
     """As a simulation would, with the items of everybody."""
     rule = terms.protocol
     if rule.split == "leave-one-out" and rule.time_rule(mapped.timestamp is not None) == "item_order":
-        raise FedrecError(f"{own.data} has no times, and protocol {rule.label} would order items by one common file; "
-                          "add a timestamp column")  # fmt: skip
+        raise FedrecError(f"{own.data} has no timestamps, and protocol {rule.label} would order items by one shared "
+                          "file; add a timestamp column")  # fmt: skip
     minimum = rule.min_interactions_for(terms.config.data)
     data = mapped.with_threshold(rule.min_rating).deduplicated().with_min_interactions(minimum)
     whole = _widened(data, terms.items)
@@ -163,7 +163,7 @@ def _placed(user_ids: np.ndarray, path: Path) -> tuple[Partition, Places]:
     index = {str(name): k for k, name in enumerate(user_ids.tolist())}
     order = [(rows[name], index[name]) for name in rows if name in index]
     if len(order) < len(index):
-        raise FedrecError(f"{path} says nothing about {len(index) - len(order)} users; write it again")
+        raise FedrecError(f"{path} lacks {len(index) - len(order)} users; write it again")
     users = np.array([local for _, local in order])
     owners = np.array([client for (client, _), _ in order])
     numbers = np.empty(len(index), np.int64)

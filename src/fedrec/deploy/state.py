@@ -71,7 +71,7 @@ class StateFolder:
                 temporary.write_bytes(secrets.token_bytes(KEY_BYTES))
         found = path.read_bytes()
         if len(found) != KEY_BYTES:
-            raise FedrecError(f"{path} is damaged; put it back from a copy, or start over with another --state-dir")
+            raise FedrecError(f"{path} is damaged; restore it from a copy, or start over with another --state-dir")
         return found
 
     # -- versions --
@@ -91,7 +91,9 @@ class StateFolder:
             try:
                 tensors, about = checkpoint.load(self.file(TURN, number))
                 if about.get("state_format") != FORMAT:
-                    raise FedrecError(f"{self.file(TURN, number)} has a format of another fedrec; use that version")
+                    raise FedrecError(
+                        f"{self.file(TURN, number)} has the format of another fedrec version; use that version"
+                    )
                 return tensors, about, problems
             except FedrecError as error:
                 problems.append(str(error))

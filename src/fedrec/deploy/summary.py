@@ -14,9 +14,9 @@ from fedrec.experiment.summary import ending
 if TYPE_CHECKING:
     from fedrec.deploy.server import Server
 
-APART = ("deployed: figures are sums that the nodes computed; coverage and novelty, which need everybody's lists and "
+APART = ("deployed: metrics are sums computed by the nodes; coverage and novelty, which need all users' lists and "
          "histories, are left out")  # fmt: skip
-SEEDED = "a rehearsal: the clients' draws come from the seed, so whoever knows it can repeat them"
+SEEDED = "a rehearsal: the clients' random draws come from the seed, so anyone who knows it can repeat them"
 
 
 def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[str, float],

@@ -92,26 +92,26 @@ class Terms:
             lists = None if catalogues is None else tuple(np.array(one, np.int64) for one in catalogues)
             return Terms(make_config(config), np.array(items), catalogues=lists, **words)  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadMessage(f"these are no terms of fedrec ({error})") from None
+            raise BadMessage(f"these are not fedrec's terms ({error})") from None
 
 
 def require_deployable(terms: Terms) -> None:
     """Refuse what cannot be done where data stays apart, before anything is started."""
     method, rule = terms.method, terms.protocol
     if method.info.centralised:
-        raise FedrecError(f"{method.info.name} needs all data in one place and cannot be deployed; use fedrec run")
+        raise FedrecError(f"{method.info.name} is centralised and cannot be deployed; use fedrec run")
     if method.disclosure.secure_aggregation and not terms.secure:
-        raise FedrecError(f"a single upload of {method.info.name} tells everything about its client, so the server may "
-                          "see nothing but sums; add --secure-sums")  # fmt: skip
+        raise FedrecError(f"a single upload of {method.info.name} reveals everything about its client, so the server "
+                          "may see only sums; add --secure-sums")  # fmt: skip
     require_selectable(rule)
     if terms.config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in terms.stages):
         raise FedrecError("a deployment promises no epsilon: nodes come and go, and with them their shares of noise; "
                           "give --privacy clip=...,gaussian=... without --epsilon")  # fmt: skip
     if rule.split == "global-time":
-        raise FedrecError("one cut in time for everybody needs everybody's times in one place; use --protocol honest")
+        raise FedrecError("a global cut in time needs the timestamps of all users; use --protocol honest")
     if rule.time == "item_order":
-        raise FedrecError(f"protocol {rule.label} orders items by their place in one common file, which nodes do not "
+        raise FedrecError(f"protocol {rule.label} orders items by their place in one shared file, which nodes do not "
                           "have; use --protocol honest")  # fmt: skip
     if rule.candidates != "full":
-        raise FedrecError(f"candidates={rule.candidates} draws by the numbers of a common data set; nodes rank all "
-                          "items: use --protocol honest")  # fmt: skip
+        raise FedrecError(f"candidates={rule.candidates} samples by the item numbers of a shared dataset; nodes rank "
+                          "all items: use --protocol honest")  # fmt: skip

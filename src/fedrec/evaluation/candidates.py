@@ -80,8 +80,8 @@ def _draw(rule: str, known: Sequence[Pairs], n_items: int, seed: int) -> tuple[I
         pool = np.flatnonzero(outside)
         if len(pool) < count * parts:
             raise FedrecError(
-                f"candidates={rule} draws {count * parts} items that a user has not met, but somebody has met all but "
-                f"{len(pool)}; rank all items instead: candidates=full, as honest does"
+                f"candidates={rule} draws {count * parts} items that a user has not interacted with, but "
+                f"someone has only {len(pool)} of them; rank all items instead: candidates=full, as honest does"
             )
         drawn[user] = np.random.default_rng([seed, int(user)]).choice(pool, count * parts, replace=False)
     return drawn[:, :count], drawn[:, -count:]

@@ -9,13 +9,13 @@ _SPLITS = {
     "leave-one-out": "leave-one-out",
     "ratio": "random {train:.0%}/{valid:.0%}/{test:.0%} of the interactions",
     "cold-items": "cold items, {train:.0%}/{valid:.0%}/{test:.0%} of the items",
-    "global-time": "one cut in time for everybody",
+    "global-time": "one global cut in time",
 }
 _POOLS = {"honest": "", "leaked": " from a leaked pool"}
-_UNIQUE = {"positive": "", "user": ", none twice for a user"}
+_UNIQUE = {"positive": "", "user": ", all distinct per user"}
 _CANDIDATES = {
     "full": "all items ranked",
-    "sampled99": "99 sampled candidates for validation and test alike",
+    "sampled99": "99 sampled candidates, the same for validation and test",
     "split198": "99 sampled candidates for validation, 99 for test",
 }
 
@@ -32,7 +32,7 @@ def record(protocol: Protocol) -> list[tuple[str, str]]:
 
 
 def _users(protocol: Protocol) -> str:
-    least = f"users from {protocol.min_interactions} items" if protocol.min_interactions > 1 else "all users"
+    least = f"users with {protocol.min_interactions} or more items" if protocol.min_interactions > 1 else "all users"
     others = "".join(f" ({name}: {count})" for name, count in protocol.min_interactions_at)
     silos = "" if protocol.partition == "user" else f" in {protocol.partition.replace(':', ' ')} silos"
     return least + others + silos
@@ -60,6 +60,6 @@ def _candidates(protocol: Protocol) -> str:
 
 
 def _selection(protocol: Protocol) -> str:
-    last = ", the last among equals" if protocol.select_last else ""
+    last = ", the last among ties" if protocol.select_last else ""
     patience = f", patience {protocol.patience}" if protocol.patience else ""
     return f"round by {protocol.select_on} {protocol.select_metric}{last}{patience}"

@@ -36,7 +36,7 @@ def by_taste(train: Pairs, n_users: int, n_items: int, size: int = 100, popular:
     """
     user, item = (np.asarray(side, np.int64) for side in train)
     if not len(user):
-        raise FedrecError("nobody has training interactions, so there is no taste to go by")
+        raise FedrecError("no user has training interactions, so users cannot be grouped by taste")
     liked = np.zeros(n_items, bool)
     liked[popular_items(item, n_items, popular)] = True
     own = np.bincount(user, minlength=n_users)

@@ -139,7 +139,7 @@ def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
         if name != "hr" and name not in METRICS:
             raise unknown("metric", name, ("hr", *METRICS))
     if "hr" in metrics and not single:
-        raise FedrecError("hr needs exactly one held-out item per user; ask for recall instead")
+        raise FedrecError("hr needs exactly one held-out item per user; use recall instead")
     return tuple(dict.fromkeys("recall" if name == "hr" else name for name in metrics))
 
 

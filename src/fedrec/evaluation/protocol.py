@@ -75,7 +75,7 @@ class Protocol:
         """What orders the interactions of a data set, given whether it has real time stamps."""
         rule = self.time if stamped or self.time != "real" else self.time_missing
         if rule == "refuse":
-            raise FedrecError(f"protocol '{self.label}' needs time stamps, which this data lacks; use honest instead")
+            raise FedrecError(f"protocol '{self.label}' needs timestamps, which this data lacks; use honest instead")
         return rule
 
     @property
@@ -105,9 +105,7 @@ class Protocol:
     def masks(self) -> str:
         """Which items tested lists leave out, and why."""
         left_out = "training and validation items" if self.mask_val_at_test else "training items"
-        return (
-            f"tested lists leave out users' {left_out}, which they have, and rank the test items, which they look for"
-        )
+        return f"tested lists leave out users' {left_out} and rank the test items"
 
     @property
     def leaks(self) -> tuple[str, ...]:
@@ -121,14 +119,24 @@ IMPLIED: tuple[tuple[str, Any, str, Any, str], ...] = (
         ("candidates", rule, "mask_test_at_validation", True, "sampled candidates lie outside all items of the user")
         for rule in ("sampled99", "split198")
     ),
-    ("split", "cold-items", "history_at_test", "train", "no model has met the cold items of the validation part"),
+    (
+        "split",
+        "cold-items",
+        "history_at_test",
+        "train",
+        "the cold items of the validation part are unseen by every model",
+    ),
 )
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Protocol) if field.name != "name")
 
 # The honest value of every field has no entry here.
 LEAKS: tuple[tuple[str, Any, str], ...] = (
-    ("neg_pool", "leaked", "training negatives avoid the held-out items, so a private table finds them by elimination"),
+    (
+        "neg_pool",
+        "leaked",
+        "training negatives avoid the held-out items, so a private item table finds them by elimination",
+    ),
     ("select_on", "test", "the reported round is chosen by its test value"),
     (
         "candidates",
@@ -137,7 +145,7 @@ LEAKS: tuple[tuple[str, Any, str], ...] = (
     ),
     ("candidates", "split198", "each held-out item is ranked among 99 sampled items, not the catalogue"),
     ("ties", "first", "among equal scores the held-out item is placed last, so a constant scorer gets 0"),
-    ("ties", "item_id", "among equal scores the lower item id wins, so the numbering of items counts"),
+    ("ties", "item_id", "among equal scores the lower item id wins, so the numbering of items matters"),
     ("mask_val_at_test", False, "validation items compete with the test items"),
     (
         "mask_test_at_validation",
@@ -145,9 +153,9 @@ LEAKS: tuple[tuple[str, Any, str], ...] = (
         "test items are not candidates at validation, so which items are tested enters the choice of the round",
     ),
     ("time", "item_order", "items are ordered by first appearance in the file, which is not time"),
-    ("time", "line_order", "interactions are ordered by line of the file, which need not be time"),
-    ("time_missing", "item_order", "without time stamps, items are ordered by first appearance in the file"),
-    ("time_missing", "line_order", "without time stamps, interactions are ordered by line of the file"),
+    ("time", "line_order", "interactions are ordered by line in the file, which need not be time"),
+    ("time_missing", "item_order", "without timestamps, items are ordered by first appearance in the file"),
+    ("time_missing", "line_order", "without timestamps, interactions are ordered by line in the file"),
 )
 
 # The published ones differ from `honest` in what their papers and released code do, and in nothing else.

@@ -150,7 +150,9 @@ class Targets:
         held_out = np.repeat(rows, self.counts) + self.items
         masked = np.repeat(rows, np.diff(self.mask_indptr)) + self.mask_items
         if (np.diff(drawn) == 0).any() or np.isin(np.concatenate([held_out, masked]), drawn).any():
-            raise FedrecError("sampled candidates repeat an item or hold a held-out or masked one; draw them again")
+            raise FedrecError(
+                "sampled candidates repeat an item or contain a held-out or masked one; sample them again"
+            )
         if self.catalogue is not None and not np.isin(self.candidates, self.catalogue).all():
             raise FedrecError(
                 "sampled candidates lie outside the catalogue; use candidates=full with a cold-items split"

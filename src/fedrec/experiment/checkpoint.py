@@ -76,7 +76,7 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         try:
             save_file(plain, temporary, metadata={"fedrec": text})
         except SafetensorError as error:  # how it reports a full disk
-            raise FedrecError(f"cannot write {path}: {error}; free some space, then go on with --resume") from error
+            raise FedrecError(f"cannot write {path}: {error}; free some space, then continue with --resume") from error
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -88,7 +88,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FedrecError(f"there is no checkpoint {path}") from None
     except OSError as error:
         raise FedrecError(
-            f"cannot read {path}: {reason(error)}; only the owner of a run has its clients' state"
+            f"cannot read {path}: {reason(error)}; only the owner of a run can read its clients' state"
         ) from None
     try:
         with safe_open(path, framework="pt") as file:
@@ -112,7 +112,7 @@ def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
 
 
 def _damaged(path: Path, error: Exception) -> FedrecError:
-    return FedrecError(f"{path} is not a checkpoint of fedrec or is damaged ({error}); remove it and start over")
+    return FedrecError(f"{path} is damaged or not a fedrec checkpoint ({error}); remove it and start over")
 
 
 def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fedrec.experiment.run import Run
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
-LAST = "an epsilon is printed, so the last round counts: neither validation nor loss chooses a round or ends the run"
-FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is in one place
+LAST = "an epsilon is reported, so the last round counts: neither validation nor loss selects a round or stops the run"
+FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is centralised
 
 
 def notes_of(run: Run) -> list[str]:
@@ -35,11 +35,11 @@ def notes_of(run: Run) -> list[str]:
         found += prepared.alike
     ignored = [name for name in FEDERATED if getattr(run.config, name) != getattr(RunConfig, name)]
     if method.info.centralised and ignored:
-        found.append(f"{method.info.name} has all data in one place; ignored: {', '.join(spoken(ignored))}")
+        found.append(f"{method.info.name} is centralised; ignored: {', '.join(spoken(ignored))}")
     if reads_order(method) and prepared.source.time == "none":
-        found.append(f"the data has no times: {method.info.name} takes the order of lines as the order of events")
+        found.append(f"the data has no timestamps: {method.info.name} takes the order of lines as the order of events")
     if run.config.lost_uploads and not method.info.centralised:
-        found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost on their way")
+        found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost in transit")
     found += filter(None, [_what_the_server_sees(run)])
     found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
     return [*found, LAST] if run.claims else found
@@ -50,7 +50,7 @@ def _what_the_server_sees(run: Run) -> str:
     if run.config.secure_sums:
         return "secure sums: the server sees sums over the clients of a round, exact to fixed point, and nothing else"
     if run.method.disclosure.secure_aggregation:
-        return f"{run.method.info.name} needs secure sums, here taken for granted; --secure-sums runs them"
+        return f"{run.method.info.name} needs secure sums, which are assumed here; --secure-sums computes them"
     return ""
 
 
@@ -85,7 +85,7 @@ def require_tested(protocol: Protocol) -> None:
 def require_shared(method: Method, group: Group) -> None:
     """Several processes share clients; where all data is with one, there is nothing to share."""
     if method.info.centralised and group.size > 1:
-        raise FedrecError(f"{method.info.name} has all data in one place and trains in one process; start it without "
+        raise FedrecError(f"{method.info.name} is centralised and trains in one process; start it without "
                           "torchrun")  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def blind_sums(config: RunConfig, method: Method, world: World, group: Group) ->
     if not config.secure_sums:
         return None
     if method.info.centralised:
-        raise FedrecError(f"{method.info.name} has all data in one place and uploads nothing; leave --secure-sums out")
+        raise FedrecError(f"{method.info.name} is centralised and uploads nothing; leave --secure-sums out")
     if method.disclosure.gathers:
         able = ", ".join(listing.name for listing in listings() if listing.blind != "no" and not listing.centralised)
         raise FedrecError(
@@ -112,7 +112,7 @@ def require_cold(run: Run) -> None:
     """Items that nobody met in training can be ranked by their attributes only."""
     if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
         able = ", ".join(method.name for method in listings() if method.attributes != "none")
-        raise FedrecError(f"{run.method.info.name} cannot rank items that training never met; use one of {able}")
+        raise FedrecError(f"{run.method.info.name} cannot rank items that were not in training; use one of {able}")
 
 
 def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
@@ -120,7 +120,7 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
     stages, blind = parse_stages(config.privacy), method.disclosure.secure_aggregation
     if method.info.centralised and (stages or config.epsilon is not None):
         raise FedrecError(
-            f"{method.info.name} has all data in one place and uploads nothing that could be protected; leave "
+            f"{method.info.name} is centralised and uploads nothing that could be protected; leave "
             "--privacy and --epsilon out"
         )
     if (
@@ -128,8 +128,8 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
         and (config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in stages))
         and blind
     ):
-        raise FedrecError("noise on a sum is the clients' shares of it; with --dropout some are missing and the rest "
-                          "protects less than it says: leave one of the two out")  # fmt: skip
+        raise FedrecError("noise on a sum is the sum of the clients' shares; with --dropout some are missing and the "
+                          "rest protects less than promised: leave one of the two out")  # fmt: skip
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
         raise FedrecError(
             f"sum-gaussian protects a sum under secure aggregation, which {method.info.name} does not use; use gaussian"

@@ -62,5 +62,5 @@ def tested_note(run: Run) -> list[str]:
     if not cohorts:
         return []
     silent = [cohort.name for cohort in cohorts if not len(cohort.tested)]
-    end = f"; test figures say nothing about {', '.join(silent)}" if silent else ""
+    end = f"; test metrics do not cover {', '.join(silent)}" if silent else ""
     return [f"tested, cohort by cohort: {', '.join(cohort.words() for cohort in cohorts)}{end}"]

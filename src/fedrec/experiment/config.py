@@ -65,11 +65,11 @@ class RunConfig:
         _require(self.patience is None or self.patience >= 1, f"patience {self.patience} must be at least 1")
         _require(self.seed >= 0, f"seed {self.seed} must not be negative")
         _require((self.train is None) == (self.test is None), "give --train and --test together (--valid is optional)")
-        _require(self.valid is None or self.train is not None, "--valid needs --train and --test beside it")
+        _require(self.valid is None or self.train is not None, "--valid also needs --train and --test")
         _require(
             self.secure_bits is None or 1 <= self.secure_bits <= 52, f"secure-bits {self.secure_bits} is not in 1 to 52"
         )
-        _require(self.secure_bits is None or bool(self.secure_sums), "--secure-bits needs --secure-sums beside it")
+        _require(self.secure_bits is None or bool(self.secure_sums), "--secure-bits also needs --secure-sums")
         _require(self.delta is None or 0 < self.delta < 1, f"delta {self.delta} is not between 0 and 1; 1e-5 is usual")
         parse_memory(self.memory)
 
@@ -107,9 +107,9 @@ def parse_memory(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT])i?B?\s*", text, flags=re.IGNORECASE)
     size = 0.0 if match is None else float(match[1]) * 1024 ** (" KMGT".index(match[2].upper()))
     if not 0 < size < float("inf"):
-        raise FedrecError(f"memory '{text}' is not a size; write for example 8G or 512M")
+        raise FedrecError(f"memory '{text}' is not a size; write e.g. 8G or 512M")
     if size < SMALLEST_MEMORY:
-        raise FedrecError(f"memory '{text}' is too little to train in; write at least {SMALLEST_MEMORY >> 20}M")
+        raise FedrecError(f"memory '{text}' is too little for training; write at least {SMALLEST_MEMORY >> 20}M")
     return int(size)
 
 

@@ -104,7 +104,7 @@ def _data_of(folder: RunFolder, config: RunConfig) -> str:
     found = None if kept is None else found_again(kept, config, near=folder.path.parent)
     if found is None:
         raise FedrecError(f"the data of {folder.path} is no longer at {config.data}, nor is a file with the same "
-                          "content near it; say where it is: --data FILE")  # fmt: skip
+                          "content near it; give its place with --data FILE")  # fmt: skip
     return str(found)
 
 

@@ -31,7 +31,7 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
         return
     target = Path(os.path.realpath(out))  # resolve() fails on circular links
     if any(path is not None and os.path.realpath(path) == str(target) for path in read):
-        raise FedrecError(f"--out {out} would overwrite the file that is read; choose another name")
+        raise FedrecError(f"--out {out} would overwrite the input file; choose another name")
     near = RunFolder(target.parent)
     if near.config.exists() and target in near.files():
         raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")
@@ -77,7 +77,7 @@ class RunFolder:
         """A link may have come with the folder: its target is neither read as a file of the run nor overwritten."""
         for file in self.files():
             if file.is_symlink():
-                raise FedrecError(f"{file} is a link; put the file itself there")
+                raise FedrecError(f"{file} is a link; replace it by the file itself")
 
     @staticmethod
     def create(path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -117,7 +117,9 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise FedrecError(f"a run is under way in {self.path}; wait for it, or choose another --out") from None
+            raise FedrecError(
+                f"another run is in progress in {self.path}; wait for it, or choose another --out"
+            ) from None
         except OSError:  # a file system without locks
             pass
         try:

@@ -61,7 +61,7 @@ def require_room_for_uploads(simulator: Simulator) -> None:
         return
     fields = schema_of(simulator.server_side, simulator.like()).fields.values()
     each = sum(math.prod(kind.shape) * kind.dtype.itemsize for kinds in fields for kind in kinds if kind.gathered)
-    needs = Needs({"the server": held, "what clients keep": kept, "gathered uploads": sending * each})
+    needs = Needs({"the server": held, "client state": kept, "gathered uploads": sending * each})
     if needs.total * _sharing() > room:
         raise _too_large(method, needs, room, "let fewer clients take part in a round (--participation)")
 
@@ -85,7 +85,7 @@ def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None)
     footprint = method.footprint(data.world)
     largest = int(data.positives.max(initial=0)) * (1 + data.negatives) * footprint.sample + footprint.client
     work = max(largest, footprint.score, made.most - held - kept)
-    return Needs({"the server": held, "what clients keep": kept, "work beside them": work})
+    return Needs({"the server": held, "client state": kept, "working memory": work})
 
 
 class _Peak(TorchDispatchMode):
@@ -144,7 +144,7 @@ def _remedies(method: Method, data: ClientData, attributes: Tensor | None, needs
 
 
 def _too_large(method: Method, needs: Needs, room: int, remedy: str) -> FedrecError:
-    return FedrecError(f"{method.info.name} would hold at least {needs.words()}, and there is room for {_size(room)}; "
+    return FedrecError(f"{method.info.name} needs at least {needs.words()}, but only {_size(room)} are available; "
                        f"{remedy}")  # fmt: skip
 
 

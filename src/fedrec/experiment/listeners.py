@@ -132,7 +132,7 @@ def listener_for(callback: Any) -> Listener:
         return Tracking(callback)
     if callable(callback) and not isinstance(callback, type):
         return Calling(callback)
-    raise FedrecError(f"{callback!r} cannot follow a run: give a function of a round's figures, a Listener, or an "
+    raise FedrecError(f"{callback!r} cannot follow a run: give a function of a round's metrics, a Listener, or an "
                       "object with begin, log and end")  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
@@ -90,8 +91,13 @@ def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method
     return made
 
 
-def parameters(cls: type[Any]) -> dict[str, Any]:
+def parameters(cls: Any) -> Mapping[str, Any]:
     """Names and types of the settings of a method, or of any dataclass."""
+    return _parameters(cls)
+
+
+@cache
+def _parameters(cls: Any) -> Mapping[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 

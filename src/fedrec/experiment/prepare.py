@@ -122,7 +122,7 @@ class Prepared:
             return
         most = int(self.test.n_candidates.max())
         if most < 2:
-            raise FedrecError("no user has more than one candidate, so there is nothing to rank; give more items")
+            raise FedrecError("no user has more than one candidate, so there is nothing to rank; add more items")
         if max(self.protocol.ks) >= most:
             k = max(1, most // 4)
             raise FedrecError(
@@ -206,8 +206,8 @@ def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, ce
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
     if protocol.split != UNDIVIDED and kept.n_users == 1:
-        raise FedrecError(f"'{data.name}' has a single user with at least {minimum} different items; there is "
-                          "nobody to learn from: give the interactions of several users")  # fmt: skip
+        raise FedrecError(f"'{data.name}' has a single user with at least {minimum} different items, so there "
+                          "is nobody to learn from: give the interactions of several users")  # fmt: skip
     prepared = prepare_split(split_by(protocol, kept), protocol, silos, centralised, source=kept, items=items)
     return replace(prepared, aside=set_aside(data, prepared.source, protocol.min_rating),
                    notes=(*prepared.notes, *rooms.ratings_note(data, protocol.min_rating)))  # fmt: skip
@@ -266,7 +266,7 @@ def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
     names = protocol.select_metric.split("+")
     if any(name.split("@")[0] not in SETS or int(name.split("@")[1]) < most for name in names):
         return []
-    return [f"validation ranks at most {most} items, so {' and '.join(names)} cannot tell rounds apart; choose a "
+    return [f"validation ranks at most {most} items, so {' and '.join(names)} cannot distinguish rounds; choose a "
             "smaller k for select_metric"]  # fmt: skip
 
 

@@ -321,7 +321,7 @@ class Run:
             return chosen
         best = self._best if self._best is not None or folder is None else self._stored_best(folder)
         if best is None:
-            raise FedrecError(f"the state of the chosen round {chosen} is gone; start over in another --out folder")
+            raise FedrecError(f"the state of the chosen round {chosen} is missing; start over in another --out folder")
         checkpoint.restore(self.simulator, best)
         return chosen
 

@@ -44,14 +44,14 @@ def require_warm_start(run: Run) -> None:
     """Refuse what a warm start would do wrong, by name."""
     name = run.method.info.name
     if run.method.disclosure.attributes != "none":
-        raise FedrecError(f"{name} learns from attributes, whose columns new items change, so it cannot go on from an "
-                          "earlier model; leave --from out to fit it anew")  # fmt: skip
+        raise FedrecError(f"{name} learns from attributes, whose columns new items change, so it cannot continue from "
+                          "an earlier model; fit it anew without --from")  # fmt: skip
     if run.claims:
-        raise FedrecError(f"the epsilon of {name} holds for its own rounds, and more of them would spend more; leave "
-                          "--from out to fit it anew")  # fmt: skip
+        raise FedrecError(f"the epsilon of {name} holds for its own rounds, and more of them would spend more; "
+                          "fit it anew without --from")  # fmt: skip
     if len(run.simulator.cohorts) != 1:
-        raise FedrecError(f"{name} has clients of several architectures and cannot go on from an earlier model; leave "
-                          "--from out to fit it anew")  # fmt: skip
+        raise FedrecError(f"{name} has clients of several architectures and cannot continue from an earlier model; "
+                          "fit it anew without --from")  # fmt: skip
 
 
 def carry_over(old: Run, new: Run) -> Carried:
@@ -76,7 +76,7 @@ def _clients(old: Run, new: Run, users: Pairing) -> Pairing:
         return users
     if old.world.clients != new.world.clients:
         raise FedrecError(f"the earlier model has {old.world.clients:,} clients and the new one {new.world.clients:,}; "
-                          "leave --from out to fit it anew")  # fmt: skip
+                          "fit it anew without --from")  # fmt: skip
     everyone = np.arange(new.world.clients)
     return Pairing(everyone, everyone)
 

@@ -16,7 +16,7 @@ def remedy_of(method: Method) -> str:
     """When training diverged: the learning rates, with what they are, after what the method itself would change."""
     found = [(item.name, getattr(method, item.name)) for item in fields(method) if _is_rate(item.name)]
     named = ", ".join(f"{name}={value:g}" for name, value in found if value is not None)
-    usual = f"lower the learning rate ({named})" if named else "lower what is large among its parameters"
+    usual = f"lower the learning rate ({named})" if named else "lower its large parameters"
     return usual if method.info.remedy is None else method.info.remedy(method) + usual
 
 

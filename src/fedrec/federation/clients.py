@@ -121,7 +121,7 @@ class ClientData:
         if negatives and len(full):
             raise FedrecError(
                 f"{len(full)} user(s) interacted with every one of the {world.items} items: no negatives can be "
-                "drawn; raise the rating threshold or drop them"
+                "drawn; raise the rating threshold or remove them"
             )
         hosted = np.arange(len(client_ptr) - 1) if clients is None else clients
         return ClientData(

@@ -38,7 +38,7 @@ def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Te
         header = json.loads(json.loads(message[8 : 8 + size])["__metadata__"]["fedrec"])
         tensors = load(message)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise BadMessage(f"this is no message of fedrec ({error})") from None
+        raise BadMessage(f"this is not a fedrec message ({error})") from None
     if not isinstance(header, dict):
-        raise BadMessage("this is no message of fedrec (its header is not a table)")
+        raise BadMessage("this is not a fedrec message (its header is not a table)")
     return header, tensors

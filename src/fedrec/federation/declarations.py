@@ -34,7 +34,7 @@ class MethodInfo:
     space: Mapping[str, str] = field(default_factory=dict)
     """What `fedrec tune` searches, e.g. `{"lr": "0.01..1", "dim": "16,32,64"}`. Empty: what ranges suggest."""
     centralised: bool = False
-    """A baseline that sees everybody's data in one place."""
+    """A baseline that sees everybody's data, centralised."""
     new_users: int | None = None
     """Local rounds that a user who was not in training needs; None: new users cannot be served."""
     reads_order: Callable[[Any], bool] = _never

@@ -85,7 +85,7 @@ class Task:
             steps = {name: _step(name, header[name], tensors, device) for name in STEPS if name in header}
             return Task(bool(header["keep"]), bool(header["restore"]), **steps)
         except (KeyError, TypeError, ValueError) as error:
-            raise BadMessage(f"this is no task of fedrec ({error})") from None
+            raise BadMessage(f"this is not a fedrec task ({error})") from None
 
 
 STEPS = ("answer", "score", "train")
@@ -145,7 +145,7 @@ class Reply:
             update = Update(totals, weights, frozenset(header["means"]), gathered, clients)
             return Reply(update, (dict(header["figures"]), found) if "figures" in header else None)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadMessage(f"this is no reply of fedrec ({error})") from None
+            raise BadMessage(f"this is not a fedrec reply ({error})") from None
 
 
 class Node:

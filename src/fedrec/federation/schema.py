@@ -64,7 +64,9 @@ class Schema:
         for key, total in update.totals.items():
             weight = update.weights.get(key, float("nan"))
             if not 0 <= weight <= HEAVIEST * len(update.clients):
-                raise BadMessage(f"the weight of '{key}' is {weight}; it must be a number from 0 on, and no huge one")
+                raise BadMessage(
+                    f"the weight of '{key}' is {weight}; it must be a non-negative number of reasonable size"
+                )
             self._check(key, total, gathered=False, largest=LARGEST * max(weight, len(update.clients)))
             if (key in update.means) != self.fields[key][0].mean:
                 sent, asked = ("mean", "sum") if key in update.means else ("sum", "mean")
@@ -72,13 +74,13 @@ class Schema:
         for name, parts in update.gathered.items():
             for clients, value in parts:
                 if len(clients) != len(value) or len(np.setdiff1d(clients, update.clients)):
-                    raise BadMessage(f"'{name}' has not one entry for each of its clients")
+                    raise BadMessage(f"'{name}' does not have one entry per client")
                 self._check(name, value, gathered=True, largest=LARGEST)
 
     def _check(self, key: str, value: Tensor, gathered: bool, largest: float) -> None:
         known = [kind for kind in self.fields.get(key, ()) if kind.gathered == gathered]
         if not known:
-            raise BadMessage(f"nobody asked for '{key}'; an update has {', '.join(sorted(self.fields)) or 'nothing'}")
+            raise BadMessage(f"unexpected '{key}'; an update has {', '.join(sorted(self.fields)) or 'nothing'}")
         shape = tuple(value.shape[1:] if gathered else value.shape)
         if not any(kind.fits(shape, self.items) for kind in known):
             raise BadMessage(f"'{key}' has the shape {shape}; it must be {' or '.join(str(k.shape) for k in known)}")
@@ -86,9 +88,9 @@ class Schema:
         if value.dtype != dtype:
             raise BadMessage(f"'{key}' is {value.dtype}; it must be {dtype}")
         if not bool(value.sum().isfinite()):
-            raise BadMessage(f"'{key}' holds numbers that are not finite")
+            raise BadMessage(f"'{key}' contains numbers that are not finite")
         if value.is_floating_point() and value.numel() and float(value.abs().max()) > largest:
-            raise BadMessage(f"'{key}' holds huge numbers (beyond {largest:g})")
+            raise BadMessage(f"'{key}' contains huge numbers (beyond {largest:g})")
 
 
 def schema_of(server: ServerSide, like: Like) -> Schema:

@@ -180,7 +180,7 @@ def _row(values: dict[str, Any]) -> Row:
     known = {f.name for f in dataclasses.fields(Row)} - {"run"}
     parts = {key: values.pop(key) for key in list(values) if key in known}
     if "label" not in parts:
-        raise FedrecError("a row of the leaderboard has no label; mend board.toml")
+        raise FedrecError("a row of the leaderboard has no label; fix board.toml")
     return Row(run=values, **parts)
 
 

@@ -62,7 +62,7 @@ def with_block(text: str, block: str) -> str:
     return f"{before}{start}\n{block}\n{end}{after}" if start and end else text
 
 
-# -- what comes first: who is best, by how much, how far from all data in one place --
+# -- what comes first: who is best, by how much, how far from centralised training --
 
 
 def _findings(records: Mapping[str, Record], trials: int) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _findings(records: Mapping[str, Record], trials: int) -> Iterator[str]:
 
 
 def finding(record: Record, trials: int) -> str:
-    """Which federated method is best on this data, by how much, and where it stands beside all data in one place.
+    """Which federated method is best on this data, by how much, and how it compares with centralised training.
 
     Federated ones count if they have had no more trials than the board gives; the others may have had any number.
     """
@@ -84,40 +84,40 @@ def finding(record: Record, trials: int) -> str:
     metric, best, next_best = record["metrics"][-1], federated[0], federated[1]
     ahead = _figure(best, metric) / _figure(next_best, metric) - 1
     words = (
-        f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.1f} % ahead by "
-        f"{_said(metric)} of `{next_best['label']}`{_surely(record, best, next_best)}"
+        f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.1f} % ahead "
+        f"of `{next_best['label']}` in {_said(metric)}{_surely(record, best, next_best)}"
     )
     if not together:
-        return f"{words}; nothing with all data in one place was run."
+        return f"{words}; no centralised baseline was run."
     gap = _figure(best, metric) / _figure(together[0], metric) - 1
     beside = "above" if gap > 0 else "below"
     return (
-        f"{words}. It is {abs(100 * gap):.1f} % {beside} the best with all data in one place, `{together[0]['label']}` "
+        f"{words}. It is {abs(100 * gap):.1f} % {beside} the best centralised baseline, `{together[0]['label']}` "
         f"({_both(record, together[0])}){_surely(record, best, together[0])}."
     )
 
 
 def _surely(record: Record, one: Record, two: Record) -> str:
-    """Whether two rows can be told apart; said where they cannot."""
+    """A remark where the difference between two rows is not significant."""
     tested = record["tested"]
     if tested["row"] != one["label"] or two["label"] not in tested["p"]:
         return " (not tested)"
-    return "" if tested["p"][two["label"]] < 1 - LEVEL else " (not significantly)"
+    return "" if tested["p"][two["label"]] < 1 - LEVEL else " (not significant)"
 
 
 # -- one dataset --
 
 
 READINGS = """\
-Protocol `{protocol}`: all items ranked, histories at test with the validation item, rounds and parameters chosen on
-validation items. **Trials** are on the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} for a
-row; what was found there is kept on the other data. Rows with 0 have their method's own settings. Those with more
-than {trials} had them before the leaderboard: they stand here to compare with, and are never called the best
-federated method. Mean ± deviation over seeds. Rows of one **group** cannot be told apart from its best by NDCG
-(paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client has sent up to the chosen round, in the
-mean. **Server**: what reaches it; where that is {sums}, secure aggregation can keep it blind. Seconds are of one run,
-training and evaluation, on machines that did other work as well: an order of magnitude. Commands, versions and
-commits of every run are in `results/leaderboard/`; `fedrec leaderboard` goes on with it.
+Protocol `{protocol}`: all items are ranked, test histories include the validation item, rounds and parameters are
+chosen on validation items. **Trials** used the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} per
+row; the settings found there are kept on the other datasets. Rows with 0 trials use their method's default settings.
+Rows with more than {trials} were tuned before the leaderboard existed: they are listed for comparison and never count
+as the best federated method. Mean ± standard deviation over seeds. Rows in one **group** are not significantly
+different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client uploads
+until the chosen round, on average. **Server**: what it sees; where that is {sums}, secure aggregation can keep it
+blind. Seconds are for one run, training and evaluation, on machines busy with other work: an order of magnitude.
+Commands, versions and commits of every run are in `results/leaderboard/`; `fedrec leaderboard` continues it.
 """
 
 
@@ -143,12 +143,12 @@ def _empty(record: Record) -> Iterator[str]:
         if not row["cells"]:
             why.setdefault(row["why"], []).append(f"`{row['label']}`")
     if why:
-        yield from ("", "Empty:", "", *(f"- {reason}: {', '.join(labels)}" for reason, labels in why.items()))
+        yield from ("", "Not available:", "", *(f"- {reason}: {', '.join(labels)}" for reason, labels in why.items()))
 
 
 def _line(record: Record, row: Record) -> list[str]:
     cells = row["cells"]
-    name = f"`{row['label']}`" + (", in one place" if row["kind"] == TOGETHER else "")
+    name = f"`{row['label']}`" + (", centralised" if row["kind"] == TOGETHER else "")
     figures = [_spread([cell["test"][metric] for cell in cells]) for metric in record["metrics"]]
     rounds = f"{mean(cell['best_round'] + 1 for cell in cells):.0f}"
     sent = "-" if row["server"] == ALL else _megabytes(row)
@@ -162,10 +162,10 @@ def _line(record: Record, row: Record) -> list[str]:
 
 
 def picture(record: Record) -> str:
-    """Recall against megabytes sent per client, with the front."""
+    """Recall against megabytes uploaded per client, with the Pareto front."""
     metric = record["metrics"][0]
-    title = f"{_said(metric)} against megabytes sent per client, {record['dataset']}"
-    chart = front_chart(_offers(record), title=title, x_label="megabytes sent per client, to the chosen round",
+    title = f"{_said(metric)} against megabytes uploaded per client, {record['dataset']}"
+    chart = front_chart(_offers(record), title=title, x_label="megabytes uploaded per client until the chosen round",
                         y_label=_said(metric))  # fmt: skip
     return as_svg(Drawing(title, "", (Panel(chart, title),)), [])
 
@@ -182,11 +182,11 @@ def _front(record: Record) -> Iterator[str]:
     best = front(_offers(record))
     if not best:
         return
-    yield from ("## What a client sends", "", f"![{record['dataset']}]({PICTURE})", "")
+    yield from ("## Accuracy against upload size", "", f"![{record['dataset']}]({PICTURE})", "")
     yield (
-        f"Federated rows on {record['dataset']}. Nothing is worth more for as many bytes than these, the front: "
+        f"Federated rows on {record['dataset']}. No row is more accurate for the same upload than the Pareto front: "
         + "; ".join(f"`{offer.label}` ({offer.worth:.4f} for {_size(offer.cost)} MB)" for offer in best)
-        + ". The first colour: the server needs sums alone; the second: it looks at single uploads."
+        + ". First colour: the server needs sums only; second: it sees single uploads."
     )
     yield ""
 
@@ -229,9 +229,9 @@ def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) 
 # -- trials --
 
 TRIED = """\
-All on {tuned_on}, seed 0, by NDCG@10 on the validation items; the first trial of each row is what its method has by
-itself. FedGram's defaults come from an earlier, wider search ([FedGram](fedgram.md)), those of other methods from
-their papers or a handful of settings.
+All on {tuned_on}, seed 0, by NDCG@10 on the validation items; the first trial of each row uses its method's default
+settings. FedGram's defaults come from an earlier, wider search ([FedGram](fedgram.md)), those of other methods from
+their papers or from a handful of settings.
 """
 
 
@@ -251,7 +251,7 @@ def _trials(whole: Board, results: Path) -> Iterator[str]:
         lines.append(
             [f"`{row.label}`", str(len(trials)), searched, settings_text(best.params), own, f"{best.value:.4f}"]
         )
-    yield from _table(["", "trials", "searched", "found", "its own settings", "found"], lines)
+    yield from _table(["", "trials", "searched", "best settings", "default NDCG@10", "best NDCG@10"], lines)
 
 
 # -- the README --

@@ -35,7 +35,7 @@ ROW: Shape = {"label": TEXT, "method": TEXT, "kind": TEXT, "server": TEXT, "tria
 RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance": METRICS, "rows": [ROW],
                  "tested": {"row": TEXT, "p": named(NUMBER, "rows with numbers")}}  # fmt: skip
 Record = Mapping[str, Any]  # of one dataset, or of one of its rows
-FEDERATED, ALONE, TOGETHER = "federated", "alone", "all data in one place"
+FEDERATED, ALONE, TOGETHER = "federated", "alone", "centralised"
 SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
 WORLD = "synthetic@users=50+items=200"
 

@@ -40,7 +40,7 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
     best = best_trials(whole, trials_found(whole, runs, results))
     waiting = whole.waiting(best)
     for label in sorted(waiting):
-        told(f"{label}: waits for its trials")
+        told(f"{label}: waiting for its trials")
     for dataset in datasets:
         every = cells_of(whole, dataset, best, runs, device)
         planned = [cell for cell in every if cell.row not in waiting and not whole.reason_to_skip(cell)]

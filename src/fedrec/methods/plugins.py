@@ -36,7 +36,7 @@ def _loaded(point: EntryPoint, taken: Collection[str]) -> type[Method]:
     if not (isinstance(method.info.name, str) and method.info.name):
         raise FedrecError("it has no name; set `info = MethodInfo(name, ...)` in its class")
     if method.info.name in taken:
-        raise FedrecError(f"the name '{method.info.name}' is that of another method; rename it")
+        raise FedrecError(f"the name '{method.info.name}' belongs to another method; rename it")
     return method
 
 

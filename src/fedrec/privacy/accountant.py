@@ -27,8 +27,8 @@ from fedrec.federation.stages import Clip, Stage
 
 # Not covered by epsilon, because it does not pass the wire.
 NOT_COVERED = (
-    "metrics, losses and clients' own state, which this folder holds; whatever is chosen by them, as hyper-parameters "
-    "are; other runs on the same data"
+    "metrics, losses and clients' own state, which this folder contains; anything chosen by them, such as "
+    "hyper-parameters; other runs on the same data"
 )
 LOCAL = "local: all uploads of one client, against any other data of that client"
 BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"
@@ -55,7 +55,7 @@ def guarantee(stages: Sequence[Stage], uploads: int, delta: float, unprotected: 
     be.
     """
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
-        return Guarantee(None, None, uploads, "noise on one upload alone leaves the others as they are")
+        return Guarantee(None, None, uploads, "noise on one upload leaves the others unprotected")
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
     noise = stages[at] if at < len(stages) else None
     # whatever clients do after the clipping changes a sum before its noise comes, wherever that stage is written

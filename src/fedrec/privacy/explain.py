@@ -15,7 +15,7 @@ def beside(privacy: Mapping[str, Any]) -> str:
 
 def _without_noise(privacy: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{part} {count:,}" for part, count in privacy["unprotected_bytes"].items())
-    return f"bytes of all clients and rounds that left without noise: {sizes}" if sizes else ""
+    return f"bytes uploaded without noise, over all clients and rounds: {sizes}" if sizes else ""
 
 
 def _limits(privacy: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrec.federation.contract import Method
 
-UPLOADS = "computed from the client's own items, which rows that moved and their direction can tell"
+UPLOADS = "computed from the client's own items, which can be inferred from the rows that moved and their direction"
 
 
 def seen_by_server(method: Method) -> str:
@@ -12,9 +12,9 @@ def seen_by_server(method: Method) -> str:
     disclosure, revealed = method.disclosure, method.disclosure.reveals or UPLOADS
     if disclosure.secure_aggregation:
         return (
-            f"blind server: needed. A single upload reveals everything ({revealed}); outside a simulation it does not "
-            "start without secure sums"
+            f"blind server: needed. A single upload reveals everything ({revealed}); outside a simulation "
+            "the server does not start without secure sums"
         )
     if disclosure.gathers:
-        return f"blind server: no. The server works with single uploads, {revealed}; noise is the only protection"
+        return f"blind server: no. The server needs single uploads, {revealed}; noise is the only protection"
     return f"blind server: yes, with --secure-sums. Without, the server sees single uploads, {revealed}"

@@ -26,7 +26,7 @@ def folded_in(chosen: Chosen, numbers: np.ndarray, histories: Sequence[np.ndarra
     """
     (run, round), method = chosen, chosen.run.method
     if method.info.new_users is None:
-        raise FedrecError(f"{method.info.name} has no way to serve a user who was not in training; use fedmf or ease")
+        raise FedrecError(f"{method.info.name} cannot serve a user who was not in training; use fedmf or ease")
     simulator = run.simulator
     world = replace(simulator.world, clients=int(numbers[-1]) + 1, compiled=False)
     ends = pointers(np.ones(len(numbers), dtype=np.int64))

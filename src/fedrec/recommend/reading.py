@@ -33,7 +33,7 @@ def read_ids(path: Path | str, role: str) -> list[str]:
     """Ids from a file of a single column, each once, with or without a header."""
     found = _single_column(Path(path), role)
     if found is None:
-        raise FedrecError(f"{path} has several columns; give a file with one {role} id on each line")
+        raise FedrecError(f"{path} has several columns; give a file with one {role} id per line")
     return list(dict.fromkeys(found))
 
 

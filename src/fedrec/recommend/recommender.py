@@ -78,7 +78,7 @@ class Recommender:
         self.user_ids, self.item_ids = source.user_ids, source.item_ids
         self.titles = None if source.info is None else source.info.titles
         if cold and self.run.prepared.warm is None:
-            raise FedrecError(f"{folder} was trained on all its items, so none is new; train with --protocol ifedrec")
+            raise FedrecError(f"{folder} was trained on all its items, so none are new; train with --protocol ifedrec")
         known = self.run.world.items
         self.offered = np.arange(known, len(self.item_ids)) if cold else np.arange(known)
 
@@ -90,17 +90,17 @@ class Recommender:
         run = self.run
         if not isinstance(run.method, TakesNewItems):
             raise FedrecError(
-                f"{run.method.info.name} knows nothing of attributes; train with ifedrec --protocol ifedrec"
+                f"{run.method.info.name} does not use item attributes; train with ifedrec --protocol ifedrec"
             )
         if not arrivals:
             raise FedrecError("there are no new items to rank; give at least one")
         known = torch.from_numpy(run.prepared.described[0])
         trained = run.simulator.server["attributes"][: len(known)].to("cpu", known.dtype)
         if known.shape != trained.shape or not torch.allclose(known, trained, atol=CLOSE):
-            raise FedrecError("the attributes of this run were computed otherwise than they are now, so new items "
-                              "cannot be put beside them; train again")  # fmt: skip
+            raise FedrecError("the attributes of this run were computed in a different way, so new items "
+                              "cannot be compared with them; train again")  # fmt: skip
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
-            raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items names of their own")
+            raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items different ids")
         vectors, unknown = run.prepared.described[1].arriving(arrivals)
         before = len(self.item_ids)
         placed = torch.from_numpy(vectors).to(run.world.device, run.world.dtype)

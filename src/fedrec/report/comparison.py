@@ -209,7 +209,7 @@ def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:
         patterns = ("*/config.toml", "*/seed*/config.toml") if path.is_dir() else ()
         below = sorted(child.parent for pattern in patterns for child in path.glob(pattern))
         if not below:
-            raise FedrecError(f"{path} holds no run: give folders that fedrec run has written")
+            raise FedrecError(f"{path} has no run: give folders written by fedrec run")
         found += [read_run(folder) for folder in below]
     return found
 
@@ -224,7 +224,7 @@ def part_shown(runs: Sequence[FinishedRun], wanted: str | None = None) -> Part:
             raise unknown("part", wanted, PARTS)
         missing = [str(run.folder) for run in runs if wanted == "valid" and not run.summary["valid"]]
         if missing:
-            raise FedrecError(f"{missing[0]} has no validation part; show test")
+            raise FedrecError(f"{missing[0]} has no validation part; use --on test")
         return "valid" if wanted == "valid" else "test"
     own = [run for run in runs if run.summary["method"] not in REFERENCES]
     several = len({run.summary["method"] for run in own}) == 1 and len({run.label for run in own}) > 1
@@ -242,7 +242,7 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
         if len(set(values)) > 1:
             folders = [str(run.folder) for run, value in zip(runs, values, strict=True) if value == values[0]]
             raise FedrecError(f"these runs have different {kind} ({'; '.join(sorted(set(values)))}) and cannot share a "
-                              f"table; give those of one alone, for instance {' '.join(folders[:3])}")  # fmt: skip
+                              f"table; give comparable ones, e.g. {' '.join(folders[:3])}")  # fmt: skip
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
@@ -251,9 +251,7 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
         for run in members:
             by_seed.setdefault(run.summary["seed"], []).append(str(run.folder))
         if twice := next((folders for folders in by_seed.values() if len(folders) > 1), None):
-            raise FedrecError(
-                f"'{label}' is given twice with the same seed ({', '.join(twice)}); leave one of them out"
-            )
+            raise FedrecError(f"'{label}' is given twice with the same seed ({', '.join(twice)}); remove one of them")
     first = runs[0].summary
     rows = tuple(Row(label, tuple(members), part) for label, members in groups.items())
     chance = first["chance"] if part == "test" else {}  # that of validation was not written down

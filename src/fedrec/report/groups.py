@@ -59,7 +59,7 @@ def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
     for row in comparison.rows:
         values = values_by_row([row], metric)[row.label]
         if values.shape[1] != len(labels):
-            raise FedrecError(f"{row.runs[0].folder} was tested on other users than the data gives now; run it again")
+            raise FedrecError(f"{row.runs[0].folder} was tested on other users than the data now has; run it again")
         rows.append((row.label, row.seeds, tuple(_over_seeds(values[:, labels == place]) for place in there)))
     sizes = tuple(int((labels == place).sum()) for place in there)
     return Grouped(kind, metric, tuple(names[place] for place in there), sizes, tuple(rows))

@@ -82,7 +82,7 @@ def significance(comparison: Comparison, required: bool = False) -> Significance
     """The tests of a comparison, from per_user.csv; None where there is nothing to test, unless they are required."""
     if comparison.part != "test":
         if required:
-            raise FedrecError("users' figures are kept for test alone; add --on test")
+            raise FedrecError("per-user metrics exist for test only; add --on test")
         return None
     metric = metric_to_test(comparison)
     if metric is None or len(comparison.rows) < 2:

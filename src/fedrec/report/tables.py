@@ -99,7 +99,7 @@ def group_caption(comparison: Comparison, found: Grouped) -> str:
 def pair_caption(tests: Significance) -> str:
     return (
         f"Differences in {tests.metric}: paired bootstrap over {tests.users:,} users, each averaged over seeds; Holm "
-        f"for {len(tests.pairs)} in all; beside it a paired t test over seeds, and Wilcoxon's over users"
+        f"for {len(tests.pairs)} in all; also a paired t test over seeds, and Wilcoxon's over users"
     )
 
 

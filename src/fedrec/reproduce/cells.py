@@ -107,7 +107,7 @@ def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None], o
     todo = [cell for cell in planned if cell.summary() is None]
     for cell in planned if drop_models else ():
         _drop_model(cell)  # of earlier runs too
-    told(f"{len(planned)} runs, {there} of them already there" + (f", {taken} in other tables" if taken else ""))
+    told(f"{len(planned)} runs, {there} of them already done" + (f", {taken} in other tables" if taken else ""))
     failed: dict[str, str] = {}
     for number, (cell, seconds, error) in enumerate(_finished(todo, jobs, minutes), start=1):
         if error:
@@ -167,14 +167,14 @@ def _run(cell: Cell, jobs: int, minutes: float | None) -> tuple[float, str]:
     if done.returncode == 0:
         folder.last.unlink(missing_ok=True)  # it has all its rounds, and a hundred runs would fill a disk
         return time.monotonic() - started, ""
-    last = done.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
+    last = done.stderr.strip().splitlines()[-1:] or ["it ended without a message"]
     return time.monotonic() - started, last[0]
 
 
 def _headline(cell: Cell) -> str:
     summary = cell.summary()
     if summary is None:
-        raise FedrecError(f"{cell.folder} has no summary.json although its run ended well; remove it and run again")
+        raise FedrecError(f"{cell.folder} has no summary.json although its run succeeded; remove it and run again")
     name = next(iter(summary["test"]))
     return f"{name} {summary['test'][name]:.4f}, round {summary['best_round'] + 1} of {summary['rounds_run']}"
 

@@ -10,16 +10,20 @@ from typing import Literal
 
 from fedrec.reproduce.cells import Cell, cells
 from fedrec.reproduce.definition import Row, Table, names, tables
-from fedrec.reproduce.estimate import Estimate, estimated
+from fedrec.reproduce.estimate import Clock, Estimate
 from fedrec.reproduce.figures import figure_name
 from fedrec.reproduce.measured import MeasuredRun, still_asked_for
 from fedrec.reproduce.printed import Names, PrintedCell, printed_cells
 
-State = Literal["measured", "unavailable", "not run", "elsewhere"]
+State = Literal["measured", "unavailable", "too long", "not run", "elsewhere"]
 STATES: dict[State, str] = {
-    "measured": "measured", "unavailable": "data not available", "not run": "not run yet",
+    "measured": "measured", "unavailable": "data not available", "too long": "too long", "not run": "not run yet",
     "elsewhere": "another kind of figure",
 }  # fmt: skip
+BUDGET = 3600.0
+"""Seconds that a table may take on a device, one seed of each row: on two cores, or on a GPU that others are timed on.
+A row that does not fit any more, in the table's order, takes too long."""
+Place = tuple[str, str, str]  # table, row, dataset
 NEAR, SHARE = 0.01, 0.1
 """Within tolerance is a figure at most this far from print, or this share of it, whichever is more."""
 
@@ -73,17 +77,41 @@ def coverage(paper: str, runs: Sequence[MeasuredRun], device: str = "cpu",
     known, called = tables(paper), names(paper)
     planned = planned_cells(known.values(), device)
     counted = still_asked_for(runs, planned)
-    by_row: dict[tuple[str, str, str], list[MeasuredRun]] = {}
+    by_row: dict[Place, list[MeasuredRun]] = {}
     for run in counted:
         if run.protocol == known[run.table].published:
             by_row.setdefault((run.table, run.row, run.dataset), []).append(run)
-    first = {(table, cell.row, cell.dataset): cell for table, cell in reversed(planned)
-             if cell.protocol == known[table].published}  # fmt: skip
-    claims = _claims(known.values())
-    made = [
-        _reached(cell, claims.get(cell, ()), called, by_row, first, [*runs, *timed]) for cell in printed_cells(paper)
-    ]
+    claims, plans = _claims(known.values()), _plans(known, planned, by_row, Clock([*runs, *timed]))
+    made = [_reached(cell, claims.get(cell, ()), called, by_row, plans) for cell in printed_cells(paper)]
     return _with_gains(made, called)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long the first seed of a row takes on a dataset, and why that is too long; empty where it is not."""
+
+    time: Estimate | None
+    too_long: str = ""
+
+
+def _plans(known: Mapping[str, Table], planned: Iterable[tuple[str, Cell]],
+           by_row: Mapping[Place, Sequence[MeasuredRun]], clock: Clock) -> dict[Place, Plan]:  # fmt: skip
+    """Of every row on every dataset under the protocol of print."""
+    declared = {(table.name, row.label): row.too_long for table in known.values() for row in table.rows}
+    spent: dict[tuple[str, str], float] = {}  # by table and device
+    found: dict[Place, Plan] = {}
+    for table, cell in planned:
+        place = table, cell.row, cell.dataset
+        if place in found or cell.protocol != known[table].published:
+            continue
+        done = next((Estimate(run.seconds, run.device) for run in by_row.get(place, ())), None)
+        time, why = done or clock.of(cell), declared[table, cell.row].get(cell.dataset, "")
+        if time is not None and not why:
+            used = spent.get((table, time.device), 0.0) + time.seconds
+            why = "" if done or used <= BUDGET else f"beyond the {BUDGET / 3600:g} h of {table}"
+            spent |= {} if why else {(table, time.device): used}
+        found[place] = Plan(time, why)
+    return found
 
 
 def planned_cells(known: Iterable[Table], device: str) -> list[tuple[str, Cell]]:
@@ -105,8 +133,7 @@ def _claims(known: Iterable[Table]) -> dict[PrintedCell, list[Claim]]:
 
 
 def _reached(cell: PrintedCell, claims: Sequence[Claim], called: Names,
-             by_row: Mapping[tuple[str, str, str], Sequence[MeasuredRun]],
-             first: Mapping[tuple[str, str, str], Cell], runs: Sequence[MeasuredRun]) -> Reached:  # fmt: skip
+             by_row: Mapping[Place, Sequence[MeasuredRun]], plans: Mapping[Place, Plan]) -> Reached:  # fmt: skip
     found = [one for claim in claims if (one := _found(cell, claim, by_row)) is not None]
     if found:
         return Reached(cell, "measured", found)
@@ -114,13 +141,16 @@ def _reached(cell: PrintedCell, claims: Sequence[Claim], called: Names,
         return Reached(cell, "unavailable", why=called.unavailable[cell.dataset])
     if cell.table in called.elsewhere:
         return Reached(cell, "elsewhere", why=called.elsewhere[cell.table])
-    asked = [first[key] for claim in claims if (key := (claim.table.name, claim.row.label, claim.dataset)) in first]
-    why = f"fedrec reproduce: {claims[0].table.name}, {claims[0].row.label}" if claims else "no table has it"
-    return Reached(cell, "not run", why=why, time=estimated(asked[0], runs) if asked else None)
+    if not claims:
+        return Reached(cell, "not run", why="no table has it")
+    places = [(claim.table.name, claim.row.label, claim.dataset) for claim in claims]
+    plan = next((plans[place] for place in places if not plans[place].too_long), plans[places[0]])
+    if plan.too_long:
+        return Reached(cell, "too long", why=plan.too_long, time=plan.time)
+    return Reached(cell, "not run", why=f"fedrec reproduce: {places[0][0]}, {places[0][1]}", time=plan.time)
 
 
-def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[tuple[str, str, str], Sequence[MeasuredRun]]
-           ) -> Found | None:  # fmt: skip
+def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[MeasuredRun]]) -> Found | None:
     name = figure_name(claim.metric, claim.row.group)
     mine = by_row.get((claim.table.name, claim.row.label, claim.dataset), ())
     known = [run for run in mine if name in run.figures]
@@ -144,7 +174,9 @@ def _gain(one: Reached, made: Sequence[Reached], called: Names) -> Reached:
     missing = [other for other in beside if other.state != "measured"]
     if missing or not beside:
         slowest = max((other.time for other in missing if other.time), key=lambda time: time.seconds, default=None)
-        return Reached(one.cell, "not run", why="follows from rows that were not run", time=slowest)
+        if any(other.state == "not run" for other in missing) or not missing:
+            return Reached(one.cell, "not run", why="follows from rows that were not run", time=slowest)
+        return Reached(one.cell, "too long", why="follows from rows that take too long", time=slowest)
     own = [other.found[0].value for other in beside if other.cell.method == one.cell.method]
     best = max(other.found[0].value for other in beside if other.cell.method != one.cell.method)
     value = (own[0] - best) / best

@@ -11,11 +11,10 @@ from fedrec.data.atomic import atomic_file
 from fedrec.report.charts.scatter import Points, scatter
 from fedrec.report.figures.figure import Drawing, Panel
 from fedrec.report.figures.write import as_svg
-from fedrec.reproduce.coverage import NEAR, SHARE, STATES, Found, Reached, counts
-from fedrec.reproduce.estimate import hours
+from fedrec.reproduce.coverage import BUDGET, NEAR, SHARE, STATES, Found, Reached, State, counts
 from fedrec.reproduce.printed import PERCENT
 
-TOLERANCE = f"{NEAR:g}, or {SHARE:.0%} of print where that is more"
+TOLERANCE = f"{NEAR:g}, or {SHARE:.0%} of the printed figure where that is more"
 
 
 def write_coverage(title: str, reached: Sequence[Reached], folder: Path) -> list[Path]:
@@ -34,16 +33,16 @@ def write_coverage(title: str, reached: Sequence[Reached], folder: Path) -> list
 def lines(title: str, reached: Sequence[Reached]) -> Iterable[str]:
     yield from (f"# {title}", "", summary_line(reached), "")
     if any(fractions(reached)):
-        yield from ("![Print against measured](coverage.svg)", "")
+        yield from ("![Printed against measured](coverage.svg)", "")
     yield from ("## By table", "", *_grid(["table", *COLUMNS], by_table(reached)), "")
     yield from _missing(reached)
     yield from (
         "## Cell by cell",
         "",
-        "Rows that stand for one printed cell are all listed, in the order of their tables.",
+        "All rows that correspond to a printed cell are listed, in the order of their tables.",
         "",
     )
-    yield from _grid(["print in", "row", "data", "metric", "print", "here", "difference", "", "by row", "seeds"],
+    yield from _grid(["table", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"],
                      _cells(reached))  # fmt: skip
 
 
@@ -54,7 +53,7 @@ def summary_line(reached: Sequence[Reached]) -> str:
     found, near = counts(reached), sum(one.found[0].within for one in reached if one.found)
     words = [f"{found[state]} {name}" for state, name in STATES.items() if found[state]]
     return (f"{len(reached)} printed cells: {', '.join(words)}. Of those measured {near} are within tolerance "
-            f"({TOLERANCE}) by the first row that stands for them, {found['measured'] - near} beyond.")  # fmt: skip
+            f"({TOLERANCE}) by the first corresponding row, {found['measured'] - near} beyond.")  # fmt: skip
 
 
 def by_table(reached: Sequence[Reached]) -> list[list[str]]:
@@ -74,18 +73,31 @@ def missing_data(reached: Iterable[Reached]) -> list[list[str]]:
     return [[name, str(number), why] for (name, why), number in found.items()]
 
 
+WAITING = ["table", "row", "data", "cells", "a seed takes about"]
+TOO_LONG = "Too long"
+NOT_RUN = "Not run yet, with estimated times"
+
+
 def not_run(reached: Iterable[Reached]) -> list[list[str]]:
-    """Rows that were not run: the cells they stand for, and how long a seed takes on what."""
+    """Rows that were not run: the cells they correspond to, and how long a seed takes on which device."""
+    return [[*place, str(len(some)), _time(some)] for place, some in _rows(reached, "not run")]
+
+
+def too_long(reached: Iterable[Reached]) -> list[list[str]]:
+    """The same of rows that nobody will wait for, and why."""
+    return [[*place, str(len(some)), _time(some), some[0].why] for place, some in _rows(reached, "too long")]
+
+
+def _rows(reached: Iterable[Reached], state: State) -> Iterable[tuple[tuple[str, str, str], list[Reached]]]:
     found: dict[tuple[str, str, str], list[Reached]] = {}
     for one in reached:
-        if one.state == "not run":
+        if one.state == state:
             found.setdefault((one.cell.table, one.cell.row(), one.cell.dataset), []).append(one)
-    return [[*key, str(len(some)), _time(some)] for key, some in found.items()]
+    return found.items()
 
 
 def _time(some: Sequence[Reached]) -> str:
-    known = [one.time for one in some if one.time is not None]
-    return f"{hours(known[0].seconds)} on {known[0].device}" if known else "unknown"
+    return next((one.time.words() for one in some if one.time is not None), "unknown")
 
 
 def _missing(reached: Sequence[Reached]) -> Iterable[str]:
@@ -96,9 +108,12 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
             *_grid(["data", "cells", "why, and where to get it"], data),
             "",
         )
+    if rows := too_long(reached):
+        budget = (f"A table may take {BUDGET / 3600:g} h on two cores (cpu), and as long on a GPU (cuda), one seed of "
+                  "each row in its order. These rows do not fit, or say why they are left out.")  # fmt: skip
+        yield from (f"## {TOO_LONG}", "", budget, "", *_grid([*WAITING, "why"], rows), "")
     if rows := not_run(reached):
-        heads = ["table", "row", "data", "cells", "a seed takes about"]
-        yield from ("## Not run yet, and how long it takes", "", *_grid(heads, rows), "")
+        yield from (f"## {NOT_RUN}", "", *_grid(WAITING, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         yield from ("## Another kind of figure", "", *(f"- {table}: {why}" for table, why in other), "")
 
@@ -138,14 +153,14 @@ def fractions(reached: Iterable[Reached]) -> tuple[list[Found], list[Found]]:
 
 
 def drawn(title: str, reached: Sequence[Reached]) -> str:
-    """A point for each printed fraction that was measured, by the first row that stands for it."""
+    """A point for each printed fraction that was measured, by the first corresponding row."""
     near, far = fractions(reached)
     sets = [Points(_points(some), label=f"{word}: {len(some)}", style=style, size=3.0)
             for some, word, style in ((far, "beyond", "s1"), (near, "within tolerance", "s0")) if some]  # fmt: skip
     equal = np.linspace(0, 1, 200)
     sets.append(Points(np.stack([equal, equal], 1), colour="#999999", size=1.0))
-    words = f"Print and what was measured here; within tolerance is {TOLERANCE}"
-    svg = scatter(sets, title=words, x_label="print", y_label="measured", span=(np.zeros(2), np.ones(2)))
+    words = f"Printed and measured figures; the tolerance is {TOLERANCE}"
+    svg = scatter(sets, title=words, x_label="printed", y_label="measured", span=(np.zeros(2), np.ones(2)))
     return as_svg(Drawing(title, "", (Panel(svg, words),)), ())
 
 

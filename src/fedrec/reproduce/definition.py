@@ -30,6 +30,7 @@ class Row:
     only: Sequence[str] = ()  # protocols; empty: all of the table
     datasets: Sequence[str] = ()  # the same of datasets
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    too_long: Mapping[str, str] = field(default_factory=dict)  # by dataset: why it is not run
     group: str = ""  # of users or clients: its figures are those of this group, by name
     print: Mapping[str, str] = field(default_factory=dict)  # which printed cells are its own
     printed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # by dataset, in order of the metrics
@@ -178,7 +179,7 @@ def _table(name: str, values: dict[str, Any]) -> Table:
     try:
         check(name, values, TABLE)
     except ValueError as error:
-        raise FedrecError(f"the table cannot be read: {error}; mend its TOML file") from None
+        raise FedrecError(f"the table cannot be read: {error}; fix its TOML file") from None
     rows = [_row(own) for row in values.pop("rows") for own in _each(dict(row))]
     table = Table(name=name, rows=rows, **values)
     labels = [row.label for row in rows]

@@ -1,8 +1,8 @@
-"""How long a run will take, from those that were measured: seconds per round of the nearest one."""
+"""How long a run will take, from those that were measured: seconds per round of the nearest ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -16,20 +16,57 @@ class Estimate:
     seconds: float
     device: str
     """On which the runs behind it were measured."""
+    rough: bool = False
+    """No run of this kind was measured: those of the method with another backbone, or without noise, stand in."""
+
+    def words(self) -> str:
+        return f"{hours(self.seconds)} on {self.device}" + (" (by its other runs)" if self.rough else "")
 
 
-def estimated(cell: Cell, runs: Sequence[MeasuredRun]) -> Estimate | None:
-    """By the same method, backbone and noise on gradients on the same data, else on other data in proportion to
-    interactions; None where nothing is known. Runs on the cell's own device count first."""
-    mine = [run for run in runs if run.seconds > 0 and _kind_of(run) == _kind(cell)]
-    sizes = {run.dataset: run.interactions for run in runs if run.interactions}
-    for here in (True, False):
-        some = [run for run in mine if run.dataset == cell.dataset or not here]
-        some = [run for run in some if run.device == cell.config.device] or some
-        if some and (here or sizes.get(cell.dataset)):
-            pace = median(_pace(run) * (1 if here else sizes[cell.dataset] / max(run.interactions, 1)) for run in some)
-            return Estimate(pace * _rounds(cell), some[0].device)
-    return None
+@dataclass(frozen=True)
+class Kind:
+    """What decides how a run is computed: noise on gradients has no kernel."""
+
+    method: str
+    backbone: str
+    noised: bool
+
+
+class Clock:
+    """Times of runs to come, by those of `runs` that say how long they took."""
+
+    def __init__(self, runs: Iterable[MeasuredRun]) -> None:
+        known = list(runs)
+        self.sizes = {run.dataset: run.interactions for run in known if run.interactions}
+        self.by_method: dict[str, list[tuple[Kind, MeasuredRun]]] = {}
+        for run in known:
+            if run.seconds > 0:
+                kind = Kind(run.command.split()[2], run.backbone, "--set dp=" in run.command)
+                self.by_method.setdefault(kind.method, []).append((kind, run))
+
+    def of(self, cell: Cell) -> Estimate | None:
+        """By runs of the same kind on the same data, else on other data in proportion to interactions, else of the same
+        method in the same way; None where nothing is known. Runs on the cell's own device count first."""
+        method = method_of(cell.config)
+        kind = Kind(cell.config.method, getattr(method, "backbone", ""), "dp" in cell.config.params)
+        found = self.by_method.get(kind.method, ())
+        same = [run for other, run in found if other == kind]
+        for runs, rough in ((same, False), ([run for _, run in found], True)):
+            for scale, some in self._nearest(runs, cell.dataset):
+                some = [run for run in some if run.device == cell.config.device] or some
+                pace = median(scale(run) * run.seconds / max(run.rounds, 1) for run in some)
+                return Estimate(pace * (cell.config.rounds or int(method.rounds)), some[0].device, rough)
+        return None
+
+    def _nearest(self, runs: Sequence[MeasuredRun], dataset: str
+                 ) -> Iterator[tuple[Callable[[MeasuredRun], float], Sequence[MeasuredRun]]]:  # fmt: skip
+        """Runs and what their pace is multiplied by: those on this data, then all, where its size is known."""
+        here = [run for run in runs if run.dataset == dataset]
+        if here:
+            yield lambda run: 1.0, here
+        size = self.sizes.get(dataset)
+        if runs and size:
+            yield lambda run: size / max(run.interactions, 1), runs
 
 
 def hours(seconds: float) -> str:
@@ -37,20 +74,3 @@ def hours(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _rounds(cell: Cell) -> int:
-    return cell.config.rounds or int(method_of(cell.config).rounds)
-
-
-def _pace(run: MeasuredRun) -> float:
-    return run.seconds / max(run.rounds, 1)
-
-
-def _kind(cell: Cell) -> tuple[str, str, bool]:
-    """What decides how it is computed: noise on gradients has no kernel."""
-    return cell.config.method, getattr(method_of(cell.config), "backbone", ""), "dp" in cell.config.params
-
-
-def _kind_of(run: MeasuredRun) -> tuple[str, str, bool]:
-    return run.command.split()[2], run.backbone, "--set dp=" in run.command

@@ -46,7 +46,7 @@ def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]
     heads = [
         part
         for m in table.shown(protocol)
-        for part in ([m, "print", "difference"] if table.compared(protocol) else [m])
+        for part in ([m, "printed", "difference"] if table.compared(protocol) else [m])
     ]
     yield "| " + " | ".join(["method", *heads, "seeds", "s"]) + " |"
     yield "|" + "---|" * (len(heads) + 3)

@@ -78,7 +78,7 @@ class Collector:
         if not isinstance(sealed, dict) or set(sealed) != set(map(str, neighbours)):
             raise BadMessage(f"member {member} has not sent a share for each of its neighbours")
         if not isinstance(seed, str) or len(seed) != 64:
-            raise BadMessage(f"member {member} has not committed itself to a seed")
+            raise BadMessage(f"member {member} has not committed to a seed")
         self._sealed[member] = {int(other): str(share) for other, share in sealed.items()}
         self._commitments[member] = seed
         self._heard.add(member)
@@ -102,11 +102,11 @@ class Collector:
         total, clients = tensors.get("sum"), tensors.get("clients")
         if total is None or total.dtype != torch.int64 or tuple(total.shape) != (entries,):
             found = None if total is None else (tuple(total.shape), total.dtype)
-            raise BadMessage(f"the upload of member {member} is {found}; it must be {entries} whole numbers")
+            raise BadMessage(f"the upload of member {member} is {found}; it must be {entries} integers")
         if clients is None or clients.dtype != torch.int64 or clients.dim() != 1:
             raise BadMessage(f"the upload of member {member} does not say whose it is")
         if len(strangers := np.setdiff1d(clients.numpy(), self.members[member])):
-            raise BadMessage(f"an upload of client {int(strangers[0])}, which member {member} was not asked for")
+            raise BadMessage(f"an upload of client {int(strangers[0])}, which was not requested from member {member}")
         self._sum += total.numpy().view(np.uint64)
         self._clients[member] = clients.numpy()
         self._heard.add(member)
@@ -124,7 +124,7 @@ class Collector:
         header, _ = self._opened(member, message, "unmask", HEADER + PER_MEMBER * len(self._roster))
         given, others = header.get("shares"), self._neighbours(member)
         if not isinstance(given, dict) or set(given) != set(map(str, others)):
-            raise BadMessage(f"member {member} has not given a share of each of its neighbours")
+            raise BadMessage(f"member {member} has not sent a share for each of its neighbours")
         given = {**given, str(member): header.get("own")}
         shares = {int(name): binary(share, shamir.SHARE_BYTES, f"a share from member {member}")
                   for name, share in given.items()}  # fmt: skip
@@ -138,7 +138,7 @@ class Collector:
         for member in sorted(self._clients):
             seed = self._secret(member)
             if seed is None or commitment(seed) != self._commitments[member]:
-                raise Aborted(f"the shares of member {member}'s seed do not fit: somebody sent a wrong one")
+                raise Aborted(f"the shares of member {member}'s seed do not match: someone sent a wrong one")
             add_mask(self._sum, own_key(seed, self.terms.session, member), -1)
         for member in sorted(self._commitments.keys() - self._clients.keys()):
             self._take_off_pairs(member)
@@ -148,7 +148,7 @@ class Collector:
         """The masks that those who stayed have put on for one who left."""
         raw = self._secret(gone)
         if raw is None or (key := PrivateKey(raw)).public != self._public[gone]:
-            raise Aborted(f"the shares of member {gone}'s key do not fit: somebody sent a wrong one")
+            raise Aborted(f"the shares of member {gone}'s key do not match: someone sent a wrong one")
         for other in self._neighbours(gone):
             if other in self._clients:
                 pair = pair_key(key.agreed(self._public[other]), self.terms.session, gone, other)

@@ -46,7 +46,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not 1 <= self.fraction <= 52:
-            raise FedrecError(f"secure sums with {self.fraction} bits behind the point; choose 1 to 52")
+            raise FedrecError(f"secure sums cannot have {self.fraction} fractional bits; choose 1 to 52")
 
     @property
     def entries(self) -> int:
@@ -78,7 +78,7 @@ class Layout:
             raise FedrecError(f"'{next(iter(update.gathered))}' is each client's own upload, which no sum can hide")
         strange = sorted(update.totals.keys() - {part.name for part in self.parts})
         if strange:
-            raise FedrecError(f"nobody asked for '{strange[0]}'; the secure sum has {self._names()}")
+            raise FedrecError(f"unexpected '{strange[0]}'; the secure sum has {self._names()}")
 
     def _names(self) -> str:
         return ", ".join(part.name for part in self.parts)
@@ -87,7 +87,7 @@ class Layout:
         largest, limit = float(np.abs(values).max(initial=0.0)), self.limit(members)
         if not largest <= limit:  # so that NaN is refused as well
             raise FedrecError(
-                f"{what} holds {largest:.4g}, but with {self.fraction} bits behind the point each of {members} members "
+                f"{what} holds {largest:.4g}, but with {self.fraction} fractional bits each of {members} members "
                 f"of a secure sum may send up to {limit:.4g}; lower --secure-bits, clip uploads (--privacy clip=1) or "
                 "lower the learning rate"
             )
@@ -123,8 +123,8 @@ def layout_of(schema: Schema, method: str, fraction: int = FRACTION) -> Layout:
     own = [name for name, kinds in schema.fields.items() if any(kind.gathered for kind in kinds)]
     if own:
         raise FedrecError(
-            f"{method} needs each client's own upload ('{own[0]}'), which secure sums hide; `fedrec methods` says with "
-            "which methods the server can be blind"
+            f"{method} needs each client's own upload ('{own[0]}'), which secure sums hide; `fedrec methods` lists "
+            "the methods that allow a blind server"
         )
     parts: Sequence[Part] = [
         Part(name, schema.fields[name][0].shape, schema.fields[name][0].mean) for name in sorted(schema.fields)

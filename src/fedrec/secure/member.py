@@ -37,7 +37,7 @@ def binary(value: Any, size: int, what: str) -> bytes:
     try:
         found = base64.b64decode(value, validate=True)
     except (ValueError, TypeError):
-        raise BadMessage(f"{what} is no text in base64") from None
+        raise BadMessage(f"{what} is not base64 text") from None
     if len(found) != size:
         raise BadMessage(f"{what} has {len(found)} bytes; it must have {size}")
     return found
@@ -138,7 +138,7 @@ class Member:
         if len(arrived) < self.terms.minimum:
             raise Aborted(f"{len(arrived)} uploads arrived; a secure sum needs {self.terms.minimum}")
         if self.number not in arrived or not arrived <= set(self._roster):
-            raise BadMessage("the list of arrivals is not of this secure sum's members, or leaves this one out")
+            raise BadMessage("the list of arrivals names members outside this secure sum, or leaves this one out")
         self._require_enough(len(arrived & self._held.keys()) + 1, "sent their uploads")
         given = {str(other): text(of_seed if other in arrived else of_key)
                  for other, (of_key, of_seed) in self._held.items()}  # fmt: skip
@@ -174,7 +174,7 @@ class Member:
             wrapped = binary(sealed, 2 * size + 16, f"the share from member {other}")
             shares = unseal(self._sealing_key(other, self.number), wrapped, self._about(other, self.number))
             if shares is None:
-                raise BadMessage(f"the share from member {other} was changed on its way, or is not for this member")
+                raise BadMessage(f"the share from member {other} was changed in transit, or is not for this member")
             found[other] = (shares[:size], shares[size:])
         return found
 
@@ -231,7 +231,7 @@ class Member:
             return Member(header["number"], terms, header["least"], header["phase"], PrivateKey(mask),
                           PrivateKey(sealing), seed, header["roster"], **pairs, _own_share=own)  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
-            raise BadMessage(f"this is no stored member of a secure sum ({error})") from None
+            raise BadMessage(f"this is not a stored member of a secure sum ({error})") from None
 
 
 PAIRS = ("keys", "held")

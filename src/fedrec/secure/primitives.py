@@ -47,7 +47,7 @@ class PrivateKey:
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
-            raise BadMessage("a public key of the secure sum gives no secret: nobody made it as one") from None
+            raise BadMessage("a public key of the secure sum is invalid: it yields no shared secret") from None
 
 
 def derived(secret: bytes, purpose: str, size: int = KEY_BYTES) -> bytes:

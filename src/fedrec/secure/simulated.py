@@ -44,7 +44,7 @@ class SimulatedSums:
             count = int(np.isin(members, self.cohorts[name]).sum()) if name else len(members)
             if 0 < count < MINIMUM:
                 raise FedrecError(
-                    f"{count} clients{name and f' of {name}'} upload in round {round + 1}, and a secure sum hides "
+                    f"{count} clients{name and f' of {name}'} upload in round {round + 1}, but a secure sum hides "
                     f"nobody in fewer than {MINIMUM}; raise --participation, or use more clients"
                 )
         terms = Terms(new_session(f"round {round + 1}"), self.layout, MINIMUM, max(self.lost, LOST))

@@ -54,7 +54,7 @@ class Terms:
             layout = Layout.from_dict(header["layout"])
             return Terms(str(header["session"]), layout, int(header["minimum"]), float(header["lost"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise BadMessage(f"these are no terms of a secure sum ({error})") from None
+            raise BadMessage(f"these are not the terms of a secure sum ({error})") from None
 
     def circle(self, roster: Iterable[int]) -> Circle:
         """Those who take part, in an order that nobody chose: by a hash of the session."""
@@ -127,7 +127,7 @@ def closed(terms: Terms, phase: str, values: dict[str, Any], tensors: dict[str, 
 def numbers(values: Any, what: str) -> Sequence[int]:
     """A list of members' numbers as it arrived."""
     if not isinstance(values, list) or not all(isinstance(value, int) and value >= 0 for value in values):
-        raise BadMessage(f"{what} is no list of members")
+        raise BadMessage(f"{what} is not a list of members")
     if len(set(values)) < len(values):
         raise BadMessage(f"{what} names a member twice")
     return values

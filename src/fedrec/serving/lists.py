@@ -41,4 +41,4 @@ def open_lists(path: Path, openers: Sequence[Opener] = OPENERS) -> Lists:
     for opener in openers:
         if (found := opener(path)) is not None:
             return found
-    raise FedrecError(f"{path} holds no model; give the folder of a finished run or of a fitted model")
+    raise FedrecError(f"{path} has no model; give the folder of a finished run or a fitted model")

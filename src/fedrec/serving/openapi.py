@@ -11,15 +11,15 @@ def document() -> dict[str, Any]:
     """OpenAPI 3.1."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": "fedrec", "version": __version__, "description": "Lists of one model of fedrec."},
+        "info": {"title": "fedrec", "version": __version__, "description": "Recommendations of a fedrec model."},
         "paths": {
-            "/health": {"get": _operation("health", "Whether the model is here, and what it is", [], "Health")},
+            "/health": {"get": _operation("health", "Whether the model is loaded, and which one it is", [], "Health")},
             "/recommendations/{user}": {
-                "get": _operation("recommendations", "What a user might like and does not have",
+                "get": _operation("recommendations", "Recommendations for a user, without items they already have",
                                   [_in_path("user"), LENGTH], "Recommendations")},
             "/similar/{item}": {
-                "get": _operation("similar", "Items beside an item", [_in_path("item"), LENGTH], "Similar")},
-            "/fold-in": {"post": _operation("foldIn", "A list for somebody new, from the items that they have", [],
+                "get": _operation("similar", "Items similar to an item", [_in_path("item"), LENGTH], "Similar")},
+            "/fold-in": {"post": _operation("foldIn", "Recommendations for a new user, from the items they have", [],
                                             "FoldedIn") | {"requestBody": HISTORY}},
         },
         "components": {"schemas": SCHEMAS},
@@ -76,7 +76,7 @@ code { background: color-mix(in srgb, currentColor 10%, transparent); padding: .
 section { border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); padding: .5rem 0 }
 </style></head><body>
 <h1>fedrec</h1>
-<p id="about">Lists of one model. <a href="openapi.json">openapi.json</a> describes them for programs.</p>
+<p id="about">Recommendations of one model. <a href="openapi.json">openapi.json</a> is for programs.</p>
 <main></main>
 <script>
 const add = (parent, kind, text) => {

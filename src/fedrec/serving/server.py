@@ -34,12 +34,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         if not self.server.is_meant(self.headers.get("Host", "")):
-            self._send(Answer(403, {"error": "this service is for programs on this machine: ask for it by localhost"}))
+            self._send(Answer(403, {"error": "this service is for programs on this machine: use localhost"}))
             return
         size = self.headers.get("Content-Length", "0")
         if not size.isdigit() or int(size) > LARGEST_BODY:
             self.close_connection = True  # the body was not read
-            self._send(Answer(413, {"error": f"a body must say its length, and have at most {LARGEST_BODY:,} bytes"}))
+            self._send(Answer(413, {"error": f"the request needs a Content-Length of at most {LARGEST_BODY:,} bytes"}))
             return
         body = self.rfile.read(int(size))
         self._send(self.server.service.answer(self.command, self.path, body))

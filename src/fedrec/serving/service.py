@@ -67,7 +67,9 @@ class Service:
         made = self.paths.get(("GET" if verb == "HEAD" else verb, head))
         if made is None:
             known = any(head == name for _, name in self.paths)
-            return _problem(405, f"{verb} is not for /{head}") if known else _problem(404, f"there is no /{head}")
+            return (
+                _problem(405, f"{verb} is not allowed for /{head}") if known else _problem(404, f"there is no /{head}")
+            )
         words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         try:
             return Answer(200, made(unquote(rest), words, body))
@@ -82,13 +84,13 @@ class Service:
 
     def _recommendations(self, user: str, words: dict[str, str], _: bytes) -> dict[str, Any]:
         if not user:
-            raise FedrecError("say for whom: /recommendations/USER")
+            raise FedrecError("name the user: /recommendations/USER")
         found = self.lists.for_user(user, _length(words))
         return {"user": found[0].user, "served": found[0].served, "items": [_line(rec) for rec in found]}
 
     def _similar(self, item: str, words: dict[str, str], _: bytes) -> dict[str, Any]:
         if not item:
-            raise FedrecError("say to what: /similar/ITEM")
+            raise FedrecError("name the item: /similar/ITEM")
         return {"item": item, "items": [_line(one) for one in self.lists.similar(item, _length(words))]}
 
     def _fold_in(self, _: str, words: dict[str, str], body: bytes) -> dict[str, Any]:
@@ -120,9 +122,9 @@ def _history(body: bytes) -> dict[str, Any]:
         raise FedrecError('send JSON such as {"items": ["a", "b"], "k": 10}') from None
     items = asked.get("items") if isinstance(asked, dict) else None
     if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
-        raise FedrecError('send JSON such as {"items": ["a", "b"], "k": 10}: items are texts or whole numbers')
+        raise FedrecError('send JSON such as {"items": ["a", "b"], "k": 10}: items must be strings or integers')
     if len(items) > LONGEST_HISTORY:
-        raise FedrecError(f"{len(items):,} items are more than the {LONGEST_HISTORY:,} that a history may have")
+        raise FedrecError(f"{len(items):,} items are more than a history may have ({LONGEST_HISTORY:,})")
     k = asked.get("k", LENGTH)
     if not isinstance(k, int) or isinstance(k, bool):
         raise FedrecError("k must be a whole number")

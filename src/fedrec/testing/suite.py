@@ -150,7 +150,7 @@ class MethodTests:
     def test_groups_do_not_matter(self) -> None:
         """Clients apart from the server, in groups of any size that it reaches by messages: as in one simulation."""
         if self.method.info.centralised:
-            raise SkipTest("all data is in one place")
+            raise SkipTest("all data is centralised")
         for data in self.worlds():
             whole = self.compared(run(self.method, data, self.rounds))
             everyone = np.arange(data.world.clients)
@@ -320,7 +320,7 @@ class MethodTests:
     def test_a_blind_server_ends_alike(self) -> None:
         """Secure sums change nothing beyond fixed point; a method that gathers says so and is refused by name."""
         if self.method.info.centralised:
-            raise SkipTest("all data is in one place")
+            raise SkipTest("all data is centralised")
         try:
             from fedrec.secure.simulated import MINIMUM, simulated_sums
         except FedrecError as error:

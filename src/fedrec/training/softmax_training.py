@@ -1,4 +1,4 @@
-"""Training of a sequential backbone with all data in one place: at every position, the next item among all items.
+"""Training of a sequential backbone on all data, centralised: at every position, the next item among all items.
 
 Softmax cross-entropy over the whole catalogue. The logits of all positions of a batch would be its largest tensor by
 far, so they are made, turned into gradients and dropped for some positions at a time. Of very many items, the next one

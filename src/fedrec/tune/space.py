@@ -77,7 +77,7 @@ def space_of(method: Method, given: Iterable[str] = (), fixed: Iterable[str] = (
     found = {name: dimension(method, name, text) for name, text in texts.items() if name not in set(fixed)}
     if not found:
         raise FedrecError(
-            f"{method.info.name} declares nothing to search; name a parameter, e.g. --space lr=0.001..0.1 "
+            f"{method.info.name} has no search space; give one, e.g. --space lr=0.001..0.1 "
             f"(`fedrec methods {method.info.name}` lists them)"
         )
     return found
@@ -93,7 +93,9 @@ def dimension(method: Method, name: str, text: str) -> Dimension:
     if not dots:
         return Choices(tuple(dict.fromkeys(values)))
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        raise FedrecError(f"--space {name}={text}: a range needs numbers at both ends; list other values with commas")
+        raise FedrecError(
+            f"--space {name}={text}: a range needs numbers at both ends; list other values separated by commas"
+        )
     if values[0] >= values[1]:
         raise FedrecError(f"--space {name}={text}: the lower end comes first, as in {name}={high}..{low}")
     return Between(values[0], values[1], whole=all(isinstance(value, int) for value in values))

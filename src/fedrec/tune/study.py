@@ -33,7 +33,7 @@ AT_RANDOM = 4  # trials before the sampler has anything to learn from
 TRIES = 20  # to propose something new, in a space of few values
 TRIAL = {"number": COUNT, "params": {}, "value": optional(NUMBER), "best_round": COUNT, "rounds_run": COUNT,
          "seconds": NUMBER, "valid": named(NUMBER, "metrics with numbers"), "note": TEXT}  # fmt: skip
-STUDY = {"config": {}, "space": named(TEXT, "parameters with texts"), "version": TEXT}
+STUDY = {"config": {}, "space": named(TEXT, "parameters with strings"), "version": TEXT}
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Study:
         }
         if not self.about.exists():
             if self.path.exists() and any(self.path.iterdir()):
-                raise FedrecError(f"{self.path} holds something else than a study; choose another --out")
+                raise FedrecError(f"{self.path} is not a study; choose another --out")
             with atomic_file(self.about) as temporary:
                 temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
             return []
@@ -94,7 +94,7 @@ class Study:
         """Refuse to go on with a study of something else."""
         if there != wanted:
             raise FedrecError(
-                f"{self.path} was started with another --space; go on with the same, or use another --out"
+                f"{self.path} was started with another --space; continue with the same, or use another --out"
             )
 
     def began(self) -> dict[str, Any]:

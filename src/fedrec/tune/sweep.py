@@ -20,7 +20,7 @@ class Sweep(Study):
 
     def require_space(self, there: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         if set(there) != set(wanted):
-            raise FedrecError(f"{self.path} holds a sweep of {', '.join(there)}; use another --out")
+            raise FedrecError(f"{self.path} contains a sweep of {', '.join(there)}; use another --out")
 
 
 def listed(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -38,7 +38,7 @@ def grid_of(method: Method, swept: Mapping[str, str]) -> dict[str, Choices]:
     for name, text in swept.items():
         values = dimension(method, name, text)
         if not isinstance(values, Choices):
-            raise FedrecError(f"--set {name}={text}: list values with commas; fedrec tune searches ranges")
+            raise FedrecError(f"--set {name}={text}: list values separated by commas; ranges are for fedrec tune")
         found[name] = values
     return found
 

@@ -84,7 +84,7 @@ def test_curves_by_round_are_told_apart_by_participation(studies: Path) -> None:
 def test_a_figure_says_how_many_of_its_runs_diverged(studies: Path, tmp_path: Path) -> None:
     first, *rest = runs_of(studies, "figure3")
     lost = dataclasses.replace(first, summary=first.summary | {"diverged": "the loss is no longer finite in round 9"})
-    words = f"1 of {len(rest) + 1} runs; they stand with a round chosen before that"
+    words = f"1 of {len(rest) + 1} runs; shown with a round chosen before that"
     settings = {"metric": "recall@5", "parameter": "align"}
     for name in ("all.svg", "all.html"):
         page = write_figure(FIGURES["sensitivity"], settings, [lost, *rest], tmp_path / name).read_text(

@@ -47,7 +47,7 @@ def test_the_figure_says_it_for_every_seed(runs: Path, tmp_path: Path) -> None:
         with_figures(runs / "runs" / "fedmf" / f"seed{seed}", tmp_path / "study" / str(seed), values)
     for scale in ("linear", "log"):
         table = FIGURES["convergence"].build({"rounds": scale}).draw(find_runs([tmp_path / "study"])).tables[0]
-        assert table.heads[-1] == "first round within 1 % of its highest"
+        assert table.heads[-1] == "first round within 1 % of the highest"
         assert table.rows[0][-1] == "4.5 (3 to 6 over 2 seeds)"
 
 

@@ -406,8 +406,8 @@ def test_the_command_lists_and_writes(cli: Cli, studies: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("dims/4-0", "--figure", "similarity"), "needs item tables of single clients"),
-    (("dims/4-0", "--figure", "skew"), "needs item tables of single clients"),
+    (("dims/4-0", "--figure", "similarity"), "needs personal item tables"),
+    (("dims/4-0", "--figure", "skew"), "needs personal item tables"),
     (("dims/4-0", "--figure", "similarty"), "did you mean 'similarity'"),
     (("dims/4-0", "--figure", "sensitivity"), "no parameter differs"),
     (("dims", "local", "--figure", "sensitivity", "--set", "parameter=lr"), "lr is the same in all runs"),
@@ -418,7 +418,7 @@ def test_the_command_lists_and_writes(cli: Cli, studies: Path) -> None:
     (("dims/4-0", "--figure", "bars", "--set", "colour=red"), "unknown parameter of bars 'colour'"),
     (("dims/4-0", "--figure", "bars", "--out", "f.gif"), ".html, .svg, .pdf or .png"),
     (("local", "fedca", "--figure", "similarity"), "shows one run"),
-    (("local", "--figure", "similarity", "--set", "clients=0,x"), "whole numbers with commas"),
+    (("local", "--figure", "similarity", "--set", "clients=0,x"), "integers separated by commas"),
     (("local", "--figure", "similarity", "--set", "clients=0,999"), "no client 999"),
     (("local", "--figure", "aggregation"), "give one of fedca"),
     (("dims/4-0", "dims/8-0", "--figure", "embeddings"), "different widths .* set axes=own"),

@@ -64,5 +64,5 @@ def test_a_report_shows_what_clients_keep_and_send(studies: Path) -> None:
     assert (counted["fedrkg"]["largest_up"], counted["fedrkg"]["up_per_client_round"]) == (table, table / 2)
     assert (counted["clean"]["largest_up"], counted["clean"]["largest_down"]) == (table, 80)
     page = write_report(find_runs([studies / "clean"]), studies / "page.html").read_text()
-    assert "down, largest message" in page
+    assert "largest download" in page
     assert "80 B" in page

@@ -213,7 +213,7 @@ def test_data_that_has_gone_costs_only_what_needs_it(
     config = tmp_path / "run" / "config.toml"
     config.write_text(re.sub(r'data = ".*"', 'data = "gone.csv"', config.read_text()))
     text = Reader(write_own_report(tmp_path / "run")).text
-    assert "the data is not here any more" in text
+    assert "the data is no longer there" in text
     assert "Chance gives" in text
     assert "Popularity reaches" not in text
 
@@ -293,7 +293,7 @@ def test_a_report_on_several_folders_keeps_that_of_the_first(
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (("report", "nowhere"), "nowhere holds no run"),
+    (("report", "nowhere"), "nowhere has no run"),
     (("report", "a", "a"), "given twice"),
     (("report", "a", "--out", "folder"), "--out|directory"),
 ])  # fmt: skip

@@ -32,7 +32,7 @@ from fedrec.methods.average.choices import ScoreWith, Shares
 from fedrec.methods.comparison import FEDCA, plan_part
 from fedrec.training.local_training import LocalMethod, usual_backbones
 
-HISTORY = "off each of which the sign attack reads the user's whole history (AUC 1.000 on ml-100k after one round)"
+HISTORY = "from which the sign attack recovers each user's entire history (AUC 1.000 on ml-100k after one round)"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from fedrec.training.local_training import LocalMethod
 class FedFast(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedfast",
-        summary="delegates of clusters train; rows that moved farther count for more",
+        summary="cluster delegates train; rows that moved farther weigh more",
         paper="Muhammad et al., KDD 2020",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         presets={name: FedAvg.info.presets[name] for name in ("fedca", "sasrec")},
@@ -69,7 +69,9 @@ class FedFast(LocalMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.user_propagation and not self.model.has_user:
-            raise FedrecError(f"user_propagation needs user vectors, which {self.backbone} has not; use mf or ncf")
+            raise FedrecError(
+                f"user_propagation needs user vectors, which {self.backbone} does not have; use mf or ncf"
+            )
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {

@@ -72,7 +72,7 @@ AT_ONCE = 256 << 20  # bytes of clients side by side on a processor
 class FedOpt(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedopt",
-        summary="server optimisers over the mean of clients' changes or gradients",
+        summary="a server optimiser applied to the mean of clients' updates or gradients",
         paper="Reddi et al., ICLR 2021",
         aliases={
             "fedadam": {"server_optimiser": "adam"},

@@ -60,7 +60,7 @@ def cluster(points: Tensor, count: int, key: int) -> Tensor:
 class PerFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="perfedrec",
-        summary="k-means clusters; scores with the local, the cluster's and the global model together",
+        summary="k-means clusters; scores combine the local, the cluster and the global model",
         paper="Luo et al., CIKM 2022",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         presets={"fedca": FEDCA},

@@ -48,7 +48,7 @@ GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
 class FedBlend(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedblend",
-        summary="FedGram and a federated SASRec, scores mixed, by sums alone",
+        summary="mixed scores of FedGram and a federated SASRec, from sums only",
         space={"server_lr": "0.0003..0.003", "dropout": "0.1..0.5", "l2": "100..10000", "half_life": "1..10",
                "co": "0.1..2", "popularity_power": "0..0.6"},
         presets={

@@ -56,7 +56,7 @@ class FedGram(Method):
     # By validation NDCG@10, on ml-100k as the mean over three orders of tied times. Denser data want less smoothing.
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedgram",
-        summary="closed-form models, order-aware too, from one blind sum of Gram matrices",
+        summary="closed-form models, optionally order-aware, from one blind sum of Gram matrices",
         space={
             "l2": "100..10000", "half_life": "1..10", "floor": "0.01..0.3", "window": "1..4", "co": "0.1..2",
             "popularity_power": "0..0.6",
@@ -84,7 +84,9 @@ class FedGram(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(not (self.order and self.model == "gfcf"), "model=gfcf knows no order; use ease or linear")
+        _require(
+            not (self.order and self.model == "gfcf"), "model=gfcf cannot use the order of items; use ease or linear"
+        )
         _require(not self.sketch or self.model == "ease", f"sketch works with model=ease, not {self.model}")
 
     @property

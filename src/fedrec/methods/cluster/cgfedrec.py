@@ -50,7 +50,7 @@ DRAWS = ("ERC", "RC")  # labels at random
 class CGFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cgfedrec",
-        summary="clusters of the mean table come back as labels, which align the own tables",
+        summary="the server sends back cluster labels of the mean table, which align personal tables",
         paper="Learning to Collaborate via Structures",
         backbones={"linear": {}, "scorer": {}},
         presets={

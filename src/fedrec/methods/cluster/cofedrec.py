@@ -58,7 +58,7 @@ def elbow(curve: Tensor) -> int:
 class CoFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cofedrec",
-        summary="labels of item clusters align own tables; each round a group of alike clients is averaged",
+        summary="item cluster labels align personal tables; each round averages a group of similar clients",
         paper="He et al., WWW 2024",
         backbones={"linear": {}},
         presets={

@@ -19,7 +19,7 @@ def with_attributes(server: Tensors, attributes: Tensor) -> Tensors:
 
 def require_attributes(attributes: Tensor | None, name: str) -> Tensor:
     if attributes is None:
-        raise FedrecError(f"{name} needs item attributes; use --protocol ifedrec with data that has some")
+        raise FedrecError(f"{name} needs item attributes; use --protocol ifedrec with data that has them")
     return attributes
 
 

@@ -1,6 +1,6 @@
 """CS-MF: centralised matrix factorisation; a new item is the mean of its neighbours by attributes.
 
-A reference in the comparison of IFedRec (WWW 2024): interactions and attributes of everything in one place.
+A reference in the comparison of IFedRec (WWW 2024): centralised interactions and attributes.
 """
 
 from __future__ import annotations

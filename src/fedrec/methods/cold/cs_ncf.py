@@ -1,4 +1,4 @@
-"""CS-NCF: the network of CS-FedNCF on everybody's data in one place.
+"""CS-NCF: the network of CS-FedNCF on everybody's data, centralised.
 
 A reference in the comparison of IFedRec (WWW 2024). One round is one epoch.
 """
@@ -18,7 +18,7 @@ class CsNCF(CsFedNCF):
 
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cs-ncf",
-        summary="new items: network on attributes, all data in one place",
+        summary="new items: network on attributes",
         paper="Zhang et al., WWW 2024 (baseline)",
         centralised=True,
     )

@@ -66,7 +66,7 @@ def cold_factors(factors: Tensor, attributes: Tensor, ridge: float, weight: floa
 class FedMVMF(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedmvmf",
-        summary="new items: one factor for interactions and attributes, closed forms",
+        summary="new items: shared factors of interactions and attributes, in closed form",
         paper="Flanagan et al., ECML PKDD 2020",
     )
 

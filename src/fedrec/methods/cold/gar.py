@@ -1,6 +1,6 @@
 """GAR: a generator of item factors from attributes plays against the recommender that must tell them apart.
 
-Chen et al., "Generative Adversarial Framework for Cold-Start Item Recommendation" (SIGIR 2022), all data in one place,
+Chen et al., "Generative Adversarial Framework for Cold-Start Item Recommendation" (SIGIR 2022), centralised,
 on the factors u, v of a matrix factorisation. G is linear, batch norm, tanh, dropout, linear on attributes. The
 recommender has two towers (batch norm, linear, batch norm, tanh, dropout, linear) and scores by their inner product.
 With z+, z-, zg its scores of (u, v_i), (u, v_j) and (u, G(x_i)), every batch takes one step each on
@@ -59,7 +59,7 @@ def generator_loss(known: Tensor, made: Tensor, vector: Tensor, target: Tensor, 
 class GAR(Pretrained):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="gar",
-        summary="new items: generated factors against a recommender, all data in one place",
+        summary="new items: a generator of item factors trained against a recommender",
         paper="Chen et al., SIGIR 2022",
         centralised=True,
     )

@@ -1,7 +1,7 @@
 """Heater: a mixture of experts turns attributes into an item's factors, and is trained as if items were new.
 
 Zhu et al., "Recommendation for New Users and New Items via Randomized Training and Mixture-of-Experts Transformation"
-(SIGIR 2020), all data in one place. With u, v the factors of a matrix factorisation, standardised and clipped,
+(SIGIR 2020), centralised. With u, v the factors of a matrix factorisation, standardised and clipped,
     v^ = tanh(sum_k g_k tanh(W_k x + b_k)),  g = tanh(G x + c)                      the experts and their gates
     s = a(u) . b(v~),  a and b: linear, batch norm, tanh, linear                   both sides
 where v~ is v^ for a random half of each batch and v for the rest. The loss is the mean of (s - label)^2, plus `l2`
@@ -60,7 +60,7 @@ def loss_of(w: Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, l
 class Heater(Pretrained):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="heater",
-        summary="new items: mixture of experts onto pre-trained factors, all data in one place",
+        summary="new items: mixture of experts fitted to pre-trained factors",
         paper="Zhu et al., SIGIR 2020",
         centralised=True,
     )

@@ -71,7 +71,7 @@ def _calmer(method: Any) -> str:
 class IFedRec(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ifedrec",
-        summary="new items: attributes stay at the server, aligned with the clients' item tables",
+        summary="new items: attributes stay on the server, aligned with the clients' item tables",
         paper="Zhang et al., WWW 2024",
         aliases={
             "IFedNCF": {"backbone": "ncf"},
@@ -126,8 +126,8 @@ class IFedRec(Method):
             return (f"one step goes {pull:.3g} of the way to the server's representation (stable below 2)",)
         most = self.align * STABLE / pull
         return (
-            f"one step goes {pull:.3g} times the way to the server's representation: from 2 on rows swing farther with "
-            f"every step, and the run may diverge; align below {most:.3g} is stable",
+            f"one step goes {pull:.3g} times the way to the server's representation: from 2 on, rows overshoot more "
+            f"with every step and the run may diverge; align below {most:.3g} is stable",
         )
 
     # -- the federation --

@@ -1,4 +1,4 @@
-"""Networks that learn, in one place, to make a new item's vector out of attributes, on factors trained beforehand.
+"""Networks that learn, centralised, to make a new item's vector out of attributes, on factors trained beforehand.
 
 The first round begins with `pretrain_epochs` epochs of matrix factorisation (pairwise loss, Adam), whose user and item
 vectors then stay as they are. One round is one epoch of the network. Its weights, what its batch norms have seen and

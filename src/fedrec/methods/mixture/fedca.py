@@ -67,7 +67,7 @@ MIXED = "mixed."  # on the server: the aggregates of the last round, one per agg
 class FedCA(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedca",
-        summary="own mixture of tables by share, similarity and complementarity",
+        summary="personal mixture of tables by data share, similarity and complementarity",
         paper="Zhang et al., ACM TOIS 44(2), 2026",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         space={"lr": "0.001..0.1", "alpha": "0..1", "beta": "0..1", "interpolation": "0..1"},

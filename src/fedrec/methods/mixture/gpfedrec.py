@@ -49,7 +49,7 @@ class GPFedRec(LocalMethod):
     # the bare inner product: one rate for all, as the other methods have it
     info: ClassVar[MethodInfo] = MethodInfo(
         name="gpfedrec",
-        summary="private network; item tables drawn towards the mean of neighbours in a client graph",
+        summary="private network; item tables pulled towards the mean of their neighbours in a client graph",
         paper="Zhang et al., KDD 2024",
         aliases={"GGA": {}},
         backbones={"ncf": {}, "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}},
@@ -79,7 +79,7 @@ class GPFedRec(LocalMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimiser != "sgd":
-            raise FedrecError("gpfedrec descends by optimiser=sgd only: rows without samples move in closed form")
+            raise FedrecError("gpfedrec works with optimiser=sgd only: rows without samples move in closed form")
 
     @cached_property
     def model(self) -> Backbone:

@@ -42,7 +42,7 @@ from fedrec.training.local_training import LocalMethod, LocalTrainer
 class PFedGraph(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="pfedgraph",
-        summary="each client gets its own mixture, by similarity of model changes and data size",
+        summary="a personal mixture for each client, by similarity of model updates and data size",
         paper="Ye et al., ICML 2023",
         backbones={"mf": {}, "ncf": {}},
         presets={"fedca": FEDCA},

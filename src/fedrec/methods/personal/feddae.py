@@ -54,7 +54,7 @@ GRADIENT = "gradient."
 class FedDAE(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="feddae",
-        summary="variational autoencoder: own and shared encoder mixed by a gate, shared decoder",
+        summary="variational autoencoder: personal and shared encoder mixed by a gate, shared decoder",
         paper="Li et al., AAAI 2025",
         presets={
             "paper": {"variant": "paper"},

@@ -46,7 +46,7 @@ CACHE = 1 << 26  # bytes: many steps on the same rows are four times as fast as 
 class FedRAP(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrap",
-        summary="the sum of a shared and an own item table, held apart; only the shared one is averaged",
+        summary="sum of a shared and a personal item table, kept distinct; only the shared one is averaged",
         paper="Li et al., ICLR 2024",
         backbones={"linear": {}},
         space={"lr": "0.05..5", "lr_item": "20..2000", "apart": "0.001..1", "sparse": "0.001..1"},
@@ -91,7 +91,7 @@ class FedRAP(LocalMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimiser != "sgd" or self.loss != "bce":
-            raise FedrecError("fedrap descends by optimiser=sgd on loss=bce only")
+            raise FedrecError("fedrap works with optimiser=sgd and loss=bce only")
 
     @cached_property
     def trainer(self) -> LocalTrainer:

@@ -54,7 +54,7 @@ GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gat
 class FedRKG(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrkg",
-        summary="own tables, guided now and then by the mean of all through a private gate",
+        summary="personal tables, guided from time to time by the mean of all through a private gate",
         paper="Personalized Federated Recommendation with Knowledge Guidance",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
         space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.0001..0.1"},
@@ -220,8 +220,8 @@ class FedRKG(LocalMethod):
         if self.dp != "gradient" or not self._gate_learns():
             return ()
         return [
-            "dp=gradient: no epsilon, because the gate learns from interactions without noise and acts on the table "
-            "that goes up later; gate=false or dp=output have one"
+            "dp=gradient: no epsilon, because the gate learns from interactions without noise and affects later "
+            "uploads of the table; gate=false and dp=output have one"
         ]
 
     def _gate_learns(self) -> bool:

@@ -1,4 +1,4 @@
-"""Every client trains a model of its own and sends nothing; with all data in one place, that is centralised."""
+"""Every client trains a model of its own and sends nothing; with one client holding all data, that is centralised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedBlend's mixture with all data in one place: what federation costs it.
+"""FedBlend's mixture, centralised: what federation costs it.
 
 The Gram model is the one that FedGram's clients arrive at by their sum. The sequence model is the centralised SASRec
 with softmax over all items. Their scores are mixed as there (`methods/mixing.py`).
@@ -29,7 +29,7 @@ class Blend(CentralSASRec):
 
     info: ClassVar[MethodInfo] = MethodInfo(
         name="blend",
-        summary="a Gram model and SASRec, scores mixed, all data in one place",
+        summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
         presets={
             "ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2,

@@ -22,7 +22,7 @@ from fedrec.methods.closed_form import gram
 class Ease(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ease",
-        summary="closed-form item-item model on all data in one place",
+        summary="closed-form item-item model",
         paper="Steck, WWW 2019",
         centralised=True,
         new_users=0,

@@ -18,7 +18,7 @@ from fedrec.training.silo_training import filter_scores
 class CentralGFCF(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="gfcf",
-        summary="closed-form graph filter on all data in one place",
+        summary="closed-form graph filter",
         paper="Shen et al., CIKM 2021",
         aliases={"gf-cf": {}},
         centralised=True,

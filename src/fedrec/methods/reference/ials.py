@@ -1,4 +1,4 @@
-"""iALS: implicit matrix factorisation by alternating least squares, with all data in one place.
+"""iALS: implicit matrix factorisation by alternating least squares, centralised.
 
 Hu et al., ICDM 2008, with the care of Rendle et al., RecSys 2022. With S the observed pairs, w_u and h_i the factors,
 
@@ -36,7 +36,7 @@ NUMBERS = 1 << 24  # that a block of systems holds
 class IALS(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="ials",
-        summary="implicit matrix factorisation by least squares, all data in one place",
+        summary="implicit matrix factorisation by alternating least squares",
         paper="Rendle et al., RecSys 2022",
         centralised=True,
         new_users=0,

@@ -22,7 +22,7 @@ from fedrec.training.triple_descent import TripleLoss
 class CentralLightGCN(SiloMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="lightgcn",
-        summary="graph convolution on all data in one place",
+        summary="graph convolution",
         paper="He et al., SIGIR 2020",
         backbones={"lightgcn": {}},
         centralised=True,

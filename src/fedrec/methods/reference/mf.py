@@ -19,7 +19,7 @@ class CentralMF(Local):
 
     info: ClassVar[MethodInfo] = MethodInfo(
         name="mf",
-        summary="matrix factorisation on all data in one place",
+        summary="matrix factorisation",
         paper="Koren et al., Computer 2009",
         backbones={"mf": {}},
         centralised=True,

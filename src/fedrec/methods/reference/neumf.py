@@ -24,7 +24,7 @@ from fedrec.training.local_training import LocalMethod
 class CentralNeuMF(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="neumf",
-        summary="neural matrix factorisation on all data in one place",
+        summary="neural matrix factorisation",
         paper="He et al., WWW 2017",
         backbones={"neumf": {}},
         presets={

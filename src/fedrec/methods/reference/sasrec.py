@@ -36,7 +36,7 @@ MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
 class CentralSASRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="sasrec",
-        summary="self-attention over sequences, all data in one place",
+        summary="self-attention over sequences",
         paper="Kang & McAuley, ICDM 2018",
         backbones=usual_backbones("sasrec"),
         space={

@@ -88,7 +88,7 @@ class FedCIA(SiloMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode in ("lowrank", "subspace") and self.noise:
-            raise FedrecError(f"noise={self.noise} needs whole matrices: use mode=dense_gram, or noise=0")
+            raise FedrecError(f"noise={self.noise} needs full matrices: use mode=dense_gram, or noise=0")
 
     @cached_property
     def form(self) -> UploadForm:

@@ -30,7 +30,7 @@ class UploadForm:
         mode: Mode = "dense_gram" if world.items <= WHOLE else "subspace"
         if mode == "subspace" and self.noise:
             raise FedrecError(
-                f"noise={self.noise} needs whole matrices, which {world.items:,} items make large: use noise=0, or "
+                f"noise={self.noise} needs full matrices, which {world.items:,} items make large: use noise=0, or "
                 "mode=dense_gram"
             )
         return mode

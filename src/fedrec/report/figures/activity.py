@@ -20,7 +20,7 @@ SHOWN = (ACTIVITY[0], ACTIVITY[-1])
 @dataclass(frozen=True)
 class Activity(Figure):
     name: ClassVar[str] = "activity"
-    summary: ClassVar[str] = "bars of a metric for cold and for warm users; several runs"
+    summary: ClassVar[str] = "a metric for cold and warm users, as bars; several runs"
 
     metric: str = "ndcg@10"
 

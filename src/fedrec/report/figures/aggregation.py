@@ -57,7 +57,7 @@ class Aggregation(Figure):
             ("weights", method.weights),
         )
         lead = (
-            "From the tables after the chosen round, as if these clients alone were aggregated. Colours span the "
+            "From the tables after the chosen round, as if only these clients were aggregated. Colours span the "
             "values off the diagonal; a row of weights adds up to 1."
         )
         return Drawing("Composite aggregation in fedca", lead, tuple(panels), facts, tuple(tables))

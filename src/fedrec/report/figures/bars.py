@@ -17,7 +17,7 @@ from fedrec.report.tables import value_text
 @dataclass(frozen=True)
 class Bars(Figure):
     name: ClassVar[str] = "bars"
-    summary: ClassVar[str] = "one metric, one bar per configuration, by data set and protocol"
+    summary: ClassVar[str] = "one metric, one bar per configuration, by dataset and protocol"
 
     metric: str = "ndcg@10"
     on: Literal["test", "valid"] = "test"

@@ -17,7 +17,7 @@ from fedrec.schema import is_number
 @dataclass(frozen=True)
 class Convergence(Figure):
     name: ClassVar[str] = "convergence"
-    summary: ClassVar[str] = "a metric on validation by round, with the rounds of uploads; several runs"
+    summary: ClassVar[str] = "a validation metric by round, with upload rounds marked; several runs"
 
     metric: str | None = None  # none: the one that chose the round
     rounds: Literal["linear", "log"] = "linear"
@@ -30,7 +30,9 @@ class Convergence(Figure):
         curves = [curve(row.runs, metric, "valid") for row in comparison.rows]
         for row, found in zip(comparison.rows, curves, strict=True):
             folder = row.runs[0].folder
-            self.require(len(found.rounds) > 0, f"{folder} has no {metric} by round in metrics.jsonl; choose another")
+            self.require(
+                len(found.rounds) > 0, f"{folder} has no {metric} by round in metrics.jsonl; choose another metric"
+            )
         lines = [
             _line(name, row, found, style_of(index))
             for index, (name, row, found) in enumerate(zip(names, comparison.rows, curves, strict=True))
@@ -47,9 +49,9 @@ class Convergence(Figure):
             for name, row, line, found in zip(names, comparison.rows, lines, curves, strict=True)
         )  # fmt: skip
         heads = ("line", "configuration", "rounds with uploads", f"highest {metric}", "last",
-                 "first round within 1 % of its highest")  # fmt: skip
+                 "first round within 1 % of the highest")  # fmt: skip
         table = Table("Curves", heads, rows)
-        lead = "Strokes at the foot mark rounds in which clients uploaded, dots the chosen rounds."
+        lead = "Ticks at the bottom mark rounds with uploads, dots the chosen rounds."
         bands = " Bands show the range over seeds." if any(row.seeds > 1 for row in comparison.rows) else ""
         return Drawing(f"Convergence: {metric} by round", lead + bands, (panel,), tables=(table,))
 

@@ -24,7 +24,7 @@ SIZES = (4.4, 3.2, 2.0)  # rings within rings: who lies in the same place is sti
 @dataclass(frozen=True)
 class Embeddings(Figure):
     name: ClassVar[str] = "embeddings"
-    summary: ClassVar[str] = "100 items in the tables of three clients on common principal axes; runs side by side"
+    summary: ClassVar[str] = "100 items in the tables of three clients, on common principal axes; several runs"
 
     clients: str | None = None  # e.g. 0,7,12 (column client of users.csv); none: the three with the most interactions
     items: int = 100
@@ -36,7 +36,7 @@ class Embeddings(Figure):
         chosen = numbers(self.clients) if self.clients else models[0].busiest(3).tolist()
         sizes = {model.simulator.world.items for model in models}
         self.require(
-            len(sizes) == 1, f"runs with different numbers of items ({_listed(sizes)}); give runs on one data set"
+            len(sizes) == 1, f"runs with different numbers of items ({_listed(sizes)}); give runs on one dataset"
         )
         items = torch.from_numpy(models[0].drawn(self.items, 1, sizes.pop()))
         tables = [model.tables(chosen)[:, items].double() for model in models]
@@ -55,12 +55,12 @@ class Embeddings(Figure):
             panels.append(Panel(svg, name if model.personal else f"{name}: one table for all clients"))
             rows.append((name, share, f"{_spread(plane, 1):.4g}", f"{_spread(plane, 0):.4g}"))
         same = "items, axes and scale" if self.axes == "common" else "items"
-        lead = f"A ring is an item in the table of one client; the same {same} in all panels."
+        lead = f"Each ring is an item in one client's table; all panels have the same {same}."
         facts = (("clients", ", ".join(map(str, chosen))), ("items", f"{len(items)}"))
         heads = (
             "run",
-            "variance on the axes",
-            "from the client's own centre",
+            "variance explained by the axes",
+            "from the client's centre",
             "of one item from its mean over clients",
         )
         table = Table("Root mean square distance on the plane", heads, tuple(rows))

@@ -74,7 +74,7 @@ def numbers(text: str) -> list[int]:
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
-        raise FedrecError(f"'{text}' should be whole numbers with commas, e.g. 0,7,12") from None
+        raise FedrecError(f"'{text}' should be integers separated by commas, e.g. 0,7,12") from None
     if len(set(found)) < len(found):
-        raise FedrecError(f"'{text}' names one twice; give different ones")
+        raise FedrecError(f"'{text}' has one twice; give different ones")
     return found

@@ -31,7 +31,7 @@ class Gates(Figure):
         row = comparison.rows[0]
         there = curve(row.runs, f"gate {GROUPS[0]}", "inside")
         self.require(len(there.rounds) > 0, f"{row.runs[0].folder} has no gates in metrics.jsonl; run fedrkg with "
-                     "gate=true and with --eval-every a divisor of interval")  # fmt: skip
+                     "gate=true and with --eval-every dividing interval")  # fmt: skip
         metric = self.metric or selection(comparison.protocol, 10)[0]
         panels = tuple(_panel(row, kind) for kind in WORDS)
         lead = ("Cold and warm: the 30% of users with the fewest and the most training interactions, over all items. "
@@ -75,4 +75,4 @@ def _commits(row: Row, metric: str) -> Table:
                 at = str(record["round"] + FIRST)
                 cells.append((str(run.summary["seed"]), at, f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"))
     heads = ("seed", "round", f"{metric} before", "after", "change")
-    return Table("What each commit did on validation", heads, tuple(cells))
+    return Table("Effect of each commit on validation", heads, tuple(cells))

@@ -17,7 +17,7 @@ from fedrec.report.figures.model import Model
 @dataclass(frozen=True)
 class HeatMap(Figure):
     name: ClassVar[str] = "heatmap"
-    summary: ClassVar[str] = "the rows of the same items in the tables of four clients, items by cluster; one run"
+    summary: ClassVar[str] = "rows of the same items in the tables of four clients, by cluster; one run"
 
     clients: str | None = None  # e.g. 0,7,12,30 (column client of users.csv); none: four drawn by the seed
     items: int = 200  # drawn by the seed
@@ -38,5 +38,5 @@ class HeatMap(Figure):
                            x_label="coordinates", y_label="items, by cluster"), model.describe(client))
             for client, rows in zip(chosen, shown, strict=True)
         )  # fmt: skip
-        lead = f"{len(some)} items, the same colours in all panels: alike rows, alike pictures."
+        lead = f"{len(some)} items, the same colours in all panels: similar rows look similar."
         return Drawing("The same items in four tables", lead, panels, facts=(("clusters", origin),))

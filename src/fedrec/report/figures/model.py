@@ -40,7 +40,7 @@ class Model:
     def require_personal(self, figure: str) -> None:
         if not self.personal or self.clients < 2:
             raise FedrecError(
-                f"{figure} needs item tables of single clients, and {self.name} in {self.folder} keeps none; "
+                f"{figure} needs personal item tables, and {self.name} in {self.folder} has none; "
                 "give a run of local, fedca or another method with personal tables"
             )
 
@@ -53,7 +53,7 @@ class Model:
             return common.expand(len(clients), *common.shape)
         found = [self._table(int(client)) for client in clients]
         if len({table.shape for table in found}) > 1:
-            raise FedrecError(f"clients of {self.folder} have tables of different sizes; choose some of one size")
+            raise FedrecError(f"clients of {self.folder} have tables of different sizes; choose clients of one size")
         return torch.stack(found)
 
     def _table(self, client: int) -> Tensor:

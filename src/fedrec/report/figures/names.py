@@ -50,7 +50,7 @@ def rows_of(runs: Sequence[FinishedRun]) -> list[Row]:
         seeds = {run.summary["seed"] for run in members}
         if len(seeds) < len(members):
             folders = ", ".join(str(run.folder) for run in members)
-            raise FedrecError(f"'{label}' is given twice with the same seed ({folders}); leave one of them out")
+            raise FedrecError(f"'{label}' is given twice with the same seed ({folders}); remove one of them")
     return [Row(label, tuple(members)) for (*_, label), members in groups.items()]
 
 

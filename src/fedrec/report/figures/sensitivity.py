@@ -40,7 +40,11 @@ class Sensitivity(Figure):
 
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
         metric = choose_metric(runs, self.metric, "valid" if self.on == "rounds" else self.on)
-        shown = f"rounds until {metric} is near its highest" if self.on == "rounds" else f"{metric} on {PARTS[self.on]}"
+        shown = (
+            f"rounds until {metric} is within 1 % of its highest"
+            if self.on == "rounds"
+            else f"{metric} on {PARTS[self.on]}"
+        )
         values = [settings_of(run) for run in runs]
         differing = _differing(values)
         chosen = self._parameter(differing, values)
@@ -61,10 +65,10 @@ class Sensitivity(Figure):
         rows = tuple((label, _text(at), counted([run.summary for run in series[label][at]]), value_text(cell))
                      for label, members in found.items() for at, cell in _ordered(members))  # fmt: skip
         spread = any(len(cell) > 1 for members in found.values() for cell in members.values())
-        leads = ["Dots are means over seeds, bands one standard deviation to each side."] if spread else []
+        leads = ["Dots are means over seeds, bands ± one standard deviation."] if spread else []
         leads += [NEAR] if self.on == "rounds" else []
         along = ", ".join(key for key in others if key not in telling)
-        leads += [f"With these also differ: {along}."] if along else []
+        leads += [f"These parameters vary with it: {along}."] if along else []
         table = Table(f"By {chosen}", heads, rows)
         return Drawing(f"{shown} against {chosen}", " ".join(leads), panels, tables=(table,))
 
@@ -72,7 +76,9 @@ class Sensitivity(Figure):
         if self.on != "rounds":
             return float(run.summary[self.on][metric])
         round = converged(run, metric)
-        self.require(round is not None, f"{run.folder} has no {metric} by round in metrics.jsonl; choose another")
+        self.require(
+            round is not None, f"{run.folder} has no {metric} by round in metrics.jsonl; choose another metric"
+        )
         return float(cast(int, round) + FIRST)
 
     def _parameter(self, differing: Sequence[str], values: Sequence[Mapping[str, Any]]) -> str:
@@ -80,7 +86,7 @@ class Sensitivity(Figure):
         if self.parameter is not None:
             if not any(self.parameter in own for own in values):
                 raise unknown("parameter", self.parameter, {key for own in values for key in own})
-            self.require(self.parameter in differing, f"{self.parameter} is the same in all runs; give others")
+            self.require(self.parameter in differing, f"{self.parameter} is the same in all runs; choose another")
             return self.parameter
         self.require(bool(differing), "no parameter differs between these runs; give runs with several values of one")
         listed = ", ".join(differing)
@@ -92,12 +98,12 @@ class Sensitivity(Figure):
             for some in members.values():
                 seeds = {run.summary["seed"] for run in some}
                 folders = ", ".join(str(run.folder) for run in some)
-                self.require(len(seeds) == len(some), f"the same seed twice ({folders}); leave one of them out")
+                self.require(len(seeds) == len(some), f"the same seed twice ({folders}); remove one of them")
 
     def _curves(self, chosen: str, shown: str, found: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[Panel, ...]:
         every = sorted({float(at) for members in found.values() for at in members})
         log = self.scale == "log" or (self.scale == "auto" and every[0] > 0 and every[-1] >= WIDE * every[0])
-        self.require(not log or every[0] > 0, f"{chosen}={every[0]:g} has no place on a logarithmic axis")
+        self.require(not log or every[0] > 0, f"{chosen}={every[0]:g} cannot be shown on a logarithmic axis")
         lines = []
         for index, (label, members) in enumerate(found.items()):
             x = np.array([float(at) for at, _ in _ordered(members)])

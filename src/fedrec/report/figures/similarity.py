@@ -22,7 +22,7 @@ COMPARED = 100  # clients whose structures are correlated, pair by pair
 @dataclass(frozen=True)
 class Similarity(Figure):
     name: ClassVar[str] = "similarity"
-    summary: ClassVar[str] = "item-item cosines of four clients, items by cluster; how far clients agree; one run"
+    summary: ClassVar[str] = "item-item cosines of four clients, by cluster, and how far clients agree; one run"
 
     clients: str | None = None  # e.g. 0,7,12,30 (column client of users.csv); none: the four with the most interactions
     clusters: int = 50  # of k-means, where the server has no labels
@@ -57,8 +57,8 @@ class Similarity(Figure):
             for client, row in zip(chosen, between.tolist(), strict=True)
         )
         lead = (
-            "Mean cosine between items of one cell, the same colours in all panels. Agreement: the correlation between "
-            "the item-item cosines of two clients, as a mean over pairs of clients."
+            "Mean cosine between the items of a cell, the same colours in all panels. Agreement: the correlation "
+            "between the item-item cosines of two clients, as a mean over pairs of clients."
         )
         table = Table("Correlation of item-item cosines", heads, rows)
         return Drawing(f"Item-item cosines of {len(chosen)} clients, {model.name}", lead, panels, facts, (table,))

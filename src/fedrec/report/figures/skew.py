@@ -38,7 +38,7 @@ BUDGET = 1 << 28  # bytes of a chunk of clients
 @dataclass(frozen=True)
 class Skew(Figure):
     name: ClassVar[str] = "skew"
-    summary: ClassVar[str] = "training and test quality as clients average with more of their nearest; one run"
+    summary: ClassVar[str] = "training and test quality as clients average with more neighbours; one run"
 
     nearest: int = 100
     step: int = 10
@@ -51,15 +51,15 @@ class Skew(Figure):
         model.require_personal(self.name)
         most = min(self.nearest, model.clients - 1)
         sizes = [0, *range(self.step, most + 1, self.step)]
-        self.require(len(sizes) > 1, f"{model.clients} clients are too few for steps of {self.step}; set step lower")
+        self.require(len(sizes) > 1, f"{model.clients} clients are too few for steps of {self.step}; lower step")
         values = probe(model, sizes, self.weighted)  # [sizes, parts, metrics]
         panels = []
         for at, metric in enumerate(METRICS):
             lines = [Line(part, sizes, values[:, k, at], marks=sizes, style=f"s{k}", unit="s")
                      for k, part in enumerate(PARTS)]  # fmt: skip
             svg = line_chart(lines, title=f"{metric} on training and test items by number of averaged clients",
-                             x_label="clients averaged with, s", y_label=metric, y_zero=True)  # fmt: skip
-            panels.append(Panel(svg, f"{metric.upper()}, each item among those never met"))
+                             x_label="number of clients averaged, s", y_label=metric, y_zero=True)  # fmt: skip
+            panels.append(Panel(svg, f"{metric.upper()}, each item among unseen ones"))
         heads = ("s", *(f"{metric} on {part}" for metric in METRICS for part in PARTS))
         rows = tuple((str(s), *(f"{values[i, k, at]:.4f}" for at in range(2) for k in range(2)))
                      for i, s in enumerate(sizes))  # fmt: skip

@@ -51,8 +51,8 @@ class TSNE(Figure):
                 Panel(scatter(sets, title=title, x_label="t-SNE 1", y_label="t-SNE 2"), model.describe(client))
             )
         lead = (
-            "A dot is an item; items of one cluster have the same colour in all panels. Near dots are near in the "
-            "table, distances between far ones mean nothing."
+            "A dot is an item; items of one cluster have the same colour in all panels. Nearby dots are close in "
+            "the table; distances between distant dots are not meaningful."
         )
         facts = (("clusters", origin), ("items", f"{len(items):,}"), ("perplexity", f"{perplexity:g}"))
         return Drawing(f"Items in the tables of {len(chosen)} clients, {model.name}", lead, tuple(panels), facts)

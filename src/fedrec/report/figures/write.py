@@ -60,7 +60,7 @@ def _facts(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:
 
 def _diverged(runs: Sequence[FinishedRun]) -> list[str]:
     lost = diverged([run.summary for run in runs])
-    return [f"{lost} of {len(runs)} runs; they stand with a round chosen before that"] if lost else []
+    return [f"{lost} of {len(runs)} runs; shown with a round chosen before that"] if lost else []
 
 
 def _warnings(leaks: Sequence[str], runs: Sequence[FinishedRun]) -> list[str]:

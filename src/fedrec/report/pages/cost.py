@@ -19,7 +19,7 @@ def cost_table(shown: Sequence[View]) -> dict[str, Any]:
     if any("privacy" in run.summary for view in shown for run in view.row.runs):
         rows.append(("privacy", [_privacy(view.row.runs[0]) for view in shown]))
     if any("deployment" in run.summary for view in shown for run in view.row.runs):
-        rows.append(("processor, per node and round", [_deployed(view.row.runs[0]) for view in shown]))
+        rows.append(("CPU time per node and round", [_deployed(view.row.runs[0]) for view in shown]))
     return {"heads": [view.name for view in shown], "rows": rows}
 
 
@@ -79,16 +79,16 @@ def _privacy(run: FinishedRun) -> str:
 
 
 MEASURES: tuple[tuple[str, Callable[[Sequence[FinishedRun]], str]], ...] = (
-    ("up, per client and round", _traffic("up_per_client_round")),
-    ("down, per client and round", _traffic("down_per_client_round")),
-    ("up, largest message", _traffic("largest_up")),
-    ("down, largest message", _traffic("largest_down")),
-    ("up, all clients, whole run", _total(0)),
-    ("down, all clients, whole run", _total(1)),
-    ("kept by a client between rounds", _traffic("kept_per_client")),
-    ("of that, needed to score", _traffic("to_score_per_client")),
+    ("upload per client and round", _traffic("up_per_client_round")),
+    ("download per client and round", _traffic("down_per_client_round")),
+    ("largest upload", _traffic("largest_up")),
+    ("largest download", _traffic("largest_down")),
+    ("total upload, all clients", _total(0)),
+    ("total download, all clients", _total(1)),
+    ("client state between rounds", _traffic("kept_per_client")),
+    ("of that, needed for scoring", _traffic("to_score_per_client")),
     ("rounds run", _rounds),
-    ("time training", _seconds("train")),
-    ("time evaluating", _seconds("evaluate")),
+    ("training time", _seconds("train")),
+    ("evaluation time", _seconds("evaluate")),
     ("peak memory", _memory),
 )

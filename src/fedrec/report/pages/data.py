@@ -14,7 +14,7 @@ from fedrec.report.charts import Line
 from fedrec.report.pages.page import write_page
 
 Array = np.ndarray[Any, np.dtype[Any]]
-TIMES = {"real": "yes, one clock for all", "order": "only the order within each user", "none": "none"}
+TIMES = {"real": "yes, comparable between users", "order": "only the order within each user", "none": "none"}
 
 
 def facts(data: Interactions, origin: str) -> list[tuple[str, str]]:
@@ -33,7 +33,7 @@ def facts(data: Interactions, origin: str) -> list[tuple[str, str]]:
     if known is not None:
         rows += [("title", known.title), ("licence", known.licence), ("cite", known.citation), ("home", known.home)]
     else:
-        rows.append(("licence", "not known to fedrec: yours to check"))
+        rows.append(("licence", "not known to fedrec; please check yourself"))
     return [(name, value) for name, value in rows if value] + [("note", note) for note in data.notes]
 
 
@@ -108,4 +108,4 @@ def _degrees(users: Array, items: Array) -> dict[str, Any]:
         lines, title="Degree distribution: share of users and items with at least d interactions", x_log=True,
         y_log=True, x_label="interactions, at least", y_label="% of users, of items",
     )  # fmt: skip
-    return {"svg": Markup(svg), "name": "Degrees", "caption": "a straight fall would be a power law"}
+    return {"svg": Markup(svg), "name": "Degrees", "caption": "a straight line would be a power law"}

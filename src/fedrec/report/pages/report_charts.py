@@ -84,11 +84,11 @@ def _rank_histogram(ranked: Sequence[tuple[View, Any]], largest: float, k: int) 
     svg = charts.histogram(
         edges, [100 * share for share in shares], labels=labels, outline=outline,
         title=f"Rank of the held-out item under {view.name}, share of users per range of ranks",
-        x_label="rank of the held-out item (steps widen)", y_label="% of users", names=(view.name, "popularity"),
+        x_label="rank of the held-out item (bins widen)", y_label="% of users", names=(view.name, "popularity"),
         rule=None if first is None else (first, f"first {k}"), style=view.style,
     )  # fmt: skip
     hits = f"{100 * (view.row.mean(f'recall@{k}') or 0.0):.1f} % within the first {k}"  # ties counted as in the table
-    return {"svg": Markup(svg), "caption": f"Where the held-out item stands with {view.name}: {hits}"}
+    return {"svg": Markup(svg), "caption": f"Rank of the held-out item with {view.name}: {hits}"}
 
 
 def _within_chart(ranked: Sequence[tuple[View, Any]], largest: float, k: int, chance: float | None) -> Figure:
@@ -123,7 +123,7 @@ def _metric_histogram(shown: Sequence[View], found: Sequence[tuple[View, Any]], 
         title=f"{metric} of each user under {there[0][0].name}", x_label=f"{metric} of a user", y_label="% of users",
     )  # fmt: skip
     none = 100 * float((there[0][1] == 0).mean())
-    return [{"svg": Markup(svg), "caption": f"{metric} per user; {none:.1f} % of users have none"}]
+    return [{"svg": Markup(svg), "caption": f"{metric} per user; {none:.1f} % of users have 0"}]
 
 
 def _listed(shown: Sequence[View]) -> str:

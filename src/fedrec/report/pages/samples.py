@@ -49,9 +49,9 @@ def sample_users(run: FinishedRun, chosen: Chosen | None = None) -> tuple[list[S
     """
     table = per_user(run)
     if not table:
-        return [], "per_user.csv is gone from the run folder, or for its owner alone"
+        return [], "per_user.csv is missing from the run folder, or only its owner can read it"
     if chosen is None and not run.has_data():
-        return [], "the data is not here any more"
+        return [], "the data is no longer there"
     try:
         return _samples(Recommender(chosen or open_finished(run.folder), as_tested=True), table), ""
     except (FedrecError, OSError, KeyError) as error:
