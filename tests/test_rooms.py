@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedrec"
-COMMON = {"errors", "lazy", "lloyd", "random", "schema", "splitmix", "version"}  # what every room may use
+COMMON = {"errors", "lazy", "lloyd", "plugins", "random", "schema", "splitmix", "version"}  # what every room may use
 BELOW: dict[str, set[str]] = {
     "data": set(),
     "evaluation": set(),
@@ -53,7 +53,7 @@ BELOW: dict[str, set[str]] = {
     "tune": {"data", "evaluation", "federation", "methods", "experiment"},
     "leaderboard": {"data", "evaluation", "federation", "methods", "experiment", "report", "reproduce", "tune"},
     "deploy": {"data", "evaluation", "federation", "privacy", "secure", "experiment", "recommend"},
-    "testing": {"models", "federation", "training", "methods", "secure", "experiment"},
+    "testing": {"evaluation", "models", "federation", "training", "methods", "secure", "experiment"},
 }
 WITHIN: dict[str, set[str]] = {"report.charts": set(), "report": {"report.charts"},
                                "report.pages": {"report.charts", "report"},

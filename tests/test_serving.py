@@ -90,7 +90,7 @@ def test_similar_items_and_somebody_new(server: Server, folder: Path) -> None:
 
 @pytest.mark.parametrize(("path", "body", "status", "says"), [
     ("/recommendations/nobody", None, 404, "user 'nobody' is not in this run's data"),
-    ("/recommendations/", None, 400, "say for whom"),
+    ("/recommendations/", None, 400, "name the user"),
     ("/recommendations/%C3%BC%2F3%3F?k=0", None, 400, "k = 0 must lie between 1 and the 40 items"),
     ("/recommendations/%C3%BC%2F3%3F?k=ten", None, 400, "k = 'ten' is not a whole number"),
     ("/similar/none", None, 404, "item 'none' is not in this run's data"),

@@ -13,10 +13,11 @@ from fedrec.version import __version__
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
-    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, run
+    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, register, run
 else:
-    _NAMES = ("Interactions", "Recommender", "Result", "Results", "compare", "datasets", "load", "run")
-    __getattr__, __dir__ = lazily(__name__, dict.fromkeys(_NAMES, "fedrec.api"))
+    _CLASSES = ("Interactions", "Recommender", "Result", "Results")
+    _FUNCTIONS = ("compare", "datasets", "load", "metric", "register", "run")
+    __getattr__, __dir__ = lazily(__name__, dict.fromkeys((*_CLASSES, *_FUNCTIONS), "fedrec.api"))
 
 __all__ = [
     "FedrecError",
@@ -28,5 +29,7 @@ __all__ = [
     "compare",
     "datasets",
     "load",
+    "metric",
+    "register",
     "run",
 ]

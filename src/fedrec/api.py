@@ -11,31 +11,46 @@ from typing import TYPE_CHECKING, Any, overload
 from fedrec.data import Interactions, datasets, load
 from fedrec.data.frames import from_frame, is_frame, is_pandas
 from fedrec.errors import FedrecError
+from fedrec.evaluation import metric
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.disk import Keep
 from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
 from fedrec.experiment.params import handed_over
 from fedrec.experiment.result import Result, Results
 from fedrec.experiment.run import Data, Listener, execute
 from fedrec.federation.contract import Method
+from fedrec.methods import register
 from fedrec.recommend import Recommender
 
 if TYPE_CHECKING:
     from fedrec.compared import Compared
 
-__all__ = ["Interactions", "Recommender", "Result", "Results", "TensorBoard", "compare", "datasets", "load", "run"]
+__all__ = [
+    "Interactions",
+    "Recommender",
+    "Result",
+    "Results",
+    "TensorBoard",
+    "compare",
+    "datasets",
+    "load",
+    "metric",
+    "register",
+    "run",
+]
 
 Callback = Listener | Tracker | Callable[[dict[str, float]], Any]
 
 
 @overload
 def run(method: str | Method | type[Method], data: Any = ..., *, protocol: str = ..., out: str | Path | None = ...,
-        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: None = ...,
+        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: None = ..., keep: Keep = ...,
         callbacks: Iterable[Callback] = ..., progress: bool | None = ..., **params: Any) -> Result: ...  # fmt: skip
 
 
 @overload
 def run(method: str | Method | type[Method], data: Any = ..., *, protocol: str = ..., out: str | Path | None = ...,
-        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: Iterable[int],
+        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: Iterable[int], keep: Keep = ...,
         callbacks: Iterable[Callback] = ..., progress: bool | None = ..., **params: Any) -> Results: ...  # fmt: skip
 
 
@@ -48,6 +63,7 @@ def run(
     resume: bool = True,
     config: dict[str, Any] | None = None,
     seeds: Iterable[int] | None = None,
+    keep: Keep = "model",
     callbacks: Iterable[Callback] = (),
     progress: bool | None = None,
     **params: Any,
@@ -58,6 +74,7 @@ def run(
     pandas or polars frame, or interactions that were loaded.
     `params` are fields of the run (seed, rounds, silos, participation, ...) or parameters of the method (dim, lr, ...).
     `out` is the run folder; what it holds of the same run already is not done again, unless `resume=False`.
+    `keep`: what stays in it: "nothing" but the results, the "model" of the chosen round, or the "last" state as well.
     `seeds`: one run each, in folders `out/seed0`, ...; returns them together.
     `callbacks` follow the run: functions of a round's figures, listeners, or trackers such as `TensorBoard(folder)`.
     `progress`: whether it is shown; None: in terminals and notebooks.
@@ -74,7 +91,7 @@ def run(
     found = list[Result]()
     for one in _configs(make_config(values), seeds):
         folder = _folder(out, None if seeds is None else one.seed)
-        result, shared = _one(one, folder, resume, _followers(one, callbacks, progress), shared, made)
+        result, shared = _one(one, folder, resume, _followers(one, callbacks, progress), shared, made, keep)
         found.append(replace(result, pandas=is_pandas(data)))
     return found[0] if seeds is None else Results(found)
 
@@ -91,11 +108,11 @@ def _folder(out: str | Path | None, seed: int | None) -> Path | None:
 
 
 def _one(config: RunConfig, out: Path | None, resume: bool, listener: Listener, data: Data,
-         method: Method | None) -> tuple[Result, Data]:  # fmt: skip
+         method: Method | None, keep: Keep) -> tuple[Result, Data]:  # fmt: skip
     """A run, and what the next seed works on: a table that was given, or what was prepared of the named one."""
     keeping = Keeping(listener)
     try:
-        result = execute(config, out, resume, keeping, data, method)
+        result = execute(config, out, resume, keeping, data, method, keep=keep)
     finally:
         keeping.stop()
     return result, data if isinstance(data, Interactions) else keeping.chosen.run.prepared

@@ -11,8 +11,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedrec.commands.app import App, MethodCommand
 from fedrec.commands.bench import bench_command
-from fedrec.commands.catalogue import methods_command, protocols_command
+from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
 from fedrec.commands.export import export_command
@@ -36,7 +37,7 @@ NO_NUMBER = re.compile(
 )
 USUAL_WARNING = warnings.showwarning
 
-app = typer.Typer(
+app = App(
     help="Federated recommendation: train, evaluate honestly, compare.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,7 +46,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(deploy_app, name="deploy")
-audit_app = typer.Typer(help="Audits: leak, uploads.", no_args_is_help=True)
+audit_app = App(help="Audits: leak, uploads.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 
 
@@ -56,11 +57,19 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
-    pass
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    use: Annotated[
+        list[Path] | None, typer.Option(help="A Python file with methods or metrics of your own; repeatable.")
+    ] = None,
+) -> None:
+    for path in use or []:
+        from fedrec import own_files
+
+        own_files.use(path)
 
 
-app.command("run")(run_command)
+app.command("run", cls=MethodCommand)(run_command)
 app.command("sweep")(sweep_command)
 app.command("tune")(tune_command)
 app.command("fit")(fit_command)
@@ -145,6 +154,7 @@ def _words(text: str | None, separator: str) -> list[str]:
 app.command("bench")(bench_command)
 app.command("methods")(methods_command)
 app.command("protocols")(protocols_command)
+app.command("metrics")(metrics_command)
 
 
 @app.command("doctor")

@@ -110,4 +110,5 @@ def compared(given: Sequence[Any], metrics: Sequence[str] | None, references: bo
     table = compare(with_references(runs, told) if references else runs, part)
     shown = choose_metrics(table, None if metrics is None else ",".join(metrics))
     pandas = any(run.result is not None and run.result.pandas for run in runs)
-    return Compared(tuple(runs), table, tuple(shown), significance(table), pandas)
+    tests = significance(table, metrics=shown if metrics else ())
+    return Compared(tuple(runs), table, tuple(shown), tests, pandas)

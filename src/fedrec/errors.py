@@ -25,12 +25,12 @@ class DivergedError(FedrecError):
         self.what = what
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> FedrecError:
-    """The error for a name that is not in a list, with the nearest known name offered."""
+def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> FedrecError:
+    """The error for a name that is not in a list, with the nearest one offered; `more` is said where none is near."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     between = "; " if any("," in name for name in names) else ", "
-    hint = f"did you mean '{close[0]}'?" if close else f"known: {between.join(names)}"
+    hint = f"did you mean '{close[0]}'?" if close else f"known: {between.join(names)}" + (f"; {more}" if more else "")
     return FedrecError(f"unknown {kind} '{name}'; {hint}")
 
 

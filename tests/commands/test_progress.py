@@ -26,7 +26,7 @@ def test_the_bar_fits_80_columns(monkeypatch: pytest.MonkeyPatch, label: str) ->
     sheet.print(bar.bar.get_renderable())
     text = sheet.file.getvalue()  # type: ignore[attr-defined]
     assert len(text.splitlines()) == 1
-    assert "3 of 3" in text
+    assert "round 3 of 3" in text
     assert f"ndcg@10 {max(result.history['ndcg@10']):.4f}" in text
     assert "0:00 left" in text
     assert "━━━" in text

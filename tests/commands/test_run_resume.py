@@ -100,7 +100,7 @@ def test_several_seeds_without_out_share_a_free_folder(cli: Cli, tmp_path: Path)
 
 
 def test_seeds_go_on_without_saying_again_what_they_are(cli: Cli, tmp_path: Path) -> None:
-    assert cli(*RUN, "--seeds", "1,2", "--out", "many").code == 0
+    assert cli(*RUN, "--seeds", "1,2", "--out", "many", "--keep-last").code == 0
     longer = cli("run", "--resume", "--out", "many", "--seeds", "0,1", "--rounds", 5, "--quiet")
     assert (longer.code, longer.err) == (0, "")
     rounds = [len((tmp_path / "many" / f"seed{s}" / "metrics.jsonl").read_text().splitlines()) for s in range(3)]

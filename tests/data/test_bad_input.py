@@ -153,7 +153,7 @@ def test_json_lines_are_read(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"user": 1, "item": 2}\n{"user": 1,\n')
     outcome = cli("run", "popularity", "--data", "bad.jsonl")
     assert outcome.code == 2
-    assert 'write one object such as {"user": 1, "item": 2} on each line' in outcome.err
+    assert 'line 2: not a JSON object; write one such as {"user": 1, "item": 2} on each line' in outcome.err
 
 
 def test_a_metric_that_is_none_is_named_as_it_was_written(cli: Cli) -> None:

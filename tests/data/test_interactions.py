@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrec.data import Interactions, ItemInfo
+from fedrec.data import Interactions, ItemInfo, load
 from fedrec.errors import FedrecError
 
 from .strategies import tables
@@ -130,3 +131,9 @@ def test_filter_keeps_whole_users_or_nothing(data: Interactions, k: int) -> None
     assert pairs(kept) == expected
     assert kept.counts().min() > 0
     assert np.bincount(kept.item, minlength=kept.n_items).min() > 0
+
+
+def test_a_threshold_above_all_ratings_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "rated.csv").write_text("user,item,rating\n1,2,1\n1,3,5\n")
+    with pytest.raises(FedrecError, match=r"no rating of 'rated.csv' reaches 9: they go from 1 to 5; give a lower"):
+        load(str(tmp_path / "rated.csv")).with_threshold(9)

@@ -179,6 +179,29 @@ def test_written_tables_come_back(tmp_path: Path, small: Interactions) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["out.csv"]
 
 
+def test_titles_come_along(tmp_path: Path) -> None:
+    """By a name that can only be an item's, or as told: a bare title may be that of a review."""
+    text = 'user,item,title\n1,a,"Größe ""XL"", № 1"\n2,a,other\n1,b,\n2,b,=late\n3,c,\n'
+    (tmp_path / "log.csv").write_text(text, encoding="utf-8")
+    assert read_table(tmp_path / "log.csv")[0].info is None
+    data, guess = read_table(tmp_path / "log.csv", {"title": "title"})
+    assert "title = column title" in str(guess)
+    assert data.info is not None
+    assert data.info.titles is not None
+    assert data.info.titles.tolist() == ['Größe "XL", № 1', "=late", ""]
+    write_csv(data, tmp_path / "kept.csv")
+    again = read_table(tmp_path / "kept.csv")[0]
+    assert again.info is not None
+    assert again.info.titles is not None
+    assert again.info.titles.tolist() == data.info.titles.tolist()
+
+
+def test_a_line_that_is_no_json_object_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"user": 1, "item": 2}\n\n{nonsense\n')
+    with pytest.raises(FedrecError, match=r"log.jsonl, line 3: not a JSON object; write one such as"):
+        read_table(tmp_path / "log.jsonl")
+
+
 def test_text_with_commas_survives(tmp_path: Path) -> None:
     data, _ = read_table(put(tmp_path / "in.csv", 'user,item\n"a, b","say ""x"""\nc,d\n'))
     write_csv(data, tmp_path / "out.csv")

@@ -128,6 +128,11 @@ def test_what_follows_from_another_field_is_set_with_it(spec: str, field: str, v
         ("honest,patience=-1", "legal: an integer from 1, or none"),
         ("honest,select_metric=ndcg", "ndcg@10"),
         ("honest,partition=10:age", "K:taste"),
+        ("honest,metrics=recall+ndgc", "unknown metric 'ndgc'; did you mean 'ndcg'?"),
+        ("honest,metrics=foo", "unknown metric 'foo'; known: coverage, f1"),
+        ("honest,metrics=foo", "registered by @fedrec.metric"),
+        ("honest,metrics=Recall", "legal: names of metrics; several joined by +"),
+        ("honest,select_metric=foo@10", "unknown metric 'foo'"),
     ],
 )
 def test_mistakes_are_one_line_that_says_what_to_do(spec: str, message: str) -> None:

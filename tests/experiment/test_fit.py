@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_a_model_goes_on_when_more_rows_arrive(cli: Cli, tmp_path: Path, logs: P
     outcome = cli("fit", "--from", "run", "-q", "--out", "next")
     assert outcome.code == 0, outcome.err
     assert "all 317 interactions of 31 users and 51 items" in outcome.out
-    assert ("continued from 20 users and 50 items; 11 users and 1 items are new" in outcome.out) == (method != "ease")
+    assert ("continued from 20 users and 50 items; new users: 11, new items: 1" in outcome.out) == (method != "ease")
     assert cli("recommend", "run", "--user", "u3").out == before
     recommender = Recommender(tmp_path / "next")
     assert {rec.item for rec in recommender.for_user("u3", 37)} >= {"brand-new"}
@@ -171,7 +172,41 @@ def test_whose_settings_must_be_said(cli: Cli, words: tuple[str, ...]) -> None:
     assert "give the run whose settings" in outcome.err
 
 
-def test_an_interrupted_fit_leaves_nothing(
+@pytest.mark.parametrize("stop", [0, 1, 3])
+@pytest.mark.parametrize("warm", [False, True])
+def test_an_interrupted_fit_goes_on_as_told(
+    warm: bool, stop: int, cli: Cli, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is, byte for byte, that of a fit which nobody stopped."""
+    fedrec.run("fedmf", str(logs), out=tmp_path / "run", rounds=2, dim=4)
+    words = ("fit", *(("--from", "run") if warm else ("run",)), "-q", "--rounds", 5)
+    assert cli(*words, "--out", "whole").code == 0
+    rounds, done = Simulator.round, list[int]()
+
+    def stopped(self: Simulator, number: int, *rest: Any) -> Any:
+        if len(done) == stop:
+            raise KeyboardInterrupt
+        done.append(number)
+        return rounds(self, number, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Simulator, "round", stopped)
+        outcome = cli(*words)
+    assert outcome.code == 130
+    assert outcome.err.endswith("to continue, run the command again with --resume --out run-fit\n")
+    refused = cli("recommend", "run-fit", "--user", "u1")
+    assert (refused.code, "continue it with fedrec fit ... --resume --out run-fit" in refused.err) == (2, True)
+    again = cli(*words, "--resume")
+    assert again.code == 0, again.err
+    for name in ("checkpoint.safetensors", "metrics.jsonl", "items.csv", "users.csv"):
+        here, there = ((tmp_path / folder / name).read_bytes() for folder in ("run-fit", "whole"))
+        assert name == "metrics.jsonl" or here == there, name
+    logged = [json.loads(line)["round"] for line in (tmp_path / "run-fit" / "metrics.jsonl").read_text().splitlines()]
+    assert logged == list(range(logged[0], logged[0] + 5))
+    assert "is fitted already" in cli(*words, "--resume").err
+
+
+def test_a_fit_goes_on_only_as_it_was_begun(
     cli: Cli, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fedrec.run("fedmf", str(logs), out=tmp_path / "run", rounds=2, dim=4)
@@ -179,7 +214,8 @@ def test_an_interrupted_fit_leaves_nothing(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Simulator, "round", stopped)
-    outcome = cli("fit", "run", "-q", "--out", "fit")
-    assert (outcome.code, (tmp_path / "fit").exists()) == (130, False)
-    assert "run the command again" in outcome.err
+    with monkeypatch.context() as patched:
+        patched.setattr(Simulator, "round", stopped)
+        cli("fit", "run", "-q", "--rounds", 5)
+    outcome = cli("fit", "run", "-q", "--rounds", 6, "--resume")
+    assert (outcome.code, "started with 5 rounds in all and would now have 6" in outcome.err) == (2, True)

@@ -97,7 +97,7 @@ def test_a_table_runs_once_and_shows_what_its_runs_measured(tmp_path: Path) -> N
     assert sorted(r["test"]["recall@10"] for r in records if r["row"] == "FedMF" and r["printed"]) == sorted(values)
     again: list[str] = []
     run_cells(planned, 1, again.append)
-    assert again == [f"{len(planned)} runs, {len(planned)} of them already there"]
+    assert again == [f"{len(planned)} runs, {len(planned)} of them already done"]
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:
     require_runnable(elsewhere)
     told: list[str] = []
     run_cells(elsewhere, 1, told.append)
-    assert told == ["1 runs, 1 of them already there"]
+    assert told == ["1 runs, 1 of them already done"]
     (cell.folder / "summary.json").unlink()
     with pytest.raises(FedrecError, match=r"other settings \(memory\)"):  # what is under way goes on where it began
         require_runnable(elsewhere)
@@ -237,7 +237,7 @@ def test_equal_work_is_done_once(tmp_path: Path) -> None:
     for name in ("best", "prepared"):
         there = [getattr(RunFolder(cell.folder), name).exists() for cell in (*first, *second)]
         assert there == [True, False, False], name
-    assert told[0] == "2 runs, 0 of them already there, 1 in other tables"
+    assert told[0] == "2 runs, 0 of them already done, 1 in other tables"
     assert told[1].startswith("1 of 1: Another")
     assert second[0].summary() == first[0].summary()
     require_runnable(second)

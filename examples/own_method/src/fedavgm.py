@@ -27,7 +27,8 @@ class FedAvgM(LocalMethod):
         new_users=30,
     )
 
-    momentum: float = 0.9  # beta
+    momentum: float = 0.9
+    """beta: share of the last step that the next one keeps."""
 
     @property
     def disclosure(self) -> Disclosure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import torch
 
 from fedrec.errors import FedrecError, explained
 from fedrec.experiment.interrupt import sigterm_interrupts
-from fedrec.experiment.machine import memory_of, peak_memory_mb, versions
+from fedrec.experiment.machine import memory_of, peak_memory_mb, processor, versions
 
 COPIED = 1 << 26  # numbers, far beyond a cache
 SIDE = 1024  # of the matrices that are multiplied
@@ -27,7 +26,7 @@ def describe(device: torch.device) -> dict[str, Any]:
     """The machine and what is installed on it, with its rates as they are now."""
     cuda = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else _cpu(),
+        "device": torch.cuda.get_device_name(device) if cuda else processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": round((memory_of(device) or 0) / 2**30, 1),
@@ -140,10 +139,3 @@ def told(work: Callable[[], dict[str, Any] | None]) -> int:
     if found is not None:
         print(json.dumps(found))
     return 0
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

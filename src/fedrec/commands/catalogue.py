@@ -1,24 +1,25 @@
-"""`fedrec methods` and `fedrec protocols`: the list, or one of them in full."""
+"""`fedrec methods`, `fedrec protocols` and `fedrec metrics`: the list, or one of them in full."""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.commands import completion
+
 if TYPE_CHECKING:
-    from fedrec.federation.contract import Method
-    from fedrec.methods.index import Listing
+    from fedrec.methods.index import Kind, Listing, NamedSettings
 
 
 def methods_command(
-    name: Annotated[str | None, typer.Argument(help="Show one method and its parameters.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show one method and its parameters.", autocompletion=completion.methods)
+    ] = None,
 ) -> None:
     """List the methods, or show one with its parameters."""
     from fedrec import console
-    from fedrec.methods import listings, method_class
+    from fedrec.methods import listing, listings
 
     if name is None:
         for title, central in (("federated", False), ("centralised baselines", True)):
@@ -32,39 +33,39 @@ def methods_command(
             "blind server: yes: sums over clients are enough (--secure-sums); needed: it must not see more"
         )
         return
-    _show(method_class(name)[0])
+    show_method(listing(name))
 
 
-def _show(cls: type[Method]) -> None:
+def show_method(method: Listing) -> None:
+    """One method in full: what it is, every parameter and preset, what its server sees."""
     from fedrec import console
-    from fedrec.methods.kinds import kinds_of
-    from fedrec.privacy.exposure import seen_by_server
 
-    console.out.print(
-        f"{cls.info.name}: {cls.info.summary}" + (f" ({cls.info.paper})" if cls.info.paper else ""), style="bold"
-    )
-    module = inspect.getmodule(cls)
-    if module is not None and module.__doc__:
-        console.out.print(module.__doc__.strip() + "\n")
-    usual, *others = kinds_of(cls)
-    _show_parameters(usual, "parameter (--set)")
+    paper = f" ({method.paper})" if method.paper else ""
+    console.out.print(f"{method.name}: {method.summary}{paper}", style="bold")
+    if method.about:
+        console.out.print(method.about + "\n")
+    usual, *others = method.kinds
+    _show_kind(usual, "parameter (--set)")
     for kind in others:
         console.out.print()
-        _show_parameters(kind, f"silos, --backbone {' | '.join(kind.info.backbones)}")
-    if not cls.info.centralised:
-        console.out.print(seen_by_server(cls()))
+        _show_kind(kind, f"silos, --backbone {' | '.join(kind.backbones)}")
+    if method.server:
+        console.out.print("\n" + method.server)
 
 
-def _show_parameters(cls: type[Method], title: str) -> None:
+def _show_kind(kind: Kind, title: str) -> None:
     from fedrec import console
-    from fedrec.experiment.params import describe, parameters, range_of
 
-    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    hints = parameters(cls).items()
-    rows = [[key, str(defaults[key]), describe(hint), range_of(cls, key, hint)] for key, hint in hints]
-    console.table([title, "default", "type", "range"], rows)
-    if cls.info.presets:
-        console.out.print(f"presets: {', '.join(cls.info.presets)}")
+    rows = [[one.name, one.default, one.takes, one.meaning] for one in kind.parameters]
+    console.table([title, "default", "takes", "meaning"], rows)
+    if kind.presets:
+        console.out.print()
+        presets = [[one.name, _settings(one), one.meaning] for one in kind.presets]
+        console.table(["preset (--preset)", "settings", "meaning"], presets)
+
+
+def _settings(preset: NamedSettings) -> str:
+    return " ".join(f"{name}={value}" for name, value in preset.settings.items()) or "the defaults"
 
 
 def _what(method: Listing) -> str:
@@ -78,7 +79,10 @@ def _what(method: Listing) -> str:
 
 
 def protocols_command(
-    spec: Annotated[str | None, typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".')] = None,
+    spec: Annotated[
+        str | None,
+        typer.Argument(help='Show one; overrides too: "honest,neg_pool=leaked".', autocompletion=completion.protocols),
+    ] = None,
 ) -> None:
     """List the protocols, or show one with all its settings and leaks."""
     from fedrec import console, evaluation
@@ -97,3 +101,15 @@ def protocols_command(
     console.table(["field", "value"], record(chosen))
     for leak in chosen.leaks or ("no known leak",):
         console.out.print(f"not honest: {leak}" if chosen.leaks else leak)
+
+
+def metrics_command() -> None:
+    """List the metrics, your own among them."""
+    from fedrec import console
+    from fedrec.evaluation.metrics import SUMMARIES
+    from fedrec.evaluation.own_metrics import own_metrics
+
+    rows = [[name, summary, "fedrec"] for name, summary in SUMMARIES.items()]
+    rows += [[own.name, own.summary, f"your own, 0 to {own.most:g}"] for own in own_metrics().values()]
+    console.table(["metric", "what", "from"], rows)
+    console.out.print("\nask for them by --protocol honest,metrics=recall+ndcg+NAME; they are printed as NAME@k")

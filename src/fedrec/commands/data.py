@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from fedrec.commands.app import App
 from fedrec.errors import FedrecError
 
-data_app = typer.Typer(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
+data_app = App(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
 
 
 @data_app.command("list")
@@ -74,12 +75,13 @@ def data_import(
     item: Annotated[str | None, typer.Option(help="Item column.")] = None,
     rating: Annotated[str | None, typer.Option(help="Rating column.")] = None,
     timestamp: Annotated[str | None, typer.Option(help="Timestamp column.")] = None,
+    title: Annotated[str | None, typer.Option(help="Column with the item's title, shown in lists.")] = None,
 ) -> None:
     """Read your own file once and store it under a name."""
     from fedrec import console
     from fedrec.data import datasets, import_table, ratings_note
 
-    given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "title": title}
     taken = tuple(entry.name for entry in datasets())
     columns = {
         role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column

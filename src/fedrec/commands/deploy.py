@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from fedrec.commands.app import App
 from fedrec.errors import FedrecError
 
-deploy_app = typer.Typer(help="Deploy a method over Flower: demo, server, node, keys, faults.", no_args_is_help=True)
+deploy_app = App(help="Deploy a method over Flower: demo, server, node, keys, faults.", no_args_is_help=True)
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
 Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")]
@@ -179,7 +180,7 @@ def faults_command(
         raise typer.Exit(1)
 
 
-keys_app = typer.Typer(help="Certificates and keys: server, node.", no_args_is_help=True)
+keys_app = App(help="Certificates and keys: server, node.", no_args_is_help=True)
 deploy_app.add_typer(keys_app, name="keys")
 
 

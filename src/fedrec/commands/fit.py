@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,27 +26,23 @@ def fit_command(
         int | None, typer.Option(min=1, help="Rounds; default: the run's chosen round, with --from a tenth of it.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the model; default RUN-fit.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit, in --out or RUN-fit.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a run's settings on all interactions, with nothing held out: a model for recommend, serve and export."""
-    from fedrec import console
     from fedrec.commands import progress
+    from fedrec.commands.interrupted import says_how_to_go_on
     from fedrec.experiment.fit import fit
-    from fedrec.experiment.interrupt import sigterm_interrupts
 
     source = run if run is not None else warm
     if source is None or (run is not None and warm is not None):
         raise FedrecError(
             "give the run whose settings to use: fedrec fit RUN, or fedrec fit --from RUN to continue from its model"
         )
-    place = out if out is not None else _free(source)
+    place = out if out is not None else _place(source, resume)
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
-    with sigterm_interrupts():
-        try:
-            fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, listener=listener)
-        except KeyboardInterrupt:
-            console.err.print("interrupted; an unfinished fit is not saved: run the command again")
-            raise
+    with says_how_to_go_on(f"run the command again with --resume --out {shlex.quote(str(place))}"):
+        fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, resume=resume, listener=listener)
     _show(fitted)
 
 
@@ -59,17 +57,20 @@ def _show(fitted: Fitted) -> None:
     if fitted.carried is not None:
         new_users, new_items = data.n_users - fitted.carried.users, data.n_items - fitted.carried.items
         console.out.print(f"continued from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
-                          f"{new_users:,} users and {new_items:,} items are new")  # fmt: skip
+                          f"new users: {new_users:,}, new items: {new_items:,}")  # fmt: skip
     if fitted.privacy is not None:
         show_privacy(fitted.privacy)
         console.out.print("  this covers the fit only: the earlier run spent its own budget on the same users")
     console.out.print(f"model: {fitted.folder}")
 
 
-def _free(source: Path) -> Path:
-    """RUN-fit next to the run, with a number appended if that is taken."""
+def _place(source: Path, resume: bool) -> Path:
+    """RUN-fit next to the run, with a number appended if that is taken; to resume, the latest of them."""
     base = source.resolve()
     name = base.name if base.name.endswith("-fit") else f"{base.name}-fit"
     beside = source.parent if source.name else base.parent
     names = (name, *(f"{name}.{number}" for number in range(2, 10_000)))
-    return next(path for path in (beside / text for text in names) if not path.exists())
+    taken = list(itertools.takewhile(Path.exists, (beside / text for text in names)))
+    if resume:
+        return taken[-1] if taken else beside / name
+    return beside / names[len(taken)]

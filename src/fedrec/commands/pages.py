@@ -41,7 +41,8 @@ def compare_command(
     part = part_shown(found, on or ("test" if significance or groups else None))  # users' figures are those of test
     comparison = compare(with_references(found, listener_of) if references else found, part)
     chosen = choose_metrics(comparison, metrics)
-    tests = None if significance is False else testing.significance(comparison, required=bool(significance))
+    asked = chosen if metrics else []
+    tests = None if significance is False else testing.significance(comparison, bool(significance), asked)
     by_default = testing.metric_to_test(comparison) or chosen[0]
     parts = grouped(comparison, groups, chosen[0] if metrics else by_default) if groups else None
     if out is None and format_ is None:

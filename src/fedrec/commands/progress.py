@@ -41,7 +41,7 @@ class Bar(Listener):
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
-            TextColumn("{task.completed:.0f} of {task.total:.0f}"),
+            TextColumn("round {task.completed:.0f} of {task.total:.0f}"),
             TextColumn("{task.fields[note]}"),
             console=err,
             transient=True,
@@ -109,7 +109,8 @@ class Plain(Listener):
 
 
 def _show_notes(run: Run, wanted: bool) -> None:
-    for note in (*run.notes, *map(left_out, run.prepared.filtered)) if wanted else ():
+    disk = () if run.disk is None else (str(run.disk),)
+    for note in (*run.notes, *map(left_out, run.prepared.filtered), *disk) if wanted else ():
         err.print(f"note: {note}", style="dim")
 
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-
-import typer
+from typing import Any
 
 from fedrec import console
 from fedrec.commands import progress
+from fedrec.commands.interrupted import says_how_to_go_on
 from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.disk import Keep
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.machine import device_named
-from fedrec.experiment.result import Result
 from fedrec.experiment.run import Listener
 from fedrec.federation.distributed import joined
+from fedrec.report.comparison import read_run
 from fedrec.report.pages.own import run_and_report
 
 
@@ -50,7 +50,7 @@ def config_to_resume(out: Path, seeds: Sequence[int] | None) -> Path | None:
 
 
 def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resume: bool, quiet: bool,
-              as_json: bool) -> list[Result]:  # fmt: skip
+              as_json: bool, keep: Keep = "model") -> None:  # fmt: skip
     """Run every seed and print what came out. Without `out` a free folder below runs/ is taken.
 
     Of several processes that share the work, the first one writes and prints.
@@ -68,35 +68,38 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
             if resume and config_to_resume(place, seeds) is None:
                 note = f"nothing to resume in {place}; starting from the first round"
                 listeners[0] = progress.Noted(listeners[0], note)
-        try:
-            with sigterm_interrupts():
-                results, data = list[Result](), None
-                for one, folder, listener in zip(configs, folders, listeners, strict=True):
-                    result, data = run_and_report(one, folder, resume, listener, _note, data, group)
-                    results.append(result)
-                    if group.first:
-                        _show(result, folder, as_json)
-        except KeyboardInterrupt as stop:
-            if group.first:
-                again = f"run the command again with --resume --out {shlex.quote(str(place))}"
-                console.err.print(f"interrupted; to continue, {again}")
-            if isinstance(stop, Terminated):
-                raise typer.Exit(TERMINATED) from None
-            raise
-    if len(results) > 1 and group.first and not as_json:
-        _show_spread(results)
-    return results
+        again = f"run the command again with --resume --out {shlex.quote(str(place))}"
+        with says_how_to_go_on(again if group.first else ""):
+            summaries, data = list[Mapping[str, Any]](), None
+            for one, folder, listener in zip(configs, folders, listeners, strict=True):
+                summary = _ended_without_model(folder, one) if resume else None
+                if summary is None:
+                    result, data = run_and_report(one, folder, resume, listener, _note, data, group, keep)
+                    summary = result.summary
+                summaries.append(summary)
+                if group.first:
+                    _show(summary, folder, as_json)
+    if len(summaries) > 1 and group.first and not as_json:
+        _show_spread(summaries)
 
 
 def _folders(place: Path, seeds: Sequence[int] | None) -> list[Path]:
     return [place] if seeds is None else [place / f"seed{seed}" for seed in seeds]
 
 
-def _show(result: Result, folder: Path, as_json: bool) -> None:
+def _ended_without_model(folder: Path, config: RunConfig) -> dict[str, Any] | None:
+    """The result of the same run where it has ended and kept nothing else: it could only be trained again."""
+    there = RunFolder(folder)
+    if there.best.exists() or not there.summary.is_file() or there.settings() != config.to_dict():
+        return None
+    return read_run(folder).summary
+
+
+def _show(summary: Mapping[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({**result.summary, "folder": str(folder)}), flush=True)
+        print(json.dumps({**summary, "folder": str(folder)}), flush=True)
     else:
-        show_summary(result.summary)
+        show_summary(summary)
         console.out.print(f"run folder: {folder}")
 
 
@@ -118,8 +121,8 @@ def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
     raise FedrecError(f"runs/{base} and 9,999 others exist; choose a folder with --out")
 
 
-def _show_spread(results: list[Result]) -> None:
-    names = [name for name in results[0].test if not name.startswith("hr@")]
-    values = {name: [result.test[name] for result in results] for name in names}
+def _show_spread(summaries: Sequence[Mapping[str, Any]]) -> None:
+    names = [name for name in summaries[0]["test"] if not name.startswith("hr@")]
+    values = {name: [summary["test"][name] for summary in summaries] for name in names}
     rows = [[name, mean(values[name]), stdev(values[name])] for name in names]
-    console.table(["metric", "mean", "std"], rows, title=f"\n{len(results)} seeds, test")
+    console.table(["metric", "mean", "std"], rows, title=f"\n{len(summaries)} seeds, test")

@@ -3,45 +3,69 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedrec.commands import completion
 from fedrec.errors import FedrecError
+
+if TYPE_CHECKING:
+    from fedrec.experiment.disk import Keep
 
 
 def run_command(
-    method: Annotated[str | None, typer.Argument(help="See `fedrec methods`.")] = None,
-    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
+    method: Annotated[
+        str | None, typer.Argument(help="See `fedrec methods`.", autocompletion=completion.methods)
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Dataset name or file (fedrec data list); default ml-100k.", autocompletion=completion.datasets
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="See `fedrec protocols`; name,field=value; default honest.", autocompletion=completion.protocols
+        ),
+    ] = None,
     min_rating: Annotated[
         float | None, typer.Option(help="Ratings from this value on are positive; default: all above 0.")
     ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf; default the first.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="One seed.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds; default the method's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="One seed; default 0.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
-    participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
+    participation: Annotated[float | None, typer.Option(help="Share of clients per round; default 1.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Share of uploads lost in transit (simulated).")] = None,
     secure_sums: Annotated[
         bool | None, typer.Option("--secure-sums", help="The server sees only sums over clients.")
     ] = None,
     secure_bits: Annotated[int | None, typer.Option(help="Fractional bits of secure sums; default 32.")] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds; default 1.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after N evaluations without gain; default as protocol.")
+    ] = None,
     privacy: Annotated[str | None, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Choose the noise for this budget (needs clip and --delta).")
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of the budget.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory budget, e.g. 8G.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory budget; default 8G.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags take precedence.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, or folder for all --seeds; default runs/...")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run, or the seeds, in --out.")] = False,
+    no_model: Annotated[
+        bool, typer.Option("--no-model", help="Keep the results alone, e.g. of a study: no recommend, fit, serve.")
+    ] = False,
+    keep_last: Annotated[
+        bool, typer.Option("--keep-last", help="Keep the state of the last round too, for more rounds later.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
     train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
@@ -83,7 +107,15 @@ def run_command(
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
     require_tested(evaluation.protocol(values.get("protocol", "honest")))
-    run_seeds(make_config(values), chosen, out, resume, quiet, json_)
+    keep = kept_states(no_model, keep_last)
+    run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep)
+
+
+def kept_states(no_model: bool, keep_last: bool) -> Keep:
+    """What the two flags leave in a run folder."""
+    if no_model and keep_last:
+        raise FedrecError("--no-model keeps no state and --keep-last keeps two; give one of them")
+    return "nothing" if no_model else "last" if keep_last else "model"
 
 
 def with_min_rating(protocol: str, min_rating: float) -> str:

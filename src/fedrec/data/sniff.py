@@ -25,6 +25,7 @@ ROLES = {
     ),
     "rating": _names("rating ratings score stars star weight value count plays overall preference"),
     "timestamp": _names("timestamp time ts date datetime unixreviewtime unixtime createdat"),
+    "title": _names("itemtitle itemname producttitle productname movietitle"),  # a bare title may be that of a review
 }
 """What columns are commonly called, in the order in which files without header list them."""
 _DELIMITERS = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated", "|": "bar-separated"}
@@ -54,7 +55,7 @@ def read_text(path: Path) -> bytes:
         raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
     raw = _utf8(path, raw)
     if b"\0" in raw:
-        raise FedrecError(f"{path} is not a text file; give a CSV, TSV or Parquet file")
+        raise FedrecError(f"{path} is not a text file in UTF-8; save it as such, or give a CSV, TSV or Parquet file")
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import numpy as np
 
 from fedrec.data import dates
 from fedrec.data.atomic import atomic_file
-from fedrec.data.interactions import Array, Interactions, first_rows
+from fedrec.data.interactions import Array, Interactions, ItemInfo, first_rows
 from fedrec.data.sniff import Shape, bad_line, find_roles, read_text, sniff
 from fedrec.data.spreadsheet import guarded, unguarded_column
 from fedrec.errors import FedrecError, reason
@@ -37,7 +38,7 @@ class Guess:
     format: str
     header: bool
     columns: dict[str, str]
-    """Role (user, item, rating, timestamp) to the column's name, or its number from 1 where there is no header."""
+    """Role (user, item, rating, timestamp, title) to the column's name; without a header, to its number from 1."""
 
     @property
     def typed(self) -> bool:
@@ -108,12 +109,14 @@ def _is_file(path: Path) -> bool:
 
 
 def write_csv(data: Interactions, path: Path | str) -> None:
-    """Write user,item[,rating,timestamp] in original ids; the file appears only when it is complete."""
+    """Write user,item[,rating,timestamp,item_title] in original ids; the file appears only when it is complete."""
     import polars as pl
 
     columns = {"user": _guarded(data.user_ids)[data.user], "item": _guarded(data.item_ids)[data.item]}
     columns |= {} if data.rating is None else {"rating": data.rating}
     columns |= {} if data.timestamp is None else {"timestamp": data.timestamp}
+    if data.info is not None and data.info.titles is not None:
+        columns["item_title"] = _guarded(data.info.titles)[data.item]
     try:
         with atomic_file(Path(path)) as temporary:
             pl.DataFrame(columns).write_csv(temporary)
@@ -171,13 +174,21 @@ def _read_json_lines(path: Path, columns: Mapping[str, str | int] | None) -> tup
     try:
         whole = pl.read_ndjson(read_text(path), infer_schema_length=None)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise FedrecError(f"{path} is not JSON Lines: {_first_line(error)}; write one object such as "
+        line = next((n for n, text in enumerate(read_text(path).split(b"\n"), 1) if not _is_object(text)), 1)
+        raise FedrecError(f"{path}, line {line}: not a JSON object; write one such as "
                           '{"user": 1, "item": 2} on each line') from error  # fmt: skip
     shape = Shape(delimiter="", label="JSON Lines", header=True, names=whole.columns, sample=(("",),))
     named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
     return whole.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
         str(path), "JSON Lines", False, named
     )
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return not line.strip() or isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -> Interactions:
@@ -196,6 +207,7 @@ def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -
         name=name,
         version=f"sha256-{digest}+ties0",
         first_line=first_rows(item, item_ids.size),
+        info=ItemInfo(_titles(frame["title"], item, item_ids.size)) if "title" in guess.columns else None,
         notes=(str(guess),),
         guessed=True,
     )
@@ -276,6 +288,18 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
     if series.dtype == pl.String:
         return np.array(distinct.to_list(), dtype=str), index
     return distinct.cast(pl.Int64).to_numpy(), index
+
+
+def _titles(series: pl.Series, item: Array, n_items: int) -> Array:
+    """For every item the title of its first row that has one; empty where none has."""
+    import polars as pl
+
+    text = unguarded_column(series.cast(pl.String).str.strip_chars()).fill_null("").to_numpy()
+    titles = np.full(n_items, "", dtype=object)
+    told = np.flatnonzero(text != "")
+    places, first = np.unique(item[told], return_index=True)
+    titles[places] = text[told[first]]
+    return titles
 
 
 def _rating(series: pl.Series, location: _Location) -> Array:

@@ -19,8 +19,7 @@ from fedrec.deploy.shard import Own, Shard, Unknown, numbers_of, prepare_shard
 from fedrec.deploy.state import SCORED, StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError, explained
-from fedrec.evaluation import chance
-from fedrec.evaluation.metrics import POSITION_METRICS
+from fedrec.evaluation import chance, with_chance
 from fedrec.experiment.prepare import Part, Prepared
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.codec import BadMessage
@@ -258,7 +257,8 @@ class _Ranker:
         for users, logits in scores:
             evaluator.update(self.shard.local(users), logits)
         found = evaluator.partial()
-        luck = chance(targets, self.terms.protocol.ks, tuple(POSITION_METRICS)) if options.get("chance") else {}
+        asked = self.terms.protocol
+        luck = chance(targets, asked.ks, with_chance(asked.metrics)) if options.get("chance") else {}
         sums = {f"{CHANCE}{name}": value * found.users for name, value in luck.items()}
         return {"users": float(found.users), **found.sums, **sums}, {}
 

@@ -36,11 +36,11 @@ from fedrec.experiment.observers import observer_of
 from fedrec.federation.codec import BadMessage
 from fedrec.federation.contract import Plan, Tensors
 from fedrec.federation.exchange import Coordinator, Figures, Step, Task
+from fedrec.federation.exposure import seen_by_server
 from fedrec.federation.loop import Progress, Rules, Score
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.wire import LARGEST_WAYS, Ledger
-from fedrec.privacy.exposure import seen_by_server
 from fedrec.secure import Aborted
 
 Tell = Callable[[str, Mapping[str, Any]], None]

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from fedrec.evaluation.candidates import candidate_targets, forbidden_negatives
 from fedrec.evaluation.fields import UNDIVIDED
-from fedrec.evaluation.metrics import METRICS, chance, per_user
-from fedrec.evaluation.protocol import PRESETS, Protocol, protocol
+from fedrec.evaluation.metrics import METRICS, chance, per_user, with_chance
+from fedrec.evaluation.own_metrics import Metric, metric
+from fedrec.evaluation.protocol import PRESETS, Protocol, protocol, recorded
 from fedrec.evaluation.sparsity import kept_rows
 from fedrec.evaluation.targets import Pairs, Targets
 from fedrec.evaluation.ties import TIES
@@ -37,6 +38,7 @@ __all__ = [
     "UNDIVIDED",
     "Evaluation",
     "Evaluator",
+    "Metric",
     "Pairs",
     "Protocol",
     "Targets",
@@ -45,9 +47,12 @@ __all__ = [
     "evaluate",
     "forbidden_negatives",
     "kept_rows",
+    "metric",
     "novelty_by_item",
     "per_user",
     "positions",
     "protocol",
+    "recorded",
     "top_k",
+    "with_chance",
 ]

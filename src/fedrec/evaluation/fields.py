@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation.metrics import METRICS
+from fedrec.evaluation.own_metrics import NAME
 from fedrec.evaluation.ties import TIES
 from fedrec.schema import BOOL, Kind, choice, integer, matching, number, optional, several
 
@@ -27,7 +27,7 @@ _COUNT = integer(1, _MOST)
 _SHARE = number("a number between 0 and 1", lambda value: 0 < value < 1)
 _FRACTION = number("a number above 0, up to 1", lambda value: 0 < value <= 1)
 _RATING = number("a number")
-_METRIC_AT_K = rf"({'|'.join(('hr', *METRICS))})@[1-9][0-9]{{0,8}}"
+_METRIC_AT_K = rf"{NAME}@[1-9][0-9]{{0,8}}"
 
 KINDS: dict[str, Kind] = {
     "name": matching(r"[^,=\s]+", "a word without comma or ="),
@@ -57,7 +57,7 @@ KINDS: dict[str, Kind] = {
     "select_last": BOOL,
     "patience": optional(_COUNT, ", or none"),
     "ks": several(_COUNT),
-    "metrics": several(choice("hr", *METRICS)),
+    "metrics": several(matching(NAME, "names of metrics")),
 }
 
 

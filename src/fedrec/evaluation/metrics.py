@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.lists import RELEASED
+from fedrec.evaluation.own_metrics import TAKEN, own_metric, own_metrics
 from fedrec.evaluation.targets import Ints, Targets
 from fedrec.evaluation.ties import tie_groups
 
@@ -109,7 +110,9 @@ def map_(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
     return np.asarray(total / np.minimum(np.diff(indptr), k), np.float64)
 
 
-POSITION_METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
+OfPositions: TypeAlias = Callable[[Ints, Ints, Ints, int], Floats]
+
+POSITION_METRICS: dict[str, OfPositions] = {
     "recall": recall,
     "ndcg": ndcg,
     "precision": precision,
@@ -118,15 +121,51 @@ POSITION_METRICS: dict[str, Callable[[Ints, Ints, Ints, int], Floats]] = {
     "map": map_,
 }
 METRICS = (*POSITION_METRICS, *MEAN_METRICS, *LIST_METRICS)
+SUMMARIES: dict[str, str] = {
+    "recall": "share of the held-out items among the first k",
+    "hr": "hit rate: recall where every user has one held-out item",
+    "ndcg": "discounted gain over that of a perfect list",
+    "precision": "share of the first k that is held out",
+    "f1": "harmonic mean of precision and recall",
+    "mrr": "1 / rank of the first held-out item, 0 beyond k",
+    "map": "mean of precision at each hit within the first k",
+    "f1_of_means": "harmonic mean of precision and recall, each averaged over users first",
+    "coverage": "share of the catalogue in anybody's first k",
+    "novelty": "mean surprise of the first k, in bits: -log2 of an item's share of the training interactions",
+    "mrr_released": "mrr in the order in which FedCIA's released code reads lists",
+    "ndcg_released": "ndcg in the same order, over the hits that there are",
+    "ndcg_index": "ndcg in the order of item numbers, as IFedRec's released code reads lists",
+}
+TAKEN.update(("hr", *METRICS))
+
+
+def of_positions(name: str) -> OfPositions | None:
+    """A metric of this package or one's own that positions are enough for."""
+    if name in METRICS:
+        return POSITION_METRICS.get(name)
+    own = own_metric(name)
+    return None if own is None else own.of_positions
+
+
+def require_known(metrics: Sequence[str]) -> None:
+    """Raise for a name that neither this package nor anybody else has registered."""
+    for name in metrics:
+        if name not in TAKEN and own_metric(name) is None:
+            raise unknown("metric", name, (*TAKEN, *own_metrics()), "one of your own is registered by @fedrec.metric")
+
+
+def with_chance(metrics: Sequence[str] = ()) -> tuple[str, ...]:
+    """Metrics that a random ranking has a value of: those of this package, and one's own among these."""
+    return (*POSITION_METRICS, *MEAN_METRICS, *(name for name in metrics if name not in TAKEN))
 
 
 def per_user(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, Floats]:
     """Every position metric at every k; with one held-out item per user, recall is also given as hr."""
     single = len(higher) == len(indptr) - 1
     values = {
-        f"{name}@{k}": POSITION_METRICS[name](higher, equal, indptr, k)
+        f"{name}@{k}": metric(higher, equal, indptr, k)
         for name in canonical(metrics, single)
-        if name in POSITION_METRICS
+        if (metric := of_positions(name)) is not None
         for k in ks
     }
     hit_rates = {f"hr@{k}": values[f"recall@{k}"] for k in ks if single and f"recall@{k}" in values}
@@ -135,9 +174,7 @@ def per_user(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics
 
 def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
     """The names without aliases or repetitions; hr stands for recall, and only where there is one held-out item."""
-    for name in metrics:
-        if name != "hr" and name not in METRICS:
-            raise unknown("metric", name, ("hr", *METRICS))
+    require_known(metrics)
     if "hr" in metrics and not single:
         raise FedrecError("hr needs exactly one held-out item per user; use recall instead")
     return tuple(dict.fromkeys("recall" if name == "hr" else name for name in metrics))
@@ -152,9 +189,7 @@ def of_means(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics
     return found
 
 
-def chance(
-    targets: Targets, ks: Sequence[int], metrics: Sequence[str] = (*POSITION_METRICS, *MEAN_METRICS)
-) -> dict[str, float]:
+def chance(targets: Targets, ks: Sequence[int], metrics: Sequence[str] = with_chance()) -> dict[str, float]:
     """Averages of a constant scorer: what a random ranking gets. List metrics have no chance level."""
     equal = np.repeat(targets.n_candidates, targets.counts)
     positions = np.zeros_like(equal), equal, targets.indptr

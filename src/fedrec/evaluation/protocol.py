@@ -9,6 +9,7 @@ from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import fields
+from fedrec.evaluation.metrics import require_known
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class Protocol:
     def selecting(self) -> tuple[str, ...]:
         """Metrics, without k, that an evaluation in between needs."""
         return tuple(sorted({name.split("@")[0] for name in self.select_metric.split("+")} | {"recall", "ndcg"}))
+
+    @property
+    def named_metrics(self) -> tuple[str, ...]:
+        """All metrics that are asked for, or that selection needs."""
+        return tuple(dict.fromkeys([*self.metrics, *self.selecting]))
 
     def selection_value(self, means: Mapping[str, float]) -> float:
         """What selection maximises, from the averages of one evaluation."""
@@ -281,6 +287,13 @@ PRESETS: dict[str, Protocol] = {
 
 def protocol(spec: str = "honest") -> Protocol:
     """Read `name[,field=value...]`; lists are joined by `+`, as in `honest,ks=10+20,neg_pool=leaked`."""
+    found = recorded(spec)
+    require_known(found.named_metrics)
+    return found
+
+
+def recorded(spec: str) -> Protocol:
+    """As `protocol`, of a run that was done: its metrics need not be registered here and now."""
     name, *overrides = (part.strip() for part in spec.split(","))
     if name not in PRESETS:
         raise unknown("protocol", name, PRESETS)

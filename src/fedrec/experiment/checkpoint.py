@@ -122,37 +122,51 @@ def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
                           "or start over in another --out folder")  # fmt: skip
 
 
-def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any]) -> None:
-    """The complete state of a run between two rounds."""
+def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any],
+                state: bool = True) -> None:  # fmt: skip
+    """All of a run between two rounds. Without its `state`, how it went: enough once it has all its rounds."""
     ledger = simulator.ledger()
-    tensors = collected(simulator, tensors_of(simulator)) | {
-        f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT
-    }
+    tensors = collected(simulator, tensors_of(simulator)) if state else {}
+    tensors |= {f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT}
     rounds = {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "unprotected": ledger.unprotected}
     if simulator.group.first:
         save(path, tensors, rounds | dict(about))
 
 
-def load_resume(path: Path, simulator: Simulator, config: Mapping[str, Any], data: str) -> Progress:
-    """Restore the simulator from the checkpoint; it must come from a run with this config on this data."""
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """What `save_resume` wrote; `tensors` are empty where it left the state out."""
+
+    progress: Progress
+    tensors: dict[str, Tensor]
+    rounds: dict[int, Any]
+    unprotected: dict[str, int]
+    counts: dict[str, Any]
+
+    def restore(self, simulator: Simulator) -> None:
+        """What was sent, and the state if it is here."""
+        if self.tensors:
+            restore(simulator, part_of(simulator, self.tensors))
+        ledger = simulator.wire.ledger
+        if simulator.group.first:  # ledgers of several processes add up
+            ledger.rounds, ledger.unprotected = self.rounds, self.unprotected
+            for name, count in self.counts.items():
+                setattr(ledger, name, count)
+
+
+def load_resume(path: Path, config: Mapping[str, Any], data: str) -> Resumed:
+    """Read a checkpoint, which must come from a run with this config on this data."""
     tensors, about = load(path)
     if about.get("format", 1) != FORMAT:
         raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted "
                           "other things; it cannot go on from there: start over in another --out folder")  # fmt: skip
-    ledger = simulator.wire.ledger
     try:
         check("its record", about, {"unprotected": SIZES, "ledger": {}, "progress": {}, "config": {}})
         counts = {name: tensors.pop(f"ledger.{name}").numpy().copy() for name in PER_CLIENT}
-        unprotected = dict(about["unprotected"])
         rounds = {int(number): entry for number, entry in about["ledger"].items()}
-        progress, made_with = Progress(**about["progress"]), about["config"]
+        found = Resumed(Progress(**about["progress"]), tensors, rounds, dict(about["unprotected"]), counts)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None
-    require_same(made_with, config, path)
+    require_same(about["config"], config, path)
     require_data(about, data, path)
-    restore(simulator, part_of(simulator, tensors))
-    if simulator.group.first:  # ledgers of several processes add up
-        ledger.rounds, ledger.unprotected = rounds, unprotected
-        for name, count in counts.items():
-            setattr(ledger, name, count)
-    return progress
+    return found

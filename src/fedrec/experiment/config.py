@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import protocol
+from fedrec.evaluation import recorded
 from fedrec.schema import kinds_of_fields
 
 FORMAT = 2
@@ -76,7 +76,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for TOML and JSON; None is left out, or written `none` as a method's parameter."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["params"] = {name: _plain(value) for name, value in self.params.items()}
+        values["params"] = {name: plain(value) for name, value in self.params.items()}
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
     def flags(self) -> list[str]:
@@ -92,7 +92,7 @@ class RunConfig:
         return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """TOML has no None, and no numpy numbers."""
     return "none" if value is None else value.item() if isinstance(value, np.generic) else value
 
@@ -144,8 +144,8 @@ def as_meant(spec: str, written: Any) -> str:
         raise FedrecError(f"format {written} of a run folder is newer than this fedrec; upgrade fedrec to read it")
     if written == FORMAT:
         return spec
-    meant = protocol(f"{spec},{FIRST_FORMAT}")
-    return spec if protocol(spec) == meant else meant.label
+    meant = recorded(f"{spec},{FIRST_FORMAT}")
+    return spec if recorded(spec) == meant else meant.label
 
 
 def spoken(names: Iterable[str]) -> list[str]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import read_kept, require_same_rows
+from fedrec.experiment.limits import require_room_to_open
+from fedrec.experiment.machine import device_named
 from fedrec.experiment.run import Run
 
 
@@ -22,11 +24,13 @@ def open_finished(path: Path) -> Chosen:
     """The run of a folder, for whoever looks at its figures: the data must be what it was."""
     folder = RunFolder.open(path)
     folder.require_finished()
+    folder.require_state()
     config = make_config(folder.settings())
     kept = read_kept(folder, config)
     unchanged = kept is not None and kept.is_of(config)
-    run = Run(config, kept.prepared if kept is not None and unchanged else None)
-    chosen = run.load_best(folder)
+    require_room_to_open(folder.best, device_named(config.device))
+    run = Run(config, kept.prepared if kept is not None and unchanged else None, opened=True)
+    chosen = run.states.load_best(folder)
     if kept is not None and not unchanged:
         require_same_rows(kept.prepared, run.prepared, path)
     return Chosen(run, chosen)
@@ -41,5 +45,6 @@ def open_model(path: Path) -> Chosen:
     folder.require_model()
     config = make_config(folder.settings())
     kept = read_kept(folder, config, ranked=False)
-    run = Run(config, None if kept is None else kept.prepared)
-    return Chosen(run, run.load_best(folder))
+    require_room_to_open(folder.best, device_named(config.device))
+    run = Run(config, None if kept is None else kept.prepared, opened=True)
+    return Chosen(run, run.states.load_best(folder))

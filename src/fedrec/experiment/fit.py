@@ -9,10 +9,10 @@ from typing import Any
 
 from fedrec.data.located import place
 from fedrec.data.table import looks_like_path
-from fedrec.errors import FedrecError
+from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import UNDIVIDED, protocol
 from fedrec.experiment import checkpoint
-from fedrec.experiment.config import FORMAT, RunConfig, make_config
+from fedrec.experiment.config import FORMAT, RunConfig, make_config, require_same
 from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import found_again, read_kept
@@ -41,14 +41,16 @@ class Fitted:
 
 
 def fit(source: Path, out: Path, *, warm: bool = False, data: str | None = None, rounds: int | None = None,
-        listener: Listener | None = None) -> Fitted:  # fmt: skip
+        resume: bool = False, listener: Listener | None = None) -> Fitted:  # fmt: skip
     """Train what `source` has chosen on all interactions of its data as it is now, or of `data`.
 
     `warm`: go on from the model of `source`, which keeps its users and items, instead of starting afresh.
+    `resume`: go on with an interrupted fit in `out`, if there is one.
     """
     origin = RunFolder.open(source)
     origin.require_model()
-    RunFolder(out).require_free()
+    resume = resume and RunFolder(out).config.exists()
+    _require_place(out, resume)
     config, done = make_config(origin.settings()), _rounds_of(origin)
     goes_on = warm and not _in_one_pass(config)  # what one pass computes owes nothing to an earlier one
     more = (-(-done // WARM_SHARE) if goes_on else done) if rounds is None else rounds
@@ -58,23 +60,47 @@ def fit(source: Path, out: Path, *, warm: bool = False, data: str | None = None,
     if goes_on:
         carried = carry_over(open_model(source).run, run)
         run.progress = Progress(next_round=done)
-    return Fitted(run, _train(run, source, out, carried, listener or Listener()), carried)
+    return Fitted(run, _train(run, source, out, resume, carried, listener or Listener()), carried)
 
 
-def _train(run: Run, source: Path, out: Path, carried: Carried | None, listener: Listener) -> Path:
-    folder = RunFolder.create(out, run.config.to_dict())
+def _require_place(out: Path, resume: bool) -> None:
+    folder = RunFolder(out)
+    if not resume:
+        folder.require_free()
+    elif folder.fit.exists():
+        raise FedrecError(f"{out} holds a model that is fitted already; leave --resume out to fit another one")
+
+
+def _train(run: Run, source: Path, out: Path, resume: bool, carried: Carried | None, listener: Listener) -> Path:
+    run.require_disk(out)
+    folder = _continued(run, out) if resume else RunFolder.create(out, run.config.to_dict())
     with folder.held():
         try:
+            if resume:
+                run.resume(folder)
             run.train(folder, listener)
-        except (FedrecError, KeyboardInterrupt):
+        except DivergedError:
             folder.discard()
+            raise
+        except FedrecError:
+            folder.discard_unused()
             raise
         finally:
             listener.stop()
         folder.write_ids(run.prepared)
         folder.write_fit(_about(run, source, carried))
-        folder.last.unlink(missing_ok=True)  # nothing will be resumed, and the model is the same
+        folder.forget_last()  # nothing will be resumed, and the model is the same
     return folder.path
+
+
+def _continued(run: Run, out: Path) -> RunFolder:
+    folder = RunFolder.open(out)
+    there, wanted = folder.settings(), run.config.to_dict()
+    if there.get("rounds") != wanted["rounds"]:
+        raise FedrecError(f"{out} was started with {there.get('rounds')} rounds in all and would now have "
+                          f"{wanted['rounds']}; repeat the command as it was, or use another --out")  # fmt: skip
+    require_same(there, wanted, out)
+    return folder
 
 
 def _in_one_pass(config: RunConfig) -> bool:

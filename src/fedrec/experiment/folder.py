@@ -16,7 +16,7 @@ import numpy as np
 from fedrec.data.atomic import atomic_file, synced
 from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError
-from fedrec.evaluation import Evaluation
+from fedrec.evaluation import UNDIVIDED, Evaluation, protocol
 from fedrec.experiment.config import FORMAT, read_config
 from fedrec.experiment.prepare import Prepared
 from fedrec.schema import COUNT, Shape, json_line
@@ -142,17 +142,34 @@ class RunFolder:
         """For whoever serves from it."""
         if not self.fit.exists():
             self._require_end()
+        self.require_state()
+
+    def require_state(self) -> None:
+        """For whoever needs the chosen round itself."""
+        if not self.best.exists():
+            raise FedrecError(f"{self.path} kept no model (--no-model): train it again with fedrec run --config "
+                              f"{self.config} --out FOLDER")  # fmt: skip
 
     def _require_end(self) -> None:
         if not self.summary.exists():
+            command = "fit" if protocol(self.settings()["protocol"]).split == UNDIVIDED else "run"
             raise FedrecError(
-                f"{self.path} is not finished: continue it with fedrec run ... --resume --out {self.path}"
+                f"{self.path} is not finished: continue it with fedrec {command} ... --resume --out {self.path}"
             )
 
     def reopen(self, config: Mapping[str, Any]) -> None:
         """The run is resumed, perhaps for more rounds than planned: its result is no longer final."""
         self._write_config(config)
         self.summary.unlink(missing_ok=True)
+
+    def forget_last(self) -> None:
+        """Nothing can go on from the last state."""
+        self.last.unlink(missing_ok=True)
+
+    def drop_model(self) -> None:
+        """Keep the results alone. What was kept of the data serves nobody without the model."""
+        for file in (self.best, self.last, self.prepared):
+            file.unlink(missing_ok=True)
 
     def discard_unused(self) -> None:
         """Remove everything of a run that ended before its first round was finished."""
@@ -252,6 +269,10 @@ class ReadOnlyFolder(RunFolder):
         yield
 
     def reopen(self, config: Mapping[str, Any]) -> None: ...
+
+    def forget_last(self) -> None: ...
+
+    def drop_model(self) -> None: ...
 
     def discard_unused(self) -> None: ...
 

@@ -21,7 +21,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.data.fetch import search_folders
 from fedrec.data.located import files, fingerprint, place
 from fedrec.errors import FedrecError
-from fedrec.evaluation import Protocol, protocol
+from fedrec.evaluation import Protocol, recorded
 from fedrec.experiment.aside import Aside
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
@@ -126,7 +126,7 @@ def read_kept(folder: RunFolder, config: RunConfig, ranked: bool = True) -> Kept
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
-        return Kept(_prepared(about, arrays, protocol(config.protocol), ranked), about["checksum"], about.get("size"))
+        return Kept(_prepared(about, arrays, recorded(config.protocol), ranked), about["checksum"], about.get("size"))
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError, RecursionError,
             zipfile.BadZipFile, NotImplementedError, FedrecError):  # fmt: skip
         return None

@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.machine import memory_of
+from fedrec.experiment.machine import memory_of, size_text
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method, cohorts_of
 from fedrec.federation.schema import schema_of
@@ -37,8 +38,8 @@ class Needs:
         return sum(self.parts.values())
 
     def words(self) -> str:
-        named = [f"{name} {_size(size)}" for name, size in self.parts.items() if size * 20 >= self.total]
-        return f"{_size(self.total)} ({', '.join(named)})"
+        named = [f"{name} {size_text(size)}" for name, size in self.parts.items() if size * 20 >= self.total]
+        return f"{size_text(self.total)} ({', '.join(named)})"
 
 
 def require_room(method: Method, data: ClientData, attributes: Tensor | None = None) -> None:
@@ -64,6 +65,17 @@ def require_room_for_uploads(simulator: Simulator) -> None:
     needs = Needs({"the server": held, "client state": kept, "gathered uploads": sending * each})
     if needs.total * _sharing() > room:
         raise _too_large(method, needs, room, "let fewer clients take part in a round (--participation)")
+
+
+def require_room_to_open(model: Path, device: torch.device) -> None:
+    """Refuse a model that cannot be held twice: as it is read, and where it is used.
+
+    Its file says how large it is; to work it out as for a run that begins takes longer than to open it.
+    """
+    room, size = memory_of(device), model.stat().st_size if model.is_file() else 0
+    if room is not None and 2 * size > room:
+        raise FedrecError(f"{model} holds {size_text(size)} and needs twice that to be opened, and there is room for "
+                          f"{size_text(room)}; open it on a machine with more memory")  # fmt: skip
 
 
 def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None) -> Needs:
@@ -144,15 +156,10 @@ def _remedies(method: Method, data: ClientData, attributes: Tensor | None, needs
 
 
 def _too_large(method: Method, needs: Needs, room: int, remedy: str) -> FedrecError:
-    return FedrecError(f"{method.info.name} needs at least {needs.words()}, but only {_size(room)} are available; "
-                       f"{remedy}")  # fmt: skip
+    return FedrecError(f"{method.info.name} needs at least {needs.words()}, but only "
+                       f"{size_text(room)} are available; {remedy}")  # fmt: skip
 
 
 def _sharing() -> int:
     """Processes on this machine that hold as much each."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-def _size(count: float) -> str:
-    power = min(4, max(1, int(math.log2(max(count, 1)) // 10)))
-    return f"{count / 1024**power:,.1f} {'KMGT'[power - 1]}iB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -44,6 +45,22 @@ def versions() -> dict[str, str]:
     }
 
 
+def processor() -> str:
+    """Its name, as the system says it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def hardware(device: torch.device) -> str:
+    """What a run was computed on, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{processor()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
 def memory_of(device: torch.device) -> int | None:
     """Bytes that a process can have: of the device, or of this machine and of what contains the process.
 
@@ -63,3 +80,9 @@ def _written_limit(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, as 1.5 GiB."""
+    power = min(4, max(1, int(math.log2(max(count, 1)) // 10)))
+    return f"{count / 1024**power:,.1f} {'KMGT'[power - 1]}iB"

@@ -9,10 +9,9 @@ from functools import cache
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, plain
 from fedrec.federation.contract import Method
-from fedrec.federation.ranges import interval_of
-from fedrec.methods import method_class, methods
+from fedrec.methods import method_class, methods, register
 from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
 from fedrec.schema import kind_of
 
@@ -74,6 +73,7 @@ def parse_settings(settings: Iterable[str], flag: str = "--set") -> dict[str, st
 def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
     """A method given as an object or class, with further settings; `values` is updated to name it and its settings."""
     own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
+    require_method(method if isinstance(method, type) else type(method))
     if isinstance(method, type):
         made = build_method(method, **own, params=values["params"])
     elif own.pop("preset") is not None:
@@ -84,11 +84,30 @@ def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method
             method, **{name: convert(type(method), name, value) for name, value in changes.items()}
         )
     known = methods().get(made.info.name)
-    if not made.info.name or (known is not None and type(made) not in kinds_of(known)):
-        raise FedrecError(f"{type(made).__name__} needs a name that no other method has: info = MethodInfo(name, ...)")
+    if known is None or type(made) not in kinds_of(known):
+        register(type(made))
     settings = {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
     values |= {"method": made.info.name, "rounds": settings.pop("rounds"), "params": settings}
     return made
+
+
+def require_method(cls: type[Any]) -> None:
+    """A class that somebody wrote: what it must be before anything can be asked of it."""
+    if not issubclass(cls, Method):
+        raise FedrecError(
+            f"{cls.__name__} is not a method: derive it from LocalMethod, or from Method, as in CONTRIBUTING.md"
+        )
+    if not (isinstance(cls.info.name, str) and cls.info.name):
+        raise FedrecError(f"{cls.__name__} has no name; write info: ClassVar[MethodInfo] = MethodInfo(name, ...) in it")
+    hints = {name: hint for name, hint in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(hint)}
+    for name in hints.keys() - {field.name for field in dataclasses.fields(cls)}:
+        raise FedrecError(f"{cls.__name__}.{name} is no parameter yet: put @dataclass(frozen=True) above the class")
+
+
+def defaults_of(method: Method) -> dict[str, Any]:
+    """What its class has by itself with its backbone, as a config would say it."""
+    usual = build_method(type(method), backbone=getattr(method, "backbone", None))
+    return {item.name: plain(getattr(usual, item.name)) for item in dataclasses.fields(usual)}
 
 
 def parameters(cls: Any) -> Mapping[str, Any]:
@@ -119,14 +138,3 @@ def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
         endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
         wanted = "finite" if endless else kind.words
         raise FedrecError(f"{key}={value} does not fit {name}: it should be {wanted}") from None
-
-
-def describe(hint: Any) -> str:
-    """A type as text, for messages and help."""
-    return kind_of(hint).words
-
-
-def range_of(cls: type[Method], key: str, hint: Any) -> str:
-    """The interval of a numeric parameter as text; empty for other parameters."""
-    kinds = set(typing.get_args(hint)) or {hint}
-    return str(interval_of(cls, key, int in kinds)) if kinds & {int, float} else ""

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import Evaluation, Protocol, protocol
-from fedrec.experiment import checkpoint
+from fedrec.evaluation.own_metrics import rehearse
 from fedrec.experiment.checks import (
     blind_sums,
     claims_epsilon,
@@ -25,7 +25,8 @@ from fedrec.experiment.checks import (
     rules_of,
     stages_of,
 )
-from fedrec.experiment.config import FORMAT, RunConfig, parse_memory, require_same
+from fedrec.experiment.config import RunConfig, parse_memory, require_same
+from fedrec.experiment.disk import DiskUse, Keep, require_disk
 from fedrec.experiment.folder import ReadOnlyFolder, RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.kept import keep
@@ -35,6 +36,7 @@ from fedrec.experiment.observers import observer_of
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Part, Prepared, prepare, prepare_config
 from fedrec.experiment.result import Result
+from fedrec.experiment.states import States
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
@@ -42,6 +44,7 @@ from fedrec.federation.contract import Method, World
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
+from fedrec.federation.tryout import try_out
 
 Data = Interactions | Prepared | None
 """What a run works on: a table, what another run has prepared of the same data, or (None) what its config names."""
@@ -67,14 +70,18 @@ class Run:
     """A configured run. Building it checks everything that can be checked before any work is done."""
 
     def __init__(self, config: RunConfig, data: Data = None, method: Method | None = None,
-                 group: Group = ALONE) -> None:  # fmt: skip
-        """`method` takes the place of the one that `config` names. `group`: the processes that share the work."""
+                 group: Group = ALONE, keep: Keep = "model", opened: bool = False) -> None:  # fmt: skip
+        """`method` takes the place of the one that `config` names. `group`: the processes that share the work.
+
+        `keep`: what stays in its folder once it has ended. `opened`: it has ended before, and its state is on disk.
+        """
         self.config, self.group = config, group
         self.memory = parse_memory(config.memory)
         self.method: Method = method or method_of(config)
         self.observer = observer_of(self.method)
         self.protocol: Protocol = protocol(config.protocol)
         require_selectable(self.protocol)
+        rehearse(self.protocol.named_metrics, self.protocol.ks)
         require_shared(self.method, group)
         self.stages = stages_of(config, self.method)
         device = device_named(config.device)
@@ -91,21 +98,24 @@ class Run:
             device=device,
         )
         clients, attributes = group.shard(self.prepared.clients(self.world)), self.attributes()
-        require_room(self.method, clients, attributes)
+        if not opened:
+            require_room(self.method, clients, attributes)
+            try_out(self.method, clients, attributes)
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
             sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
             group=group, blind=blind_sums(config, self.method, self.world, group),
         )  # fmt: skip
-        require_room_for_uploads(self.simulator)
+        if not opened:
+            require_room_for_uploads(self.simulator)
         self.claims = claims_epsilon(self)
         self.rules = rules_of(self)
         self.scheduled = self.simulator.schedule() if self.claims and self.stages else None
         self.progress = Progress()
         self.history: list[dict[str, Any]] = []
         self.result: Result | None = None
-        self._best: dict[str, Tensor] | None = None
-        self._stored = -1  # the round whose state this run has put into checkpoint.safetensors
+        self.states = States(self, keep)
+        self.disk: DiskUse | None = None
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
         self._seen: Evaluation | None = None  # the latest one that selection looked at
         self._seen_before: Evaluation | None = None  # that of `_before`
@@ -135,6 +145,10 @@ class Run:
 
     # -- the work --
 
+    def require_disk(self, place: Path) -> None:
+        """Refuse what the disk of this folder cannot hold; otherwise `disk` says what it will take."""
+        self.disk = require_disk(self, place, self.states.keep)
+
     def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
         require_tested(self.protocol)
@@ -154,8 +168,8 @@ class Run:
                 keep(folder, self.prepared, self.config, self._named)
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
-            self._save_end(folder)
-        return self._load_chosen(folder)
+            self.states.save_end(folder)
+        return self.states.load_chosen(folder)
 
     def choose(self, listener: Listener | None = None) -> Progress:
         """Train and choose the round on validation, no more: no test item is ranked, nothing is written."""
@@ -175,7 +189,7 @@ class Run:
                 folder.log(record | self._seen_inside(log.round))
                 began = time.monotonic()
                 if self.group.any(self.group.first and began > due):
-                    self.save(folder)
+                    self.states.save(folder)
                     took = time.monotonic() - began
                     due = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
             listener.round(log, score, self.progress)
@@ -183,12 +197,12 @@ class Run:
 
         try:
             run_rounds(
-                self.simulator, self.progress, self.rules, self._select, lambda: self._keep_best(folder), after_round,
-                self._look_before,
+                self.simulator, self.progress, self.rules, self._select, lambda: self.states.keep_best(folder),
+                after_round, self._look_before,
             )  # fmt: skip
         except KeyboardInterrupt:
             if folder is not None and self._between_rounds():
-                self.save(folder)
+                self.states.save(folder)
             raise
 
     def _between_rounds(self) -> bool:
@@ -198,59 +212,11 @@ class Run:
     def resume(self, folder: RunFolder) -> None:
         """Take over where a run with the same config left off."""
         folder.sweep()
-        if not folder.last.exists():
-            folder.forget_after(0)
-            return  # killed before its first checkpoint: start over
-        self.progress = checkpoint.load_resume(folder.last, self.simulator, self.config.to_dict(), self.data)
-        if self.rules.rounds < self.progress.next_round:
-            raise FedrecError(
-                f"{folder.path} has {self.progress.next_round} rounds already; resume with --rounds at least that"
-            )
-        patience, stale = self.rules.patience, self.progress.stale
-        over = patience is not None and stale >= patience  # a longer patience goes on
-        ended = over and self.rules.may_stop(self.progress.next_round - 1)
-        self.progress.stopped_early = ended or self.progress.settled
-        folder.forget_after(self.progress.next_round)
+        found = self.states.resume(folder)
+        if found is not None:
+            self.progress = found
+        folder.forget_after(self.progress.next_round if found is not None else 0)
         self.history = folder.records()
-        if self.progress.best_round >= 0 and folder.best.exists():
-            self._best = self._stored_best(folder)
-
-    def load_best(self, folder: RunFolder) -> int:
-        """Make the chosen round of a finished run the present state; returns which it is."""
-        tensors, about = checkpoint.load(folder.best)
-        checkpoint.require_data(about, self.data, folder.best)
-        checkpoint.restore(self.simulator, checkpoint.part_of(self.simulator, tensors))
-        return int(about["round"])
-
-    def _stored_best(self, folder: RunFolder) -> dict[str, Tensor] | None:
-        """The chosen round on disk; None where a kill left that of a later round, which will come again."""
-        tensors, about = checkpoint.load(folder.best)
-        return checkpoint.part_of(self.simulator, tensors) if about.get("round") == self.progress.best_round else None
-
-    def save(self, folder: RunFolder) -> None:
-        """Best first: a kill in between leaves a best that the resumed run will reach again."""
-        folder.sync_log()
-        stored = self._stored == self.progress.best_round and folder.best.exists()
-        if self.group.any(self._best is not None and not stored):
-            assert self._best is not None
-            self._save_best(folder, self._best, self.progress.best_round)
-        checkpoint.save_resume(folder.last, self.simulator, self.progress, self._about())
-
-    def _save_end(self, folder: RunFolder) -> None:
-        """Before the chosen state takes its place, the last one, from which more rounds can follow, unless broken."""
-        if not self.progress.diverged:
-            self.save(folder)
-        elif self._best is not None:
-            self._save_best(folder, self._best, self.progress.best_round)
-
-    def _save_best(self, folder: RunFolder, tensors: dict[str, Tensor], round: int) -> None:
-        whole = checkpoint.collected(self.simulator, tensors)
-        if self.group.first:
-            checkpoint.save(folder.best, whole, {"round": round} | self._about())
-        self._stored = round
-
-    def _about(self) -> dict[str, Any]:
-        return {"format": FORMAT, "config": self.config.to_dict(), "data": self.data}
 
     # -- evaluation --
 
@@ -302,29 +268,6 @@ class Run:
             evaluator.combine(self.group.summed)
         return evaluator.result()
 
-    def _keep_best(self, folder: RunFolder | None) -> None:
-        tensors = checkpoint.tensors_of(self.simulator)
-        size = sum(value.numel() * value.element_size() for value in tensors.values())
-        if folder is None or not self.group.any(size >= self.memory // 4):
-            self._best = {name: value.clone() for name, value in tensors.items()}
-        else:  # too large to hold twice
-            self._best = None
-            self._save_best(folder, tensors, self.progress.best_round)
-
-    def _load_chosen(self, folder: RunFolder | None) -> int:
-        """Make the chosen round the present state: the best by selection, or the last where there is no selection."""
-        chosen = self.progress.best_round if self.rules.selects else -1
-        if chosen < 0:
-            chosen = self.progress.next_round - 1
-            if folder is not None:
-                self._save_best(folder, checkpoint.tensors_of(self.simulator), chosen)
-            return chosen
-        best = self._best if self._best is not None or folder is None else self._stored_best(folder)
-        if best is None:
-            raise FedrecError(f"the state of the chosen round {chosen} is missing; start over in another --out folder")
-        checkpoint.restore(self.simulator, best)
-        return chosen
-
     # -- the end --
 
     def _finish(self, folder: RunFolder | None, chosen: int) -> Result:
@@ -338,14 +281,20 @@ class Run:
             folder.write_per_user(per_user)
             folder.write_ids(self.prepared)
             folder.write_summary(summary)
+            if self.states.keep == "nothing":
+                folder.drop_model()
         place = None if folder is None else folder.path
         self.result = Result(summary, test, per_user, tuple(self.history), self.config, self.prepared, place)
         return self.result
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
-            data: Data = None, method: Method | None = None, group: Group = ALONE) -> Result:  # fmt: skip
-    """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names."""
+            data: Data = None, method: Method | None = None, group: Group = ALONE,
+            keep: Keep = "model") -> Result:  # fmt: skip
+    """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names.
+
+    `keep`: what stays of its states once it has ended.
+    """
     if out is None:
         return Run(config, data, method, group).execute(None, listener)
     _require_place(out, config, resume, group)
@@ -354,11 +303,13 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
     folder = kind.open(out) if goes_on else kind(out)
     if goes_on:
         with folder.held():
-            run = Run(config, data, method, group)
+            run = Run(config, data, method, group, keep)
+            run.require_disk(out)
             run.resume(folder)
             folder.reopen(config.to_dict())
             return run.execute(folder, listener)
-    run = Run(config, data, method, group)
+    run = Run(config, data, method, group, keep)
+    run.require_disk(out)
     if group.first:
         folder = RunFolder.create(out, config.to_dict())
     with folder.held():

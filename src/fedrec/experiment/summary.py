@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedrec.evaluation import Evaluation, chance
+from fedrec.evaluation import Evaluation, chance, with_chance
 from fedrec.experiment.checks import promised
 from fedrec.experiment.cohorts import tested_cohorts
 from fedrec.experiment.config import FORMAT
-from fedrec.experiment.machine import peak_memory_mb, versions
+from fedrec.experiment.machine import hardware, peak_memory_mb, versions
+from fedrec.experiment.params import defaults_of
 from fedrec.federation.loop import Progress
 from fedrec.privacy.accountant import NOT_COVERED
 from fedrec.schema import COUNT, METRICS, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
@@ -48,6 +50,7 @@ def check_summary(summary: Any) -> None:
     """Raise ValueError, with the place, where a summary is not one."""
     check("summary", summary, SUMMARY)
     check("summary.filtered", summary.get("filtered", []), FILTERED)
+    check("summary.defaults", summary.get("defaults", {}), {})
     if "privacy" not in summary:
         return
     privacy = summary["privacy"]
@@ -86,7 +89,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "diverged": ended,
         "test": test.mean(),
         "valid": valid,
-        "chance": chance(run.prepared.test, run.protocol.ks),
+        "chance": chance(run.prepared.test, run.protocol.ks, with_chance(run.protocol.metrics)),
         "bytes": run.simulator.ledger().per_client_round() | run.simulator.held(),
         "seconds": {
             "train": progress.seconds_train,
@@ -95,7 +98,11 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         },
         "peak_memory_mb": peak_memory_mb(),
         "versions": versions(),
+        "hardware": hardware(run.world.device),
+        "finished": f"{datetime.now(UTC):%Y-%m-%d}",
     }
+    if not type(method).__module__.startswith("fedrec."):  # who reads it later may not know the method
+        summary["defaults"] = defaults_of(method)
     cohorts = [cohort.record(test) for cohort in tested_cohorts(run)]
     return summary | ({"blocks": cohorts} if cohorts else {}) | ({"privacy": privacy_of(run)} if run.stages else {})
 

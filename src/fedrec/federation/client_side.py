@@ -99,7 +99,18 @@ class ClientSide:
         hosted = Cohort(cohort.name, self.data.hosted(cohort.clients))
         state = self.method.init_clients(self.world, self.data.chunk(hosted.clients, hosted.name))
         users = np.diff(self.data.client_ptr)[self.data.positions(hosted.clients)]
+        self._require_rows("user", state.per_user, int(users.sum()))
+        self._require_rows("client", state.per_client, len(hosted.clients))
         return CohortState(hosted, state, pointers(users))
+
+    def _require_rows(self, owner: str, tensors: Tensors, rows: int) -> None:
+        """Kernels count on it: they would read and write beyond the end of what is shorter."""
+        for name, value in tensors.items():
+            if not value.dim() or len(value) != rows:
+                raise FedrecError(
+                    f"{type(self.method).__name__}.init_clients made per_{owner}['{name}'] as {list(value.shape)}; its "
+                    f"first axis must be the {rows:,} {owner}s of the chunk"
+                )
 
     # -- what clients do --
 

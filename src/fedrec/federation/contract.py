@@ -134,6 +134,7 @@ class Method:
     info: ClassVar[MethodInfo] = MethodInfo("")
 
     rounds: Count = 100
+    """Communication rounds; of a centralised baseline, rounds of training."""
 
     def __init_subclass__(cls) -> None:
         """A parameter must not hide a member of the contract."""

@@ -15,6 +15,14 @@ def with_defaults(defaults: Mapping[str, Settings], *names: str) -> Mapping[str,
     return {name: defaults.get(name, {}) for name in names}
 
 
+class Preset(dict[str, Any]):
+    """Named settings of a method, and what they are for in a sentence."""
+
+    def __init__(self, meaning: str, settings: Settings) -> None:
+        super().__init__(settings)
+        self.meaning = meaning
+
+
 def _never(method: Any) -> bool:
     return False
 

@@ -65,6 +65,11 @@ class Rules:
     def due(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
 
+    def ended(self, progress: Progress) -> bool:
+        """Whether a run that stands there has stopped early by these rules; a longer patience goes on."""
+        waited = self.patience is not None and progress.stale >= self.patience
+        return (waited and self.may_stop(progress.next_round - 1)) or progress.settled
+
     def better(self, value: float, best: float) -> bool:
         return value > best or (self.last_among_equals and value == best)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from fedrec.errors import FedrecError
 
@@ -79,6 +79,12 @@ def interval_of(cls: type[Method], name: str, whole: bool) -> Interval:
     """The interval declared by the nearest class; without one, the parameter must not be negative."""
     kind: Any = cls  # mypy does not see that a class is hashable when its objects hash by their fields
     return intervals(kind).get(name) or Interval(f"[0, {MOST}]" if whole else "[0, inf)")
+
+
+def range_text(cls: type[Method], name: str, hint: Any) -> str:
+    """The interval of a numeric parameter as text; empty for other parameters."""
+    kinds = set(get_args(hint)) or {hint}
+    return str(interval_of(cls, name, int in kinds)) if kinds & {int, float} else ""
 
 
 def require_in_range(method: Method) -> None:

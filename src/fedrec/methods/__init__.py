@@ -123,30 +123,60 @@ def _registered() -> tuple[Registry, dict[str, str]]:
     return Registry(by_name, others), broken
 
 
+_REGISTERED_HERE: dict[str, type[Method]] = {}
+
+
+def register(method: type[Method]) -> type[Method]:
+    """Know a method by its name from now on; defined again, as in a notebook, it replaces the former one."""
+    known, _ = _registered()
+    name = method.info.name
+    taken = {spoken.lower() for spoken, found in known.spoken() if found is not method}
+    if name.lower() in taken:
+        raise FedrecError(f"{method.__name__}: the name '{name}' belongs to another method; give info = "
+                          "MethodInfo(name, ...) with one that no other has")  # fmt: skip
+    _REGISTERED_HERE[name] = method
+    return method
+
+
 @cache
 def _warn() -> None:
     for reason in _registered()[1].values():
         warnings.warn(reason, FedrecWarning, stacklevel=3)
 
 
+def _all() -> Registry:
+    known, _ = _registered()
+    return Registry(known.own, {**known.others, **_REGISTERED_HERE})
+
+
 def methods() -> Mapping[str, type[Method]]:
     """Every known method under its own name."""
     _warn()
-    return _registered()[0]
+    return _all()
 
 
 def listings() -> list[index.Listing]:
     """What a list of all methods says about each, without importing those of this package."""
     _warn()
-    known, _ = _registered()
+    known = _all()
     return [*known.own.values(), *map(index.listing_of, known.others.values())]
+
+
+def listing(name: str) -> index.Listing:
+    """What the list says about the method with this name or alias, without importing one of this package."""
+    known, _ = _registered()
+    for found in known.own.values():
+        if name.lower() in map(str.lower, found.names):
+            _warn()
+            return found
+    return index.listing_of(method_class(name)[0])
 
 
 def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, object]]:
     """The method with this name or alias (in any case), and the parameters that the alias implies."""
     if isinstance(name, type):
         return name, {}
-    known, broken = _registered()
+    known, broken = _all(), _registered()[1]
     for spoken, found in known.spoken():
         if name.lower() == spoken.lower():
             _warn()
@@ -156,4 +186,4 @@ def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, o
         if name.lower() == spoken.lower():
             raise FedrecError(reason)
     _warn()
-    raise unknown("method", name, known)
+    raise unknown("method", name, known, "one of your own is known after `fedrec --use FILE.py`")

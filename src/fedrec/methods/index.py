@@ -6,15 +6,36 @@ The file is made from what methods declare, by `make index`; a test fails when i
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from fedrec.methods.meanings import Parameter, parameters_of
 
 if TYPE_CHECKING:
     from fedrec.federation.contract import Disclosure, Method
 
 FILE = Path(__file__).with_name("index.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedSettings:
+    """A preset."""
+
+    name: str
+    meaning: str
+    settings: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """The parameters and presets of one kind of local training."""
+
+    backbones: list[str]
+    parameters: list[Parameter]
+    presets: list[NamedSettings]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +52,13 @@ class Listing:
     backbones: list[str]
     names: Mapping[str, str]
     """Its own name and its aliases, each with the module and class of the method."""
+    paper: str
+    about: str
+    """What its module says of it."""
+    server: str
+    """What its server sees; empty of a centralised one."""
+    kinds: list[Kind]
+    """Usually one; of devices and of silos where a method trains both."""
 
     @property
     def aliases(self) -> list[str]:
@@ -39,16 +67,33 @@ class Listing:
 
 def listing_of(method: type[Method]) -> Listing:
     """The listing of a method, from what it declares."""
+    from fedrec.federation.exposure import seen_by_server
     from fedrec.methods.kinds import backbones_of, kinds_of
 
     info, names = method.info, dict[str, str]()
     for kind in kinds_of(method):
         for name in (kind.info.name, *kind.info.aliases):
             names.setdefault(name, path_of(kind))
-    disclosure = method().disclosure
+    plain = method()
     return Listing(
-        info.name, info.summary, info.centralised, disclosure.attributes, blind(disclosure), backbones_of(method), names
+        name=info.name,
+        summary=info.summary,
+        centralised=info.centralised,
+        attributes=plain.disclosure.attributes,
+        blind=blind(plain.disclosure),
+        backbones=backbones_of(method),
+        names=names,
+        paper=info.paper,
+        about=inspect.cleandoc(getattr(inspect.getmodule(method), "__doc__", None) or ""),
+        server="" if info.centralised else seen_by_server(plain),
+        kinds=list(map(_kind, kinds_of(method))),
     )
+
+
+def _kind(method: type[Method]) -> Kind:
+    presets = [NamedSettings(name, getattr(settings, "meaning", ""), dict(settings))
+               for name, settings in method.info.presets.items()]  # fmt: skip
+    return Kind(list(method.info.backbones), parameters_of(method), presets)
 
 
 def blind(disclosure: Disclosure) -> str:
@@ -64,8 +109,17 @@ def read() -> dict[str, Listing]:
     """By the path of the class; empty where there is no index yet."""
     if not FILE.exists():
         return {}
-    found = [Listing(**values) for values in json.loads(FILE.read_text(encoding="utf-8"))]
+    found = [_read(values) for values in json.loads(FILE.read_text(encoding="utf-8"))]
     return {listing.names[listing.name]: listing for listing in found}
+
+
+def _read(values: dict[str, Any]) -> Listing:
+    kinds = [
+        Kind(kind["backbones"], [Parameter(**one) for one in kind["parameters"]],
+             [NamedSettings(**one) for one in kind["presets"]])
+        for kind in values["kinds"]
+    ]  # fmt: skip
+    return Listing(**values | {"kinds": kinds})
 
 
 def text() -> str:

@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import protocol
+from fedrec.evaluation import recorded
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import at_hand, prepared_of
@@ -70,7 +70,7 @@ class FinishedRun:
     @cached_property
     def label(self) -> str:
         """Method and what was set beside the defaults; the seed is not part of it."""
-        parts, config = [], _beside_defaults(self.config)
+        parts, config = [], _beside_defaults(self.config, self.summary.get("defaults", {}))
         for key in IDENTITY:
             value = config.get(key)
             if key == "backbone" and value is None and self.summary["backbone"] not in (None, "mf"):
@@ -82,17 +82,24 @@ class FinishedRun:
         return " ".join([self.summary["method"], *parts])
 
 
-def _beside_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what its method, backbone and preset have by themselves; whole where they are not known."""
+def _beside_defaults(config: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without what its method, backbone and preset have by themselves.
+
+    `noted`: what the run says of a method that is not known here.
+    """
     try:
         params = config.get("params", {})
         backbone = config.get("backbone") or params.get("backbone")
         plain = build_method(config["method"], backbone=backbone, preset=config.get("preset"))
         given = {key: convert(type(plain), key, value) for key, value in params.items()}
     except FedrecError:
-        return dict(config)
-    apart = {key: value for key, value in given.items() if getattr(plain, key) != value}
-    rounds = None if config.get("rounds") == plain.rounds else config.get("rounds")
+        return _beside(config, params, noted)
+    return _beside(config, given, vars(plain))
+
+
+def _beside(config: Mapping[str, Any], params: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    apart = {key: value for key, value in params.items() if key not in usual or usual[key] != value}
+    rounds = None if config.get("rounds") == usual.get("rounds") else config.get("rounds")
     return {**config, "params": apart, "rounds": rounds}
 
 
@@ -173,7 +180,7 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
 def selection(label: str, k: int) -> tuple[str, str]:
     """The metric that chose the round under a protocol, and on what."""
     try:
-        found = protocol(label)
+        found = recorded(label)
     except FedrecError:
         return f"ndcg@{k}", "validation"
     return found.select_metric, found.select_on
@@ -186,7 +193,7 @@ def read_run(folder: Path) -> FinishedRun:
         summary = read_json(files.summary, "summary", {})
         check_summary(summary)
         meant = as_meant(summary["protocol"], summary.get("format", 1))
-        summary |= {"protocol": meant, "leaks": list(protocol(meant).leaks)}
+        summary |= {"protocol": meant, "leaks": list(recorded(meant).leaks)}
         config = make_config(files.settings()).to_dict()
     except (ValueError, OSError, FedrecError) as error:
         raise damaged(folder, error) from None

@@ -10,7 +10,8 @@ from pathlib import Path
 from fedrec.data import cache_folder
 from fedrec.data.atomic import scratch_folder
 from fedrec.errors import FedrecError
-from fedrec.evaluation import protocol
+from fedrec.evaluation import protocol, recorded
+from fedrec.evaluation.own_metrics import fingerprint
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.run import Listener, execute
@@ -47,7 +48,7 @@ def cheap_references(runs: Sequence[FinishedRun], data: Prepared | None = None) 
 
 
 def _missing(runs: Sequence[FinishedRun]) -> list[str]:
-    if protocol(runs[0].protocol).split == "cold-items":
+    if recorded(runs[0].protocol).split == "cold-items":
         return []  # neither says anything about items that nobody met
     there = {run.summary["method"] for run in runs}
     return [name for name in REFERENCES if name not in there]
@@ -57,6 +58,7 @@ def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     same = {key: beside.config[key] for key in PLACE if key in beside.config}
     config = RunConfig(method=method, eval_every=5, **same)
     text = f"{beside.data} {beside.summary['dataset']} {sorted(config.to_dict().items())} {beside.summary['versions']}"
+    text += fingerprint(recorded(beside.protocol).named_metrics)
     return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -64,6 +66,7 @@ def _reference(method: str, beside: FinishedRun, told: Callable[[str], Listener]
                data: Prepared | None = None) -> FinishedRun:  # fmt: skip
     config, folder = _place(method, beside)
     if not (folder / "summary.json").exists():
+        _require_metrics(beside)
         bar = told(f"reference {method}")
         try:
             with scratch_folder(folder.parent) as scratch:  # several runs may come here at the same time
@@ -72,6 +75,13 @@ def _reference(method: str, beside: FinishedRun, told: Callable[[str], Listener]
         finally:
             bar.stop()
     return read_run(folder)
+
+
+def _require_metrics(beside: FinishedRun) -> None:
+    try:
+        protocol(beside.protocol)
+    except FedrecError as error:
+        raise FedrecError(f"{error}; without it {beside.folder} is compared by --no-references") from None
 
 
 def _move(finished: Path, folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedrec.errors import FedrecError
+from fedrec.evaluation.metrics import MEAN_METRICS
 from fedrec.evaluation.significance import LEVEL, RESAMPLES, Difference, holm, paired_bootstrap, paired_t, wilcoxon
 from fedrec.report.comparison import Comparison, FinishedRun, Row
 from fedrec.report.records import per_user
@@ -16,6 +17,8 @@ from fedrec.report.records import per_user
 Array = np.ndarray[Any, np.dtype[Any]]
 PREFERRED = "ndcg@10"
 POPULARITY = "popularity"
+OF_ALL_USERS = (*MEAN_METRICS, "coverage")
+"""Metrics that no single user has."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +75,32 @@ class Significance:
         return {**about, "pairs": [pair.to_dict() for pair in self.pairs]}
 
 
-def metric_to_test(comparison: Comparison) -> str | None:
-    """NDCG@10, or NDCG at the shortest list there is: hits of single items are mostly ties."""
-    known = [name for name in comparison.metrics() if name.startswith("ndcg@")]
+def metric_to_test(comparison: Comparison, asked: Sequence[str] = ()) -> str | None:
+    """NDCG@10, or NDCG at the shortest list there is: hits of single items are mostly ties.
+
+    Where other metrics were asked for, the first of them that single users have.
+    """
+    known = [name for name in asked or comparison.metrics() if name.startswith("ndcg@")]
+    if asked and not known:
+        return next((name for name in asked if name.split("@")[0] not in OF_ALL_USERS), None)
     return PREFERRED if PREFERRED in known else min(known, key=lambda name: int(name.split("@")[1]), default=None)
 
 
-def significance(comparison: Comparison, required: bool = False) -> Significance | None:
-    """The tests of a comparison, from per_user.csv; None where there is nothing to test, unless they are required."""
+def significance(comparison: Comparison, required: bool = False, metrics: Sequence[str] = ()) -> Significance | None:
+    """The tests of a comparison, from per_user.csv; None where there is nothing to test, unless they are required.
+
+    `metrics`: those that were asked for, if any.
+    """
     if comparison.part != "test":
         if required:
             raise FedrecError("per-user metrics exist for test only; add --on test")
         return None
-    metric = metric_to_test(comparison)
+    metric = metric_to_test(comparison, metrics)
     if metric is None or len(comparison.rows) < 2:
         if required:
-            raise FedrecError("nothing to test: give runs of at least two configurations that have ndcg@k")
+            raise FedrecError(
+                "nothing to test: give runs of at least two configurations that share ndcg@k, or name another metric"
+            )
         return None
     values = values_by_row(comparison.rows, metric)
     best = max(comparison.rows, key=lambda row: row.mean(metric) or 0.0)

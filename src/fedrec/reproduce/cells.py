@@ -135,10 +135,9 @@ def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
 
 
 def _drop_model(cell: Cell) -> None:
-    """Of a run that has ended: one under way needs it. Without it nobody needs what was kept of the data."""
+    """Of a run that has ended: one under way needs it."""
     if cell.summary() is not None:
-        for file in (RunFolder(cell.folder).best, RunFolder(cell.folder).prepared):
-            file.unlink(missing_ok=True)
+        RunFolder(cell.folder).drop_model()
 
 
 def _finished(todo: Sequence[Cell], jobs: int, minutes: float | None) -> Iterator[tuple[Cell, float, str]]:
@@ -165,7 +164,7 @@ def _run(cell: Cell, jobs: int, minutes: float | None) -> tuple[float, str]:
     except subprocess.TimeoutExpired:
         return time.monotonic() - started, f"{STOPPED} {minutes:g} minutes"
     if done.returncode == 0:
-        folder.last.unlink(missing_ok=True)  # it has all its rounds, and a hundred runs would fill a disk
+        folder.forget_last()  # it has all its rounds
         return time.monotonic() - started, ""
     last = done.stderr.strip().splitlines()[-1:] or ["it ended without a message"]
     return time.monotonic() - started, last[0]

@@ -68,7 +68,9 @@ class Service:
         if made is None:
             known = any(head == name for _, name in self.paths)
             return (
-                _problem(405, f"{verb} is not allowed for /{head}") if known else _problem(404, f"there is no /{head}")
+                _problem(405, f"{verb} is not allowed for /{head}")
+                if known
+                else _problem(404, f"there is no /{head}; / lists what there is")
             )
         words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         try:

@@ -1,10 +1,12 @@
-"""The tests that every method must pass, for use with pytest: subclass, name the method, done.
+"""The tests that every method, and every metric, must pass, for use with pytest: subclass, name the method, done.
 
     class TestFedMF(MethodTests):
         method = FedMF(dim=4, lr=1.0, batch=16)
 
         def reference(self, data, rounds):  # optional: the same by a plain loop over clients
             return {"server.item": ..., "scores": ...}
+
+Those of a metric are `MetricTests`, with `metric = ...`.
 
 A method that keeps attributes at the server has one more to pass, `require_attributes_stay(method, tiny_world())`.
 Importing this module needs no test framework: the checks are plain asserts, and a check that does not apply raises
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from fedrec.testing.boundary import require_attributes_stay
 from fedrec.testing.messages import Watched, dense_uploads, encoded
+from fedrec.testing.metric_suite import MetricTests
 from fedrec.testing.suite import MethodTests
 from fedrec.testing.worlds import (
     ITEMS_PER_USER,
@@ -34,6 +37,7 @@ __all__ = [
     "SINGLE",
     "WHOLE",
     "MethodTests",
+    "MetricTests",
     "Watched",
     "all_scores",
     "assert_close",

@@ -65,21 +65,27 @@ class LocalMethod(Method):
 
     backbone: str = "mf"
     dim: Count = 32
-    init: Literal["normal", "uniform"] = "normal"  # of standard deviation init_std, or within 1 / sqrt(dim)
+    init: Literal["normal", "uniform"] = "normal"
+    """Initial weights: normal with standard deviation init_std, or uniform within 1 / sqrt(dim)."""
     init_std: float = 0.01
-    common_user: bool = False  # all user vectors start equal
+    common_user: bool = False
+    """Whether all user vectors start equal."""
     lr: float = 10.0
-    lr_item: float | None = None  # None: lr
-    lr_dense: float | None = None  # None: lr
-    weight_decay_dense: float = 0.0  # added to the gradient of dense weights
+    lr_item: float | None = None
+    """Learning rate of the item table; none: lr."""
+    lr_dense: float | None = None
+    """Learning rate of the network's weights; none: lr."""
+    weight_decay_dense: float = 0.0
+    """Weight decay of the network's weights, added to their gradient."""
     epochs: Count = 1
-    early_exit: Annotated[float, Interval("[0, 1)")] = (
-        0.0  # stop when an epoch changes the mean loss since the round began by less than this part
-    )
+    early_exit: Annotated[float, Interval("[0, 1)")] = 0.0
+    """A round's local training ends when an epoch changes the mean loss since its start by less than this share."""
     batch: Count = 256
     optimiser: Literal["sgd", "adam"] = "sgd"
+    """Optimiser of local training."""
     loss: Loss = "bce"
-    reduction: Literal["mean", "sum"] = "mean"  # over the batch
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether the loss of a batch is the mean or the sum over its samples."""
     length: int = 50  # sasrec: items of a sequence that are read, the last ones; there, batch counts sequences
     dropout: Annotated[float, Interval("[0, 1)")] = 0.2  # sasrec: part of the activations that training drops
 

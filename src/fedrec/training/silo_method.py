@@ -40,19 +40,26 @@ class SiloMethod(Method):
     dim: Count = 512
     init_std: float = 0.1
     lr: float = 0.1  # of Adam
-    weight_decay: float = 1e-6  # in the loss, on the vectors of the triples
+    weight_decay: float = 1e-6
+    """Weight, in the loss, of the squared vectors of the triples."""
     epochs: Count = 1
     batch: Count = 4096
-    loss: TripleLoss = "mse_elem"  # of every coordinate's product (released); bpr as the paper says; bce for networks
-    resample: bool = False  # draw new triples every round
-    reset_optimiser: bool = False  # forget Adam's moments between rounds
-    layers: int = 5  # lightgcn
-    frequencies: Count = 32  # gfcf: singular vectors in the ideal part
-    ideal_weight: float = 0.3  # gfcf: of the ideal part
+    loss: TripleLoss = "mse_elem"
+    """mse_elem: of every coordinate's product, as released; bpr as the paper says; bce for networks."""
+    resample: bool = False
+    """Whether new triples are drawn every round."""
+    reset_optimiser: bool = False
+    """Whether Adam's moments are forgotten between rounds."""
+    layers: int = 5
+    """lightgcn: steps of propagation over the graph."""
+    frequencies: Count = 32
+    ideal_weight: float = 0.3
     # The released code ranks by the sigmoid, which is exactly 1 above 17 in single precision: items tie, and their
     # numbers decide. (Filters have no sigmoid.)
     rank_by: Literal["score", "sigmoid"] = "score"
-    blocks: str = ""  # architectures of equal blocks of silos, backbone:dim[:lr] each, e.g. mf:512+mf:256+mf:128
+    """Whether items are ranked by their scores or by the sigmoid of them."""
+    blocks: str = ""
+    """Architectures of equal blocks of silos, backbone:dim[:lr] each, e.g. mf:512+mf:256+mf:128; empty: all alike."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -177,6 +177,27 @@ def test_the_page_has_the_groups_and_tests_of_compare(cli: Cli, runs: Path, tmp_
     assert f"paired bootstrap over {told['users']} users" in reader.text
 
 
+def test_a_comparison_says_who_is_served_when_and_on_what(comparison_page: Path, runs: Path) -> None:
+    text = Reader(comparison_page).text
+    summary = read_run(runs / "runs" / "fedmf" / "seed0").summary
+    assert "ndcg@10 on test by activity" in text
+    assert "ndcg@10 on test by popularity" in text
+    for group in ("cold", "middle", "warm", "head", "tail"):
+        assert re.search(rf"{group} \(\d+ users\)", text), group
+    assert summary["hardware"] in text
+    assert summary["finished"] in text
+    assert "fedmf/seed0, fedmf/seed1" in text
+
+
+def test_groups_are_those_of_the_command_line(cli: Cli, comparison_page: Path, runs: Path) -> None:
+    folder = str(runs / "runs" / "fedmf")
+    printed = cli("compare", folder, "--groups", "activity", "--no-references", "--format", "csv").out
+    figures = re.findall(r"\d\.\d{4} ± \d\.\d{4}", printed)
+    text = Reader(comparison_page).text
+    assert len(figures) == 3
+    assert all(figure in text for figure in figures)
+
+
 def test_a_single_run_is_tested_against_its_references(page: Path) -> None:
     assert re.search("On ndcg@10 it is (not )?significantly (different|better|worse)", Reader(page).text)
 

@@ -28,6 +28,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Share
 from fedrec.methods.average import choices
 from fedrec.methods.average.choices import ScoreWith, Shares
@@ -47,19 +48,27 @@ class FedAtt(LocalMethod):
         paper="Ji et al., IJCNN 2019",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         presets={
-            "released": {"attention_norm": "spectral", "noise_scale": 0.001},
+            "released": Preset(
+                "As the released code does it: spectral norm, and a little noise on the server.",
+                {"attention_norm": "spectral", "noise_scale": 0.001},
+            ),
             "fedca": FEDCA,
         },
         new_users=30,
     )  # fmt: skip
 
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads
-    shares: Shares = "samples"  # without effect here: attention is what weighs clients
+    aggregated_fraction: Share = 1.0
+    shares: Shares = "samples"
+    """Without effect here: attention is what weighs clients."""
     score_with: ScoreWith = "received"  # local: the client's own model after training
-    step: float = 1.2  # 1: the attentive mean itself
-    attention_norm: Literal["frobenius", "spectral"] = "frobenius"  # of a matrix; a bias has its Euclidean norm
-    attention_scale: Literal["none", "mean"] = "none"  # mean: distances over their mean, else softmax is near one-hot
-    noise_scale: float = 0.0  # of Gaussian noise on the new parameters
+    step: float = 1.2
+    """How far the server moves towards the attentive mean; 1: all the way."""
+    attention_norm: Literal["frobenius", "spectral"] = "frobenius"
+    """Norm of the difference of two matrices; of a bias it is always the Euclidean one."""
+    attention_scale: Literal["none", "mean"] = "none"
+    """mean: distances are divided by their mean; otherwise the softmax is close to one-hot."""
+    noise_scale: float = 0.0
+    """Scale of the Gaussian noise on the server's new parameters."""
 
     @property
     def disclosure(self) -> Disclosure:

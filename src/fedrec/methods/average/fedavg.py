@@ -26,6 +26,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Share
 from fedrec.methods.average import choices
 from fedrec.methods.average.choices import ScoreWith, Shares
@@ -48,16 +49,22 @@ class FedAvg(LocalMethod):
             # Adam's moments start afresh every round and a mean over clients dilutes rows that few of them have, so
             # rows need larger steps than the network. By NDCG@10 on the validation items of ml-100k, honest, after
             # 100 rounds.
-            "sasrec": {"backbone": "sasrec", "dim": 50, "lr_item": 1.0},
-            # FedNCF in FedRKG's comparison (its appendix C.2): 64 -> 32 -> 1, plain mean
-            "fedrkg": {"backbone": "ncf", "layers": 1, "shares": "equal", "rounds": 1000},
+            "sasrec": Preset(
+                "SASRec at rates for it, by NDCG@10 on the validation items of ml-100k, honest, after 100 rounds.",
+                {"backbone": "sasrec", "dim": 50, "lr_item": 1.0},
+            ),
+            "fedrkg": Preset(
+                "FedNCF as in FedRKG's comparison (its appendix C.2): 64 -> 32 -> 1, plain mean.",
+                {"backbone": "ncf", "layers": 1, "shares": "equal", "rounds": 1000},
+            ),
         },
         new_users=30,
     )  # fmt: skip
 
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads
+    aggregated_fraction: Share = 1.0
     shares: Shares = "samples"  # equal: the plain mean, which FedCA's comparison calls FCF
-    layers: Count = 2  # ncf: hidden ones, d wide and half of that each time
+    layers: Count = 2
+    """ncf: hidden layers, the first dim wide and each half as wide as the one before."""
     score_with: ScoreWith = "received"  # local: the client's own model after training
 
     @property

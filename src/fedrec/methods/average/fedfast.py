@@ -54,13 +54,18 @@ class FedFast(LocalMethod):
         new_users=30,
     )
 
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads
-    shares: Shares = "samples"  # of the network; rows are weighted by how far they moved
+    aggregated_fraction: Share = 1.0
+    shares: Shares = "samples"
+    """How the network is averaged; rows of the item table are weighted by how far they moved."""
     score_with: ScoreWith = "received"  # local: the client's own model after training
     clusters: Count = 10
-    user_propagation: bool = False  # delegates' changes of user vectors leave them, for their subordinates
-    propagation: float = 1.0  # of a mean change, in the first round
-    propagation_decay: float = 0.9  # per round
+    """Clusters of users, from which the delegates of a round are drawn."""
+    user_propagation: bool = False
+    """Whether delegates send the changes of their user vectors, which their subordinates then follow."""
+    propagation: float = 1.0
+    """Share of the delegates' mean change that subordinates follow in the first round."""
+    propagation_decay: float = 0.9
+    """Factor on that share from one round to the next."""
 
     @property
     def disclosure(self) -> Disclosure:

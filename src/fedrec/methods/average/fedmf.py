@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedrec.federation.contract import MethodInfo
+from fedrec.federation.declarations import Preset
 from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedavg import FedAvg
 from fedrec.methods.comparison import FEDCA
@@ -27,9 +28,14 @@ class FedMF(FedAvg):
         backbones={"mf": {}},
         presets={
             "fedca": FEDCA,
-            # the base of FedRKG, in its comparison: rates are of the sum of a batch
-            "fedrkg": {"reduction": "sum", "lr": 0.1, "init_std": 0.1, "rounds": 1000},
-            "tuned": {"lr": 40.0},  # of 10 to 160, by NDCG@10 on the validation items of ml-100k, honest
+            "fedrkg": Preset(
+                "The base of FedRKG in its comparison: rates are of the sum of a batch.",
+                {"reduction": "sum", "lr": 0.1, "init_std": 0.1, "rounds": 1000},
+            ),
+            "tuned": Preset(
+                "Rate chosen of 10 to 160 by NDCG@10 on the validation items of ml-100k, honest.",
+                {"lr": 40.0},
+            ),
         },
         new_users=30,
     )  # fmt: skip

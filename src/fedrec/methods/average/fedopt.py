@@ -89,25 +89,33 @@ class FedOpt(LocalMethod):
         new_users=30,
     )  # fmt: skip
 
-    sends: Literal["gradient", "change"] = "gradient"  # change: after `epochs` of local training
+    sends: Literal["gradient", "change"] = "gradient"
+    """What a client uploads: a gradient, or its change after `epochs` of local training."""
     shares: Shares = "equal"  # samples: the mean is weighted by clients' samples
-    clip: float = 0.0  # norm of a client's whole change at most; 0: any
+    clip: float = 0.0
+    """Largest norm of a client's whole upload; 0: any."""
     clients_per_round: int = 0  # 0: as many as --participation says
     server_optimiser: Literal["sgd", "adam", "yogi", "adagrad"] = "adam"
+    """How the server steps along the mean upload."""
     server_lr: float = 0.01
     server_decay: float = 0.0  # part of the parameters that a step takes away, times server_lr (AdamW)
     beta1: Beta = 0.9
+    """Decay of the server's first moment."""
     beta2: Beta = 0.99
-    tau: Positive = 1e-8  # the less, the more adaptive
-    bias_correction: bool = True  # m and v corrected for their start at 0; false: as in the paper, v starts at tau^2
-    loss: SequenceLoss = "bce"  # type: ignore[assignment]  # ce: the next item among all items, sasrec alone
-    sampled: int = 0  # ce: among so many drawn items; 0: among all
+    """Decay of the server's second moment."""
+    tau: Positive = 1e-8
+    """Added to the root of the second moment: the smaller, the more adaptive."""
+    bias_correction: bool = True
+    """Whether moments are corrected for their start at 0; false: as in the paper, the second starts at tau^2."""
+    loss: SequenceLoss = "bce"  # type: ignore[assignment]
+    """bce on single items, bpr on pairs; ce: the next item among all items, with sasrec alone."""
+    sampled: int = 0
     blocks: int = 2  # sasrec: layers
     heads: int = 1  # sasrec
-    block_kind: BlockKind = "sasrec"  # sasrec: ligr has gates and a wider network
-    cooldown: Annotated[float, Interval("[0, 1]")] = 0.0  # last part of the rounds, over which server_lr falls to 0
-    personal_steps: int = 0  # sasrec: of a private vector's fit at scoring; 0: none
-    personal_lr: Positive = 1.0  # of that fit
+    block_kind: BlockKind = "sasrec"
+    cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
+    personal_steps: int = 0
+    personal_lr: Positive = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

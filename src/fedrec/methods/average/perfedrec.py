@@ -66,9 +66,11 @@ class PerFedRec(LocalMethod):
         presets={"fedca": FEDCA},
     )
 
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads, and receives its cluster's model
+    aggregated_fraction: Share = 1.0
     clusters: Count = 10
-    cluster_on: Literal["profile", "table"] = "profile"  # table: the whole item table, and no profile is sent
+    """Clusters of clients, each of which gets a model of its own."""
+    cluster_on: Literal["profile", "table"] = "profile"
+    """What clients are clustered by: a profile that they send, or their whole item table."""
 
     @property
     def disclosure(self) -> Disclosure:

@@ -33,7 +33,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Settings
+from fedrec.federation.declarations import Preset, Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
@@ -52,17 +52,23 @@ class FedBlend(Method):
         space={"server_lr": "0.0003..0.003", "dropout": "0.1..0.5", "l2": "100..10000", "half_life": "1..10",
                "co": "0.1..2", "popularity_power": "0..0.6"},
         presets={
-            "ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2, "dim": 128,
-                      "length": 200, "clients_per_round": 256, "rounds": 2300},
-            "amazon-video": {"length": 50, "clients_per_round": 256, "rounds": 800},
+            "ml-1m": Preset(
+                "For ml-1m: FedGram's preset of that name, and the sizes and rounds of docs/fedblend.md.",
+                {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2, "dim": 128,
+                 "length": 200, "clients_per_round": 256, "rounds": 2300},
+            ),
+            "amazon-video": Preset(
+                "For amazon-video: the sizes and rounds of docs/fedblend.md.",
+                {"length": 50, "clients_per_round": 256, "rounds": 800},
+            ),
         },
         new_users=0,
         reads_order=lambda method: True,
     )  # fmt: skip
 
     rounds: Count = 900
-    gram_share: Annotated[float | None, Interval("[0, 1]")] = None  # None: as validation chooses
-    scale: Scale = "deviation"  # of both scores before they are mixed
+    gram_share: Annotated[float | None, Interval("[0, 1]")] = None
+    scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
@@ -77,15 +83,17 @@ class FedBlend(Method):
     heads: int = 1
     block_kind: BlockKind = "sasrec"
     dropout: Annotated[float, Interval("[0, 1)")] = 0.2
-    sampled: int = 0  # items that the next one is among; 0: all
+    sampled: int = 0
     clip: float = 0.5
+    """Largest norm of a client's upload; 0: any."""
     clients_per_round: int = 128
     server_lr: float = 0.001
     server_decay: float = 0.0
     cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
     personal_steps: int = 0
     personal_lr: Positive = 1.0
-    warm_start: bool = False  # its table starts from leading factors of the Gram model
+    warm_start: bool = False
+    """Whether the item table starts from the leading factors of the Gram model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

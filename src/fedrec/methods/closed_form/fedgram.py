@@ -43,6 +43,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.closed_form import gram
 from fedrec.random import Purpose, normal, stream
@@ -62,8 +63,14 @@ class FedGram(Method):
             "popularity_power": "0..0.6",
         },
         presets={
-            "tuned": {"order": True, "l2": 1600.0, "popularity_power": 0.3},
-            "ml-1m": {"order": True, "floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2},
+            "tuned": Preset(
+                "Order-aware, chosen on the validation items of ml-100k.",
+                {"order": True, "l2": 1600.0, "popularity_power": 0.3},
+            ),
+            "ml-1m": Preset(
+                "Order-aware, chosen on the validation items of ml-1m.",
+                {"order": True, "floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2},
+            ),
         },
         new_users=0,
         reads_order=lambda method: bool(method.order),
@@ -71,16 +78,21 @@ class FedGram(Method):
 
     rounds: Count = 1
     model: Literal["ease", "linear", "gfcf"] = "ease"
+    """What is computed from the sum of Gram matrices: EASE, its linear scores, or the graph filter of GF-CF."""
     l2: Positive = 250.0
     order: bool = False
-    half_life: Positive = 3.0  # steps after which an item of the history counts half
-    floor: Annotated[float, Interval("[0, 1]")] = 0.08  # what an item of the distant past still counts
-    window: Count = 2  # next items that a step predicts
-    co: float = 0.8  # weight of the order-free part
-    popularity_power: Annotated[float, Interval(ANY)] = 0.0  # scores are divided by item degree to this power
-    frequencies: Count = 256  # of the ideal filter
+    """Whether the order of a user's items counts: later ones more, and pairs by who follows whom."""
+    half_life: Positive = 3.0
+    floor: Annotated[float, Interval("[0, 1]")] = 0.08
+    window: Count = 2
+    co: float = 0.8
+    popularity_power: Annotated[float, Interval(ANY)] = 0.0
+    frequencies: Count = 256
+    """gfcf: eigenvectors in the ideal low-pass filter."""
     ideal_weight: float = 0.3
-    sketch: int = 0  # columns of the sketch; 0: the whole Gram matrix
+    """gfcf: weight of the ideal low-pass filter."""
+    sketch: int = 0
+    """Columns of a random sketch that is sent instead of the Gram matrix; 0: the whole matrix."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

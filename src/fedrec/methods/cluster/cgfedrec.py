@@ -29,6 +29,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.methods.cluster.contrast import SupCon
 from fedrec.methods.cluster.contrastive import Contrastive
@@ -54,26 +55,39 @@ class CGFedRec(LocalMethod):
         paper="Learning to Collaborate via Structures",
         backbones={"linear": {}, "scorer": {}},
         presets={
-            "paper": {"supcon": "paper", "contrast_weight": 0.001},
-            "released": {"supcon": "released", "contrast_weight": 0.005},
+            "paper": Preset(
+                "The contrastive loss as printed in the paper.",
+                {"supcon": "paper", "contrast_weight": 0.001},
+            ),
+            "released": Preset(
+                "The contrastive loss as in the released code.",
+                {"supcon": "released", "contrast_weight": 0.005},
+            ),
         },
     )  # fmt: skip
 
     backbone: str = "linear"
     init_std: float = 1.0
     lr: float = 0.1
-    item_rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this
+    item_rate_scale: Positive = 80.0
     epochs: Count = 2
-    update: Literal["sequential", "simultaneous"] = "sequential"  # the scorer, then the rows; or both at once
+    update: Literal["sequential", "simultaneous"] = "sequential"
+    """Whether the scorer steps before the rows of the table, or both at once."""
     variant: Variant = "full"
-    upload: Literal["full", "interacted"] = "full"  # interacted: tells the server which items a client holds
+    """Which parts of the method are on; the letters are those of its ablation, local: none."""
+    upload: Literal["full", "interacted"] = "full"
+    """interacted: only rows of the client's own items, which tells the server what these are."""
     clusters: Annotated[int, Interval("[1, 32768]")] = 50
+    """Clusters of items, by k-means on the mean table."""
     temperature: Positive = 0.1
     contrast_weight: float = 0.005
-    supcon: Form = "released"  # which form of the contrastive loss; its weight is on another scale than that of paper
+    supcon: Form = "released"
     con_every: Literal["batch", "epoch"] = "batch"
-    warm_start: bool = False  # k-means starts from the centres of the round before
-    normalise: bool = False  # rows of the mean table to length 1 before k-means
+    """Whether the contrastive loss joins every batch or the first of each epoch."""
+    warm_start: bool = False
+    """Whether k-means starts from the centres of the round before."""
+    normalise: bool = False
+    """Whether rows of the mean table are scaled to length 1 before k-means."""
 
     @property
     def disclosure(self) -> Disclosure:

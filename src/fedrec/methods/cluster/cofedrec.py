@@ -33,6 +33,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.methods.cluster.contrast import SupCon
 from fedrec.methods.cluster.contrastive import Contrastive
@@ -62,21 +63,31 @@ class CoFedRec(LocalMethod):
         paper="He et al., WWW 2024",
         backbones={"linear": {}},
         presets={
-            "paper": {"supcon": "paper", "contrast_weight": 0.001},
-            "released": {"supcon": "released", "contrast_weight": 0.005},
-            "fedrkg": {"supcon": "released", "contrast_weight": 0.001, "temperature": 0.5},  # as compared there
+            "paper": Preset(
+                "The contrastive loss as printed in the paper.",
+                {"supcon": "paper", "contrast_weight": 0.001},
+            ),
+            "released": Preset(
+                "The contrastive loss as in the released code.",
+                {"supcon": "released", "contrast_weight": 0.005},
+            ),
+            "fedrkg": Preset(
+                "As in FedRKG's comparison.",
+                {"supcon": "released", "contrast_weight": 0.001, "temperature": 0.5},
+            ),
         },
     )  # fmt: skip
 
     backbone: str = "linear"
     init_std: float = 1.0
     lr: float = 0.1
-    item_rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this
+    item_rate_scale: Positive = 80.0
     epochs: Count = 2
-    clusters: Annotated[int, Interval("[1, 32768]")] = 30  # of items
+    clusters: Annotated[int, Interval("[1, 32768]")] = 30
+    """Clusters of items, by k-means."""
     temperature: Positive = 0.1
     contrast_weight: float = 0.005
-    supcon: Form = "released"  # which form of the contrastive loss; its weight is on another scale than that of paper
+    supcon: Form = "released"
 
     @property
     def disclosure(self) -> Disclosure:

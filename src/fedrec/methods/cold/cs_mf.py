@@ -35,8 +35,9 @@ class CsMF(LocalMethod):
     dim: Count = 200
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
-    table_dtype: TableDtype = "full"  # of the table at rest; computed with in full precision
+    table_dtype: TableDtype = "full"
     neighbours: Count = 20
+    """Trained items, nearest by attributes, whose mean stands for a new item."""
 
     @cached_property
     def alone(self) -> Alone:

@@ -29,6 +29,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Positive, Share
 from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
 from fedrec.methods.comparison import plan_part
@@ -44,19 +45,27 @@ class CsPFedRec(LocalMethod):
         summary="new items: PFedRec, a new item is the mean of its neighbours by attributes",
         paper="Zhang et al., WWW 2024 (baseline)",
         backbones={"linear": {}},
-        presets={"released": {"saturate": "released"}},
+        presets={
+            "released": Preset(
+                "Gradients vanish where the released code's sigmoid saturates.",
+                {"saturate": "released"},
+            )
+        },
     )
 
     backbone: str = "linear"
     dim: Count = 200
     init_std: float = 1.0
     lr: float = 0.1
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads
-    item_rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this
-    score_with: Literal["local", "received"] = "received"  # nothing else: a new item has no row in a client's own table
-    own_tables: Literal["kept", "replayed"] = "kept"  # without effect: clients do not keep theirs
+    aggregated_fraction: Share = 1.0
+    item_rate_scale: Positive = 80.0
+    score_with: Literal["local", "received"] = "received"
+    """received is the only choice: a new item has no row in a client's own table."""
+    own_tables: Literal["kept", "replayed"] = "kept"
+    """Without effect: clients do not keep their tables."""
     neighbours: Count = 20
-    saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
+    """Trained items, nearest by attributes, whose mean stands for a new item."""
+    saturate: Saturate = "none"
 
     @property
     def disclosure(self) -> Disclosure:

@@ -72,8 +72,11 @@ class FedMVMF(Method):
 
     dim: Count = 200
     confidence: Positive = 1.0
+    """How much more an observed pair counts than another one."""
     ridge: Positive = 0.1
+    """L2 regularisation of all factors."""
     attribute_weight: Positive = 1.0
+    """Weight of the attributes against the interactions."""
     lr_server: Positive = 0.01
     init_std: Positive = 0.1
 

@@ -65,12 +65,14 @@ class GAR(Pretrained):
     )
 
     rounds: Count = 1000
-    alpha: Annotated[float, Interval("[0, 1]")] = 0.05  # the generator: weight of being near, against being preferred
-    beta: Annotated[float, Interval("[0, 1]")] = (
-        0.1  # the recommender: weight of the items not liked, against the generated
-    )
+    alpha: Annotated[float, Interval("[0, 1]")] = 0.05
+    """Generator: weight of being near the true factors, against being preferred."""
+    beta: Annotated[float, Interval("[0, 1]")] = 0.1
+    """Recommender: weight of items that are not liked, against generated ones."""
     drop_generator: Annotated[float, Interval("[0, 1)")] = 0.1
+    """Dropout of the generator."""
     drop_recommender: Annotated[float, Interval("[0, 1)")] = 0.5
+    """Dropout of the recommender."""
     l2: float = 1e-3
 
     @cached_property

@@ -66,9 +66,12 @@ class Heater(Pretrained):
     )
 
     lr: float = 0.005
-    decay: Annotated[float, Interval("(0, 1]")] = 0.8  # the rate is multiplied by this every 10 rounds
+    decay: Annotated[float, Interval("(0, 1]")] = 0.8
+    """Factor on the learning rate every 10 rounds."""
     momentum: Annotated[float, Interval("[0, 1)")] = 0.9
+    """Momentum of the descent."""
     closeness: float = 1e-4
+    """Weight of the distance between an item's factors and those made from its attributes."""
     l2: float = 1e-4
 
     @cached_property

@@ -41,6 +41,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Positive
 from fedrec.methods.cold.alignment import MODELS, LastBatch, Pulled
 from fedrec.methods.cold.content import (
@@ -79,9 +80,18 @@ class IFedRec(Method):
         },
         backbones={"ncf": {}, "linear": {"lr": 0.1, "align": 10.0}},
         presets={
-            "released": {"last_batch": "keep", "saturate": "released"},
-            "paper": {"alternate": True},
-            "unaligned": {"align": 0.0, "server_epochs": 0},  # the published ablation: chance level
+            "released": Preset(
+                "As the released code does it: short last batches count, gradients vanish where its sigmoid saturates.",
+                {"last_batch": "keep", "saturate": "released"},
+            ),
+            "paper": Preset(
+                "Steps in the order of the paper's algorithm: the private part, then the table.",
+                {"alternate": True},
+            ),
+            "unaligned": Preset(
+                "The published ablation without alignment: chance level on new items.",
+                {"align": 0.0, "server_epochs": 0},
+            ),
         },
         remedy=_calmer,
     )  # fmt: skip
@@ -90,14 +100,18 @@ class IFedRec(Method):
     dim: Count = 200
     lr: Positive = 0.5
     rate_scale: Positive = 80.0
-    align: float = 1.0  # weight of the distance between a client's table and the server's representation
+    align: float = 1.0
+    """Weight of the distance between a client's table and the server's representation of the attributes."""
     lr_server: Positive = 0.005
-    server_epochs: int = 1  # Adam steps of the attribute network per round; 0: it stays as it was drawn
+    server_epochs: int = 1
+    """Adam steps of the attribute network per round; 0: it stays as it was drawn."""
     epochs: Count = 1
     batch: Count = 256
-    alternate: bool | None = None  # a step on the private part, then one on the table; None: linear yes, ncf no
-    last_batch: LastBatch = "drop"  # of users with more than one: drop, keep, or scale (divide by the nominal size)
-    saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
+    alternate: bool | None = None
+    """Whether the private part steps before the table; none: with linear yes, with ncf no."""
+    last_batch: LastBatch = "drop"
+    """What happens to a short last batch: drop it, keep it, or scale it by the nominal size."""
+    saturate: Saturate = "none"
 
     @property
     def disclosure(self) -> Disclosure:

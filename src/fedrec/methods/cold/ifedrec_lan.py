@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, MethodInfo, State, Tensors, World
+from fedrec.federation.declarations import Preset
 from fedrec.methods.cold import content_model
 from fedrec.methods.cold.content_model import WEIGHTS, Content
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
@@ -33,11 +34,16 @@ class IFedRecLAN(CsFedNCF):
         paper="Zhang et al., WWW 2024",
         aliases={"w/ LAN": {}},
         backbones={"ncf": {}, "linear": {"lr": 0.1}},
-        presets={"released": {"saturate": "released"}},
+        presets={
+            "released": Preset(
+                "Gradients vanish where the released code's sigmoid saturates.",
+                {"saturate": "released"},
+            )
+        },
     )
 
     common_user: bool = True
-    saturate: Saturate = "none"  # released: no gradient where a single-precision sigmoid is 0 or 1
+    saturate: Saturate = "none"
 
     @property
     def disclosure(self) -> Disclosure:

@@ -34,8 +34,11 @@ class Pretrained(Method):
 
     dim: Count = 200
     pretrain_epochs: int = 50
+    """Epochs of the matrix factorisation whose factors are learned from."""
     pretrain_lr: Positive = 0.005
-    pretrain_decay: float = 0.001  # of the vectors in a triple
+    """Learning rate of that factorisation."""
+    pretrain_decay: float = 0.001
+    """Weight decay there, of the vectors of a triple."""
     lr: Positive = 0.001
     batch: Count = 1024
 

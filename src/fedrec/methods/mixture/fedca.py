@@ -33,6 +33,7 @@ from fedrec.federation.contract import (
     World,
     participants,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Share
 from fedrec.federation.stack import Stack
 from fedrec.methods.comparison import compared, part_of, plan_part
@@ -72,41 +73,56 @@ class FedCA(LocalMethod):
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         space={"lr": "0.001..0.1", "alpha": "0..1", "beta": "0..1", "interpolation": "0..1"},
         presets={
-            "paper": {
-                "similarity": "paper", "complementarity": "left-local", "weights": "eq5", "interpolate": "inference",
-            },
-            "released": {
-                "alpha": 0.3, "beta": 0.3, "aggregated_fraction": 0.1, "similarity": "pca1",
-                "complementarity": "right-greedy", "weights": "released", "interpolate": "both", "init": "normal",
-                "init_std": 1.0, "common_user": True, "early_exit": 1e-4,
-            },
+            "paper": Preset(
+                "Similarity, complementarity and weights as printed in the paper.",
+                {"similarity": "paper", "complementarity": "left-local", "weights": "eq5",
+                 "interpolate": "inference"},
+            ),
+            "released": Preset(
+                "As its released code does it.",
+                {
+                    "alpha": 0.3, "beta": 0.3, "aggregated_fraction": 0.1, "similarity": "pca1",
+                    "complementarity": "right-greedy", "weights": "released", "interpolate": "both", "init": "normal",
+                    "init_std": 1.0, "common_user": True, "early_exit": 1e-4,
+                },
+            ),
             # By NDCG@10 on the validation items of ml-100k, honest, for backbone mf. At these rates each of similarity
             # (alpha=0.03), complementarity (beta=0.02) and own tables in training (interpolate=both) lowered it after
             # 40 rounds; what is left is FedMF, and a tenth of the own table where a client scores.
-            "tuned": {
-                "alpha": 0.0, "beta": 0.0, "interpolate": "inference", "interpolation": 0.1, "shares": "equal",
-                "aggregated_fraction": 1.0, "dim": 32, "init": "normal", "optimiser": "sgd", "lr": 40.0, "epochs": 1,
-                "weight_decay_dense": 0.0,
-            },
+            "tuned": Preset(
+                "Chosen by NDCG@10 on the validation items of ml-100k, honest, for backbone mf: nearly FedMF.",
+                {
+                    "alpha": 0.0, "beta": 0.0, "interpolate": "inference", "interpolation": 0.1, "shares": "equal",
+                    "aggregated_fraction": 1.0, "dim": 32, "init": "normal", "optimiser": "sgd", "lr": 40.0,
+                    "epochs": 1, "weight_decay_dense": 0.0,
+                },
+            ),
         },
     )  # fmt: skip
 
-    aggregated_fraction: Share = 0.6  # of those who train: who uploads, and receives its mixture
-    table_dtype: TableDtype = "full"  # of tables at rest; computed with in full precision
-    alpha: float = 0.5  # pull towards the similarity (weights=released: reward of the complementarity)
-    beta: float = 0.2  # reward of the complementarity (weights=released: pull towards the similarity)
-    interpolation: Annotated[float, Interval("[0, 1]")] = (
-        0.9  # part of a client's own table in its mixture with the aggregate
-    )
-    interpolate: Literal["both", "inference"] = "both"  # inference: training starts from the aggregate alone
+    aggregated_fraction: Share = 0.6
+    table_dtype: TableDtype = "full"
+    alpha: float = 0.5
+    """Pull of a mixture towards similar clients (with weights=released: reward of complementary ones)."""
+    beta: float = 0.2
+    """Reward of complementary clients (with weights=released: pull towards similar ones)."""
+    interpolation: Annotated[float, Interval("[0, 1]")] = 0.9
+    """Share of a client's own table in its mixture with the aggregate."""
+    interpolate: Literal["both", "inference"] = "both"
+    """inference: the mixture is only scored with, and training starts from the aggregate alone."""
     # weight of the squared distance to the aggregate that arrived last; with inference, to where the round began
     proximal: float = 0.0
     shares: Literal["samples", "equal"] = "samples"
     similarity: Similarity = "paper"
+    """How alike two tables are: by their distance, or by scores on their first principal axis."""
     complementarity: Complementarity = "right-greedy"
+    """What two clients are compared by: left or right singular vectors of their rows, and how these are matched."""
     outer: Outer = "cos"
+    """Whether angles between the compared vectors enter by cosine or sine."""
     weights: Weights = "eq5"
-    components: Count = 4  # vectors in the compact representation
+    """Mixture weights by the paper's equation 5 or 8, or as the released code computes them."""
+    components: Count = 4
+    """Vectors in the compact representation of a client's rows."""
 
     @property
     def disclosure(self) -> Disclosure:

@@ -35,6 +35,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.mixture.aggregation import cosines, mix
 from fedrec.models import BACKBONES, NCF, Backbone
@@ -55,22 +56,33 @@ class GPFedRec(LocalMethod):
         backbones={"ncf": {}, "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}},
         space={"lr": "0.01..1", "rate_scale": "8..800", "regularisation": "0.1..10", "threshold": "0.5..2"},
         presets={
-            "paper": {"graph": "paper"},
-            "released": {"graph": "released", "common_user": True},  # clients are copies of one model
-            "fedrkg": {"graph": "released", "threshold": 0.5},  # as compared there
+            "paper": Preset("Neighbours as the paper defines them.", {"graph": "paper"}),
+            "released": Preset(
+                "Neighbours as in the released code, whose clients start as copies of one model.",
+                {"graph": "released", "common_user": True},
+            ),
+            "fedrkg": Preset("As in FedRKG's comparison.", {"graph": "released", "threshold": 0.5}),
         },
     )  # fmt: skip
 
     backbone: str = "ncf"
     init_std: float = 1.0
-    lr: float = 0.1  # of the network
-    lr_user: float | None = None  # None: lr * rate_scale / participation - lr
-    rate_scale: Positive = 80.0  # without lr_item, rows move at lr * items * this - lr
-    graph: Literal["paper", "released"] = "paper"  # released: neighbours are the clients that differ most
-    neighbours: int = 0  # that many nearest; 0: all above the threshold
-    threshold: Annotated[float, Interval(ANY)] = 1.0  # in parts of the mean over the whole matrix
-    layers: Count = 1  # message passing steps L
-    regularisation: float = 1.0  # gamma
+    lr: float = 0.1
+    """Learning rate of the network."""
+    lr_user: float | None = None
+    """Learning rate of user vectors; none: lr * rate_scale / participation - lr."""
+    rate_scale: Positive = 80.0
+    """Without lr_item, rows of the item table move at lr * items * this - lr."""
+    graph: Literal["paper", "released"] = "paper"
+    """Neighbours are the most similar clients (paper), or those that differ most (released)."""
+    neighbours: int = 0
+    """So many nearest clients are neighbours; 0: all above the threshold."""
+    threshold: Annotated[float, Interval(ANY)] = 1.0
+    """Similarity from which clients are neighbours, in parts of its mean."""
+    layers: Count = 1
+    """Steps of message passing between neighbours."""
+    regularisation: float = 1.0
+    """gamma: weight of the distance between a client's table and that of its neighbourhood."""
 
     @property
     def disclosure(self) -> Disclosure:

@@ -48,10 +48,12 @@ class PFedGraph(LocalMethod):
         presets={"fedca": FEDCA},
     )
 
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads, and receives its mixture
-    table_dtype: TableDtype = "full"  # of tables at rest; computed with in full precision
-    size_weight: Positive = 0.8  # lambda: how much shares of the data count against similarity
-    same_above: float = 0.9  # similarities above it count as 1
+    aggregated_fraction: Share = 1.0
+    table_dtype: TableDtype = "full"
+    size_weight: Positive = 0.8
+    """lambda: how much shares of the data count against similarity."""
+    same_above: float = 0.9
+    """Similarities above this count as 1."""
     proximal: float = 0.0  # weight of the squared distance to the received mixture in the local loss
 
     @property

@@ -42,6 +42,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import MOST, Count, Interval
 from fedrec.methods.personal.autoencoder import DECODER, GATE, OWN, PARTS, ROWED, ROWS, SHARED, Autoencoder, Inputs
 from fedrec.training.optimisers import adam_step, fused_adam
@@ -57,29 +58,41 @@ class FedDAE(Method):
         summary="variational autoencoder: personal and shared encoder mixed by a gate, shared decoder",
         paper="Li et al., AAAI 2025",
         presets={
-            "paper": {"variant": "paper"},
-            "released": {"variant": "released"},
-            "small": {"variant": "paper", "dim": 32, "layers": 2},  # the sizes of FedRKG's comparison
+            "paper": Preset("Equations as printed in the paper.", {"variant": "paper"}),
+            "released": Preset("Equations as in the released code.", {"variant": "released"}),
+            "small": Preset(
+                "The paper's equations in the sizes of FedRKG's comparison.",
+                {"variant": "paper", "dim": 32, "layers": 2},
+            ),
         },
     )  # fmt: skip
 
-    dim: Count = 256  # of z, and hidden units of the gate
-    layers: Annotated[int, Interval(f"[2, {MOST}]")] = (
-        3  # of encoders and decoder; hidden ones are 3, 2 times dim wide (with 2 layers: 2 times)
-    )
-    lr: float = 1e-3  # of the clients' Adam, which starts afresh every round
+    dim: Count = 256
+    """Width of the latent vector, and hidden units of the gate."""
+    layers: Annotated[int, Interval(f"[2, {MOST}]")] = 3
+    """Layers of encoders and decoder; hidden ones are 3 and 2 times dim wide (with 2 layers: 2 times)."""
+    lr: float = 1e-3
+    """Learning rate of the clients' Adam, which starts afresh every round."""
     lr_server: float = 1e-3  # of the server's
-    weight_decay: float = 1e-8  # of what clients train
-    epochs: Count = 5  # steps on the one row
+    weight_decay: float = 1e-8
+    """Weight decay of what clients train."""
+    epochs: Count = 5
+    """Local steps on a client's one row in a round."""
     dropout: Annotated[float, Interval("[0, 1)")] = 0.5
-    beta: float = 1.0  # of the KL term, in the end
-    anneal_cap: Annotated[float, Interval("[0, 1]")] = 1.0  # beta grows as min(this, tanh(round / 10))
+    """Share of a client's items that training hides from the encoders."""
+    beta: float = 1.0
+    """Weight of the KL term once it is annealed."""
+    anneal_cap: Annotated[float, Interval("[0, 1]")] = 1.0
+    """The KL term's weight grows as min(this, tanh(round / 10))."""
     # released: nothing is a client's own. All load the server's own encoder, which it trains like the shared one, and
     # start from the first gate; they step on everything between epochs, gradients pile up over the epochs, and beta is
     # there in the first round only.
     variant: Literal["paper", "released"] = "paper"
-    loss_stop: float = 0.0  # end the run when a round changes the mean loss by less than this part; released: 0.01
-    half: bool = False  # own parts are kept in bfloat16 between rounds: half the memory
+    """Equations as printed in the paper, or as in the released code."""
+    loss_stop: float = 0.0
+    """The run ends when a round changes the mean loss by less than this share; 0: never."""
+    half: bool = False
+    """Whether clients' own parts are kept in bfloat16 between rounds, for half the memory."""
 
     @property
     def disclosure(self) -> Disclosure:

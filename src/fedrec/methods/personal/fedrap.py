@@ -33,6 +33,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval
 from fedrec.methods.personal.additive import OF_ROWS, Additive, fit_compiled
 from fedrec.training.compiled import CompiledKernel, kernel_for
@@ -51,38 +52,51 @@ class FedRAP(LocalMethod):
         backbones={"linear": {}},
         space={"lr": "0.05..5", "lr_item": "20..2000", "apart": "0.001..1", "sparse": "0.001..1"},
         presets={
-            "paper": {"anneal": "paper"},
-            "released": {"anneal": "released"},
-            # what the released code recommends for ml-100k
-            "ml-100k": {"anneal": "released", "sparse": 1e-3, "weight_decay": 1e-6, "lr": 1e-4, "lr_item": 1000.0},
-            # as compared in the papers of these names; CGFedRec's code gives all methods its own epochs, batches and l2
-            "cgfedrec": {
-                "anneal": "released",
-                "lr_item": 100.0,
-                "round_decay": 1.0,
-                "epochs": 2,
-                "batch": 256,
-                "weight_decay": 0.0,
-            },
-            "fedrkg": {"anneal": "paper"},
+            "paper": Preset("As the paper describes it: both weights grow.", {"anneal": "paper"}),
+            "released": Preset("As its released code does it: both weights are constant.", {"anneal": "released"}),
+            "ml-100k": Preset(
+                "What the released code recommends for ml-100k.",
+                {"anneal": "released", "sparse": 1e-3, "weight_decay": 1e-6, "lr": 1e-4, "lr_item": 1000.0},
+            ),
+            "cgfedrec": Preset(
+                "As in CGFedRec's comparison, whose code gives all methods its own epochs, batches and L2.",
+                {
+                    "anneal": "released",
+                    "lr_item": 100.0,
+                    "round_decay": 1.0,
+                    "epochs": 2,
+                    "batch": 256,
+                    "weight_decay": 0.0,
+                },
+            ),
+            "fedrkg": Preset("As in FedRKG's comparison.", {"anneal": "paper"}),
         },
     )  # fmt: skip
 
     backbone: str = "linear"
     init_std: float = 1.0
-    lr: float = 0.5  # of the scorer
-    lr_item: float | None = 200.0  # of both tables
-    batch_decay: Annotated[float, Interval("(0, 1]")] = 0.95  # of all rates, after every batch of a round
-    round_decay: Annotated[float, Interval("(0, 1]")] = 0.97  # of the rates that a round starts with
-    weight_decay: float = 1e-4  # of everything
+    lr: float = 0.5
+    """Learning rate of the scorer."""
+    lr_item: float | None = 200.0
+    """Learning rate of both item tables; none: lr."""
+    batch_decay: Annotated[float, Interval("(0, 1]")] = 0.95
+    """Factor on all learning rates after every batch of a round."""
+    round_decay: Annotated[float, Interval("(0, 1]")] = 0.97
+    """Factor on the learning rates that a round starts with, from one round to the next."""
+    weight_decay: float = 1e-4
+    """Weight decay of everything that is trained."""
     epochs: Count = 10
     early_exit: float = 1e-4
     batch: Count = 2048
-    apart: float = 0.1  # lambda: reward of the distance between the two tables
-    sparse: float = 0.1  # mu: price of the shared table
+    apart: float = 0.1
+    """lambda: reward of the distance between the shared table and the client's own."""
+    sparse: float = 0.1
+    """mu: penalty on the shared table."""
     # which price: the mean absolute or squared entry, or the nuclear norm or largest entry of a batch's rows
     regular: Literal["l1", "l2", "nuclear", "max", "none"] = "l1"
-    anneal: Literal["paper", "released"] = "paper"  # paper: both grow as tanh(round / 10); released: constant
+    """Norm of that penalty."""
+    anneal: Literal["paper", "released"] = "paper"
+    """Whether both weights grow as tanh(round / 10) (paper) or stay constant (released)."""
 
     @property
     def disclosure(self) -> Disclosure:

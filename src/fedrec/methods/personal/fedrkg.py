@@ -37,6 +37,7 @@ from fedrec.federation.contract import (
     World,
     participants,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.noise import Gaussian, UploadContext
 from fedrec.federation.ranges import Count, Interval, Positive
 from fedrec.federation.stages import Clip
@@ -59,8 +60,8 @@ class FedRKG(LocalMethod):
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
         space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.0001..0.1"},
         presets={
-            "paper": {},
-            "lastfm": {"rounds": 3000, "beta": 0.999},
+            "paper": Preset("As the paper sets it: the defaults.", {}),
+            "lastfm": Preset("The paper's rounds and beta for Last.fm.", {"rounds": 3000, "beta": 0.999}),
         },
     )  # fmt: skip
 
@@ -68,17 +69,27 @@ class FedRKG(LocalMethod):
     init_std: float = 0.1
     lr: float = 0.1
     reduction: Literal["mean", "sum"] = "sum"
-    interval: Count = 100  # guidance every so many rounds
-    beta: Annotated[float, Interval("[0, 1]")] = 0.99  # part of the own table that a commit keeps
-    gate: bool = True  # False: plain guidance
+    interval: Count = 100
+    """Rounds from one guidance by the mean table to the next."""
+    beta: Annotated[float, Interval("[0, 1]")] = 0.99
+    """Share of a client's own table that guidance keeps."""
+    gate: bool = True
+    """Whether a learned gate decides what guidance changes; false: plain guidance."""
     gate_init: Literal["zero", "linear"] = "zero"
+    """How the gate starts."""
     gate_epochs: int = 5
+    """Epochs of the gate's training."""
     lr_gate: float = 0.1  # ours: the paper gives the grid 0.0001 to 0.1 alone
-    variant: Literal["full", "GIE", "PIE"] = "full"  # GIE: the mean replaces the table every round; PIE: no exchange
-    dp: Literal["none", "gradient", "output"] = "none"  # noise on every step's gradient of the table, or on uploads
-    clip: Positive = 0.1  # with dp: norm of a gradient, or of the change since the last upload
+    """Learning rate of the gate."""
+    variant: Literal["full", "GIE", "PIE"] = "full"
+    """full; GIE: the mean replaces the table every round; PIE: no exchange at all."""
+    dp: Literal["none", "gradient", "output"] = "none"
+    """Noise on every step's gradient of the table, on uploads, or none."""
+    clip: Positive = 0.1
+    """With dp: norm of a gradient, or of the change since the last upload."""
     noise: Positive = 0.001  # with dp: standard deviation
-    delta: Annotated[float, Interval("(0, 1)")] = 1e-5  # with dp: for the epsilon that is reported
+    delta: Annotated[float, Interval("(0, 1)")] = 1e-5
+    """With dp: the delta for which epsilon is reported."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,6 +29,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Positive, Share
 from fedrec.methods.comparison import FEDCA, plan_part
 from fedrec.methods.personal.noised_descent import NoisedDescent
@@ -48,8 +49,14 @@ class PFedRec(LocalMethod):
         paper="Zhang et al., IJCAI 2023",
         backbones={"linear": {}, "scorer": {}, "mf": COMPARED, "ncf": COMPARED, "sasrec": COMPARED},
         presets={
-            "fedca": {**FEDCA, "backbone": "mf", "lr_item": 0.01},
-            "fedrkg": {"backbone": "scorer", "rounds": 1000},  # 32 -> 16 -> 1 there (its appendix C.2)
+            "fedca": Preset(
+                "As in FedCA's comparison, with its matrix factorisation.",
+                {**FEDCA, "backbone": "mf", "lr_item": 0.01},
+            ),
+            "fedrkg": Preset(
+                "As in FedRKG's comparison (its appendix C.2): 32 -> 16 -> 1.",
+                {"backbone": "scorer", "rounds": 1000},
+            ),
         },
         new_users=30,
     )
@@ -57,14 +64,18 @@ class PFedRec(LocalMethod):
     backbone: str = "linear"
     init_std: float = 1.0
     lr: float = 0.1
-    aggregated_fraction: Share = 1.0  # of those who train: who uploads
+    aggregated_fraction: Share = 1.0
     item_rate_scale: Positive = (
         80.0  # without lr_item, rows move at lr * items * this: undoes the means over batch, clients
     )
-    score_with: Literal["local", "received"] = "local"  # local: the table after training, before it is replaced
-    own_tables: Literal["kept", "replayed"] = "kept"  # replayed: trained again whenever they are asked for
-    dp: Literal["none", "gradient"] = "none"  # noise on every step's gradient of the table, as FedRKG's comparison has
-    clip: Positive = 0.1  # with dp: norm of a gradient
+    score_with: Literal["local", "received"] = "local"
+    """local: with the client's table after training; received: with the mean table."""
+    own_tables: Literal["kept", "replayed"] = "kept"
+    """Whether clients keep their tables, or train them again whenever they are needed (replayed)."""
+    dp: Literal["none", "gradient"] = "none"
+    """Noise on every step's gradient of the table, as FedRKG's comparison has it, or none."""
+    clip: Positive = 0.1
+    """With dp: norm of a gradient."""
     noise: Positive = 0.001  # with dp: standard deviation
 
     def __post_init__(self) -> None:

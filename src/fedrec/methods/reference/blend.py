@@ -16,6 +16,7 @@ from torch import Tensor
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at
@@ -32,17 +33,20 @@ class Blend(CentralSASRec):
         summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
         presets={
-            "ml-1m": {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2,
-                      "weight_decay": 0.1},
-            "amazon-video": {"dropout": 0.5},
+            "ml-1m": Preset(
+                "For ml-1m: FedGram's preset of that name, and the decay of docs/fedblend.md.",
+                {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2,
+                 "weight_decay": 0.1},
+            ),
+            "amazon-video": Preset("For amazon-video: the dropout of docs/fedblend.md.", {"dropout": 0.5}),
         },
         centralised=True,
         new_users=0,
         reads_order=lambda method: True,
     )  # fmt: skip
 
-    gram_share: Annotated[float | None, Interval("[0, 1]")] = None  # None: as validation chooses
-    scale: Scale = "deviation"  # of both scores before they are mixed
+    gram_share: Annotated[float | None, Interval("[0, 1]")] = None
+    scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0

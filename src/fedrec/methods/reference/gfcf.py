@@ -26,8 +26,10 @@ class CentralGFCF(Method):
     )
 
     rounds: Count = 1
-    frequencies: Count = 256  # singular vectors in the ideal part
-    ideal_weight: float = 0.3  # of the ideal part
+    frequencies: Count = 256
+    """Singular vectors in the ideal low-pass filter."""
+    ideal_weight: float = 0.3
+    """Weight of the ideal low-pass filter."""
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return filter_scores(GFCF(self.frequencies, self.ideal_weight), chunk)[:, items]

@@ -45,9 +45,12 @@ class IALS(Method):
     rounds: Count = 16
     dim: Count = 128
     l2: Positive = 0.003
-    unobserved: Positive = 0.1  # weight of every pair, observed or not; an observed one has 1 more
+    unobserved: Positive = 0.1
+    """Weight of every pair, observed or not; an observed one has 1 more."""
     frequency: Annotated[float, Interval("[0, 1]")] = 1.0
-    init_std: Positive = 0.1  # of a score: factors start at init_std / sqrt(dim)
+    """Regularisation grows with how often a user or item is met, to this power."""
+    init_std: Positive = 0.1
+    """Standard deviation of an initial score: factors start at this / sqrt(dim)."""
 
     @property
     def disclosure(self) -> Disclosure:

@@ -37,6 +37,7 @@ class CentralLightGCN(SiloMethod):
     weight_decay: float = 1e-4
     batch: Count = 2048
     loss: TripleLoss = "bpr"
+    """Training loss on triples of a user, a liked item and a drawn one."""
     resample: bool = True
 
     def init_clients(self, world: World, chunk: Chunk) -> State:

@@ -29,7 +29,7 @@ class Local(LocalMethod):
     )
 
     rounds: Count = 150
-    table_dtype: TableDtype = "full"  # of tables at rest; computed with in full precision
+    table_dtype: TableDtype = "full"
 
     @cached_property
     def alone(self) -> Alone:

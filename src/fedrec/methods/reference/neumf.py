@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count
 from fedrec.methods.personal.own_tables import TableDtype
 from fedrec.methods.reference.alone import Alone
@@ -28,19 +29,24 @@ class CentralNeuMF(LocalMethod):
         paper="He et al., WWW 2017",
         backbones={"neumf": {}},
         presets={
-            "wide": {"dim": 128, "factors": 64},
-            # FedRKG's comparison (its appendix C.2): 32 factors beside a tower 64 -> 32 -> 16 -> 8
-            "fedrkg": {"dim": 64, "factors": 32, "optimiser": "sgd", "lr": 0.1, "rounds": 1000},
+            "wide": Preset("A wider tower and more factors.", {"dim": 128, "factors": 64}),
+            "fedrkg": Preset(
+                "As in FedRKG's comparison (its appendix C.2): 32 factors beside a tower 64 -> 32 -> 16 -> 8.",
+                {"dim": 64, "factors": 32, "optimiser": "sgd", "lr": 0.1, "rounds": 1000},
+            ),
         },
         centralised=True,
     )
 
     backbone: str = "neumf"
     rounds: Count = 100
-    dim: Count = 40  # of a vector: the factors, and what goes into the tower
-    table_dtype: TableDtype = "full"  # of the table at rest; computed with in full precision
+    dim: Count = 40
+    """Width of a vector: its factors, and what goes into the tower."""
+    table_dtype: TableDtype = "full"
     factors: int = 8
-    layers: int = 3  # of the tower, each half as wide as the one before
+    """Width of the part that is multiplied, beside the tower."""
+    layers: int = 3
+    """Layers of the tower, each half as wide as the one before."""
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
 

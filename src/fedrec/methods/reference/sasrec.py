@@ -19,6 +19,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
+from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count
 from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
@@ -44,8 +45,10 @@ class CentralSASRec(LocalMethod):
             "weight_decay": "0,0.1,1",
         },
         presets={
-            # By NDCG@10 on the validation items of ml-100k, honest, out of 14 trials (docs/results.md).
-            "tuned": {"loss": "ce", "dim": 128, "length": 200, "dropout": 0.2, "weight_decay": 1.0},
+            "tuned": Preset(
+                "Best of 14 trials by NDCG@10 on the validation items of ml-100k, honest (docs/results.md).",
+                {"loss": "ce", "dim": 128, "length": 200, "dropout": 0.2, "weight_decay": 1.0},
+            ),
         },
         centralised=True,
         new_users=0,
@@ -55,18 +58,22 @@ class CentralSASRec(LocalMethod):
     rounds: Count = 200
     dim: Count = 50
     length: int = 200
-    table_dtype: TableDtype = "full"  # of the table at rest; computed with in full precision
+    table_dtype: TableDtype = "full"
     blocks: int = 2
     heads: int = 1
     norm_first: bool = False
-    block_kind: BlockKind = "sasrec"  # ligr: gates, norms first and a wider network, as in eSASRec
-    loss: SequenceLoss = "bce"  # type: ignore[assignment]  # ce: softmax cross-entropy over all items
-    negatives: Count = 1  # at each position; at most those that the protocol draws; ce draws none
-    sampled: int = 0  # ce: the next item among so many drawn ones, for large catalogues; 0: among all
+    """Whether a block normalises before attention instead of after it."""
+    block_kind: BlockKind = "sasrec"
+    loss: SequenceLoss = "bce"  # type: ignore[assignment]
+    """bce on single items; ce: the next item among all items, by softmax."""
+    negatives: Count = 1
+    """Drawn items at each position, at most as many as the protocol draws; ce needs none."""
+    sampled: int = 0
     init_std: float = 0.03  # of the item table: what Xavier's rule gives for two thousand items
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"
-    weight_decay: float = 0.0  # AdamW's, beside the gradient: of all weights that a round meets
+    weight_decay: float = 0.0
+    """AdamW's decay, beside the gradient, of all weights that a round meets."""
     batch: Count = 128  # sequences
     products: Products = "full"  # of matrices in training; bfloat16: faster where a processor has it, less exact
 

@@ -42,6 +42,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.methods.silo.filter_exchange import FilterExchange
 from fedrec.methods.silo.similarity import Distance
 from fedrec.methods.silo.table_exchange import KEY, TableExchange
@@ -59,22 +60,33 @@ class FedCIA(SiloMethod):
         aliases={"CIA": {}},
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
         presets={
-            "paper": {"loss": "bpr", "distance": "mse", "resample": True},
-            "released": {},
+            "paper": Preset(
+                "As the paper describes it: BPR loss, mean squared distance, new triples every round.",
+                {"loss": "bpr", "distance": "mse", "resample": True},
+            ),
+            "released": Preset("As its released code does it: the defaults.", {}),
         },
         scores_together=True,
     )  # fmt: skip
 
-    mode: Mode = "auto"  # dense_gram up to 4,000 items, subspace beyond
-    distance: Distance = "fro_norm"  # mse: its first step has the same length; mse_literal: at the rate as it is
+    mode: Mode = "auto"
+    """What silos exchange: dense Gram matrices, factors of low rank, or subspaces; auto: dense up to 4,000 items."""
+    distance: Distance = "fro_norm"
+    """Loss of the alignment; mse and mse_literal differ in the length of the first step."""
     align_lr: float = 0.1
+    """Learning rate of the alignment with the global similarity."""
     align_steps: int = 100
-    noise: float | None = None  # Laplace scale on whole matrices; none: 0.001 there, nothing on factors
+    """Steps of that alignment in a round."""
+    noise: float | None = None
+    """Laplace scale on uploads; none: 0.001 on whole matrices, nothing on factors."""
     noise_symmetric: bool = False
-    # columns of a shortened upload; 0: whole matrices in dense_gram, exact factors elsewhere (gfcf deployed: 128)
+    """Whether noise on a matrix is symmetric, as the matrix is."""
     rank: int = 0
-    server_rank: int = 0  # of the factor that comes down; 0: twice the widest table, at least 512
-    beta: float = 60.0  # gfcf: weight of the global filter
+    """Columns of a shortened upload; 0: whole matrices in dense_gram, exact factors elsewhere (gfcf deployed: 128)."""
+    server_rank: int = 0
+    """Columns of the factor that comes down; 0: twice the widest table, at least 512."""
+    beta: float = 60.0
+    """gfcf: weight of the global filter."""
 
     @property
     def disclosure(self) -> Disclosure:

@@ -26,6 +26,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
+from fedrec.federation.declarations import Preset
 from fedrec.training.silo_method import SiloMethod, silo_backbones
 from fedrec.training.silo_training import own_models
 
@@ -38,7 +39,7 @@ class SiloLocal(SiloMethod):
         name="local",
         summary="no exchange: each silo alone",
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
-        presets={"silo": {}},
+        presets={"silo": Preset("Silos with triples and Adam, as in FedCIA's comparison.", {})},
         scores_together=True,
     )
 
@@ -60,7 +61,7 @@ class SiloFedAvg(SiloMethod):
         summary="interaction-weighted mean of item table and network",
         aliases={"fedlightgcn": {"backbone": "lightgcn"}},
         backbones=silo_backbones("mf", "mlp", "neumf", "lightgcn"),
-        presets={"silo": {}},
+        presets={"silo": Preset("Silos with triples and Adam, as in FedCIA's comparison.", {})},
         scores_together=True,
     )
 

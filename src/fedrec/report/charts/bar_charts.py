@@ -86,13 +86,16 @@ def _bin_name(edges: Values, index: int) -> str:
     return f"{number(float(edges[index]))} to below {number(float(edges[index + 1]))}"
 
 
+WIDE_LETTER = 8.6  # of the bold names, in the widest of the usual fonts
+
+
 def _names(names: tuple[str, str], own: str) -> str:
     """The two distributions by name, above the plot on the right, each with a piece of itself."""
     parts, right = [], WIDTH - 14
     for name, style in zip(reversed(names), ("ref", own), strict=True):
         if name:
             parts.append(f'<text class="end {style}" x="{right}" y="12" text-anchor="end">{escape(short(name))}</text>')
-            left = right - 7.2 * len(short(name)) - 20
+            left = right - WIDE_LETTER * len(short(name)) - 20
             piece = f'<path class="line ref" d="M{left:.1f} 8h14"/>' if style == "ref" else ""
             parts.append(piece or f'<rect class="bar hist {own}" x="{left + 4:.1f}" y="3" width="10" height="10"/>')
             right = left - 14

@@ -36,6 +36,7 @@ class Bars(Figure):
             beside = [row for (other, _), some in groups.items() if other == data for row in some]
             most = max(_end(row.values(metric, self.on)) for row in beside)  # one scale for each data set
             drawn = [_bar(names[row.label], row.values(metric, self.on), styles[row.label]) for row in members]
+            drawn.sort(key=lambda bar: -bar.value)
             title = f"{metric} on {self.on}, {data}, {protocol}: " + ", ".join(f"{b.label} {b.text}" for b in drawn)
             svg = bars(drawn, title=title, longest=LONGEST, most=most)
             panels.append(Panel(svg, f"{metric} on {self.on}; {data}, {protocol}"))

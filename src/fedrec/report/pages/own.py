@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.disk import Keep
 from fedrec.experiment.listeners import Keeping
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.result import Result
@@ -16,14 +17,15 @@ from fedrec.report.pages.report import write_own_report
 
 
 def run_and_report(config: RunConfig, folder: Path, resume: bool, listener: Listener, note: Callable[[str], None],
-                   data: Prepared | None = None, group: Group = ALONE) -> tuple[Result, Prepared]:  # fmt: skip
+                   data: Prepared | None = None, group: Group = ALONE,
+                   keep: Keep = "model") -> tuple[Result, Prepared]:  # fmt: skip
     """The result, and what was prepared for it, which `data` may take from a run on the same data.
 
     The run is saved before its report begins: a page that cannot be written is a note, not an error.
     """
     keeping = Keeping(listener)
     try:
-        result = execute(config, folder, resume, keeping, data, group=group)
+        result = execute(config, folder, resume, keeping, data, group=group, keep=keep)
     finally:
         keeping.stop()
     try:

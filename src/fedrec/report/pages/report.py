@@ -11,6 +11,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.finished import Chosen
 from fedrec.experiment.run import Listener
 from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run, selection
+from fedrec.report.groups import grouped
 from fedrec.report.pages import report_charts
 from fedrec.report.pages.cost import cost_table
 from fedrec.report.pages.headline import headline, listed
@@ -19,8 +20,8 @@ from fedrec.report.pages.samples import sample_users
 from fedrec.report.pages.views import View, command, cutoff, settings, views
 from fedrec.report.records import FIRST, per_user
 from fedrec.report.references import cheap_references, silent, with_references
-from fedrec.report.significance import Significance, significance
-from fedrec.report.tables import MARK, pair_caption, pair_cells, value_text, verdict
+from fedrec.report.significance import Significance, metric_to_test, significance
+from fedrec.report.tables import MARK, pair_caption, pair_cells, spread_text, value_text, verdict
 
 LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
 
@@ -69,6 +70,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
         "tables": _tables(comparison, shown, names, tests),
         "significance": None if tests is None else _significance(tests, marked=len(asked) > 1),
         "not_tested": not_tested,
+        "groups": _groups(comparison, shown) if len(asked) > 1 else [],
         "price": cost_table(shown),
         "samples": samples,
         "no_samples": no_samples,
@@ -110,6 +112,38 @@ def _significance(tests: Significance, marked: bool) -> dict[str, Any]:
     }
 
 
+def _groups(comparison: Comparison, shown: Sequence[View]) -> list[dict[str, Any]]:
+    """Each grouping of `fedrec compare --groups` that the data allows, one column per configuration."""
+    metric = metric_to_test(comparison)
+    made = []
+    for kind in ("activity", "popularity") if metric else ():
+        try:
+            found = grouped(comparison, kind, str(metric))
+        except (FedrecError, OSError):  # the data is gone, or has no such groups
+            continue
+        columns = {label: [spread_text(*value) for value in values] for label, _, values in found.rows}
+        table = {
+            "first": "group",
+            "caption": f"{metric} on test by {kind} ({found.meaning})",
+            "heads": [view.name for view in shown],
+            "rows": [
+                (f"{name} ({users:,} users)", [columns[view.row.label][place] for view in shown])
+                for place, (name, users) in enumerate(zip(found.names, found.users, strict=True))
+            ],
+        }
+        made.append(table | {"best": [None] * len(table["rows"])})
+    return made
+
+
+def _hardware(asked: Sequence[View]) -> list[tuple[str, str]]:
+    """When and on what the runs were computed, where they say it."""
+    summaries = [run.summary for view in asked for run in view.row.runs]
+    days = sorted({str(summary["finished"]) for summary in summaries if "finished" in summary})
+    machines = sorted({str(summary["hardware"]) for summary in summaries if "hardware" in summary})
+    date = [("date", days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}")] if days else []
+    return [*date, *([("hardware", "; ".join(machines))] if machines else [])]
+
+
 def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) -> list[tuple[str, str]]:
     data = first.summary["dataset"]
     size = f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions"
@@ -117,7 +151,7 @@ def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) ->
     left_out = [("left out", str(Filtered.from_dict(record))) for record in first.summary.get("filtered", [])]
     facts = [("data", comparison.data), ("size", size), *left_out, ("protocol", comparison.protocol),
              ("clients", _clients(asked)),
-             ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds)))]  # fmt: skip
+             ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds))), *_hardware(asked)]  # fmt: skip
     return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
 
 
@@ -165,7 +199,7 @@ def _tables(
 
 def _table(caption: str, heads: list[str], columns: list[list[str]], names: Sequence[str]) -> dict[str, Any]:
     rows = [(name, [column[i] for column in columns]) for i, name in enumerate(names)]
-    return {"caption": caption, "heads": heads, "rows": rows, "best": [None] * len(names)}
+    return {"caption": caption, "first": "metric", "heads": heads, "rows": rows, "best": [None] * len(names)}
 
 
 def _column(row: Row, part: str, names: Sequence[str]) -> list[str]:
@@ -184,8 +218,13 @@ def _configuration(view: View) -> dict[str, Any]:
         "name": view.name if view.name == view.row.label else f"{view.name} ({view.row.label})",
         "settings": settings(view.row),
         "command": command(view.row),
-        "folders": ", ".join(run.folder.name for run in view.row.runs),
+        "folders": ", ".join(map(_folder, view.row.runs)),
     }
+
+
+def _folder(run: FinishedRun) -> str:
+    """Its name, with that of the folder around several seeds."""
+    return "/".join(run.folder.parts[-2:] if run.folder.name.startswith("seed") else run.folder.parts[-1:])
 
 
 def _versions(asked: Sequence[View]) -> str:

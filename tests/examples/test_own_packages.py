@@ -1,4 +1,4 @@
-"""The example of a method in a package of its own: installed elsewhere, it is found, runs and passes the suite."""
+"""Examples in packages of their own, a method and a metric: installed elsewhere, they are found and pass the suites."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method"
+EXAMPLES = [Path(__file__).parents[2] / "examples" / name for name in ("own_method", "own_metric")]
 
 
-def install(place: Path) -> None:
+def install(example: Path, place: Path) -> None:
     """With pip where the build tool is at hand; otherwise by hand what pip would write from the same pyproject."""
     if importlib.util.find_spec("hatchling") and importlib.util.find_spec("pip"):
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-               "--target", str(place), str(EXAMPLE)]  # fmt: skip
+               "--target", str(place), str(example)]  # fmt: skip
         subprocess.run(pip, check=True, capture_output=True, timeout=120)
         return
-    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
     info = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    info.mkdir(parents=True)
+    info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     groups = (
         f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
         for group, points in project["entry-points"].items()
     )
     (info / "entry_points.txt").write_text("\n".join(groups))
-    for module in (EXAMPLE / "src").glob("*.py"):
+    for module in (example / "src").glob("*.py"):
         (place / module.name).write_bytes(module.read_bytes())
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process that sees the package."""
+    """The environment of a process that sees the packages."""
     place = tmp_path_factory.mktemp("site")
-    install(place)
+    for example in EXAMPLES:
+        install(example, place)
     cache = tmp_path_factory.mktemp("cache")
-    return {**os.environ, "PYTHONPATH": str(place), "FEDREC_CACHE": str(cache), "OMP_WAIT_POLICY": "passive"}
+    paths = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": paths, "FEDREC_CACHE": str(cache), "OMP_WAIT_POLICY": "passive"}
 
 
 def python(*words: str, env: dict[str, str], cwd: Path) -> str:
@@ -68,9 +70,19 @@ def test_it_runs(installed: dict[str, str], tmp_path: Path) -> None:
     assert len(recommended.splitlines()) == 4
 
 
+def test_the_metric_is_listed_and_judges_a_run(installed: dict[str, str], tmp_path: Path) -> None:
+    assert "rbp " in python("-m", "fedrec.cli", "metrics", env=installed, cwd=tmp_path)
+    words = ["-m", "fedrec.cli", "run", "fedmf", "--data", "synthetic@users=80+items=60", "--rounds", "2", "--quiet"]
+    asked = ["--protocol", "honest,metrics=recall+ndcg+rbp,select_metric=rbp@10", "--out", "judged"]
+    python(*words, *asked, env=installed, cwd=tmp_path)
+    compared = python("-m", "fedrec.cli", "compare", "judged", "--metrics", "rbp@10", env=installed, cwd=tmp_path)
+    assert "on rbp@10 (paired bootstrap" in " ".join(compared.split())
+
+
 @pytest.mark.slow
-def test_its_own_tests_pass(installed: dict[str, str], tmp_path: Path) -> None:
-    tests = EXAMPLE / "tests"
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_its_own_tests_pass(example: Path, installed: dict[str, str], tmp_path: Path) -> None:
+    tests = example / "tests"
     flags = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(tests), "-c", os.devnull]
     printed = python("-m", "pytest", *flags, str(tests), env=installed, cwd=tmp_path)
     assert " passed" in printed

@@ -1,0 +1,40 @@
+"""What other packages add by entry points. One that cannot be used spoils no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from fedrec.errors import FedrecError
+
+T = TypeVar("T")
+
+
+def found(
+    group: str, kind: str, named: Callable[[Any], tuple[str, T]], taken: Collection[str]
+) -> tuple[dict[str, T], dict[str, str]]:
+    """All of a group under their own names, which must not be `taken`; and those that cannot be used, with the reason.
+
+    `kind`: what they are, for messages. `named`: the name of what was loaded, and the thing itself; an error where it
+    is none of this kind.
+    """
+    usable: dict[str, T] = {}
+    broken: dict[str, str] = {}
+    for point in entry_points(group=group):
+        try:
+            name, loaded = named(point.load())
+            if name in taken or name in usable:
+                raise FedrecError(f"the name '{name}' belongs to another {kind}; rename it")
+        except (Exception, SystemExit) as error:  # whatever its module does when it is imported
+            package = f" of the package {point.dist.name}" if point.dist is not None else ""
+            broken[point.name] = f"the {kind} '{point.name}'{package} cannot be used: {in_words(error)}"
+        else:
+            usable[name] = loaded
+    return usable, broken
+
+
+def in_words(error: BaseException) -> str:
+    """One line; what fedrec itself says of it needs no name of an exception."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, FedrecError) else f"{type(error).__name__}: {text}"
