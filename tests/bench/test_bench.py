@@ -57,6 +57,14 @@ def test_a_method_is_measured_from_the_command_line(cli: Cli, tmp_path: Path) ->
     assert "1.00" in same.out
 
 
+def test_a_method_is_measured_with_settings_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    done = cli("bench", "--methods", "fedgram", "--set", "l2=3", "--quick", "--out", "bench.json")
+    assert done.code == 0, done
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["methods"][0]["method"] == "fedgram l2=3"
+    assert "--set l2=3" in found["command"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -68,6 +76,8 @@ def test_a_method_is_measured_from_the_command_line(cli: Cli, tmp_path: Path) ->
         (("--scale", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--scale"), "choose one"),
+        (("--set", "lr=0.1"), "--set is for methods that --methods names"),
+        (("--set", "lr=0.1", "--goals"), "--set is for methods that --methods names"),
         (("--page", "x.md", "--from", "none.json"), "none.json is not a file of `fedrec bench`"),
     ],
 )

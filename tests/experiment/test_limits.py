@@ -28,11 +28,12 @@ def with_room(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(limits, "memory_of", lambda device: size)
 
 
-@pytest.mark.parametrize("words", [("fedmf", "--set", "dim=100000000"), ("gpfedrec", "--set", "dim=100000000")])
-def test_what_no_machine_holds_is_refused_in_one_line(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
-    outcome = cli("run", *words, "--data", SMALL, "--out", "run")
+@pytest.mark.parametrize("method", ["fedmf", "gpfedrec", "fedca", "pfedgraph"])
+def test_what_no_machine_holds_is_refused_in_one_line(cli: Cli, tmp_path: Path, method: str) -> None:
+    outcome = cli("run", method, "--set", "dim=100000000", "--data", SMALL, "--out", "run")
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), outcome
-    assert f"{words[0]} needs at least" in outcome.err
+    assert f"{method} needs at least" in outcome.err
+    assert "lower dim (100000000)" in outcome.err, "also where the bytes are more than can be counted"
     assert not (tmp_path / "run").exists()
 
 

@@ -65,7 +65,7 @@ USERS: dict[str, Any] = {
     "ncf": lambda: run(FedMF(backbone="ncf", dim=4), tiny_world(), 1),
     "fedrap": lambda: run(FedRAP(dim=4), tiny_world(), 1),
     "gate": lambda: run(FedRKG(dim=4, interval=1), tiny_world(), 1),
-    "contrast_slopes": lambda: SupCon(torch.tensor([0, 0, 1]))(torch.randn(2, 3, 4)),
+    "contrast": lambda: SupCon(torch.tensor([0, 0, 1]))(torch.randn(2, 3, 4)),
 }
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from fedrec.federation.stack import Stack
 from fedrec.methods.mixture import aggregation, fedca_weights
-from fedrec.methods.mixture.aggregation import mix, simplex_project, square_distances
+from fedrec.methods.mixture.aggregation import cosines, mix, simplex_project, square_distances
 from fedrec.methods.mixture.fedca_weights import complementarity, composite_weights, first_scores, represent, similarity
 
 
@@ -377,3 +378,25 @@ def test_mixture_is_the_weighted_sum(monkeypatch):
     monkeypatch.setattr(aggregation, "BLOCK", 20)
     close(mix(weights, tables), expected, 1e-12)
     assert mix(weights, tables.float()).dtype == torch.float32
+
+
+def test_uploads_in_parts_are_as_good_as_one_tensor(monkeypatch):
+    """As they come in, unordered and in several tensors, compared and mixed a few columns at a time."""
+    tables, weights = random(7, 6, 3), simplex_project(random(7, 7))
+    order = torch.tensor([3, 0, 5, 6, 1, 4, 2])
+    parts = Stack(np.arange(7), tuple(tables[order].split([2, 4, 1])), order.argsort())
+    whole = cosines(tables), square_distances(tables), mix(weights, tables), first_scores(tables)
+    for block in (aggregation.BLOCK, 20):
+        monkeypatch.setattr(aggregation, "BLOCK", block)
+        found = cosines(parts), square_distances(parts), mix(weights, parts), first_scores(parts)
+        for mine, expected in zip(found, whole, strict=True):
+            close(mine, expected, 1e-12)
+        assert torch.equal(found[0], found[0].T)
+
+
+def test_no_copy_of_all_uploads_is_made():
+    """Beside the tables: their mixture, and blocks of columns."""
+    tables = torch.zeros(40, 2000, 100)
+    pointers = {part.untyped_storage().data_ptr() for part in Stack.of(tables).parts}
+    assert pointers == {tables.untyped_storage().data_ptr()}
+    assert Stack.of(tables).columns(slice(5)).untyped_storage().data_ptr() in pointers

@@ -11,6 +11,7 @@ from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import Local, PFedGraph
+from fedrec.methods.mixture.aggregation import inner_products
 from fedrec.testing import MethodTests, assert_close, outcome, run, tiny_world
 from methods import naive
 from methods.naive_base import taking_part
@@ -78,7 +79,8 @@ def test_weights_by_hand():
 
 def test_similarity_of_changes():
     change = torch.tensor([[1.0, 0], [0.95, 0.05], [0, 2], [-1, 0], [0, 0]]).double()
-    alike = PFedGraph().similarity([change[:, :1], change[:, 1:]])
+    start = torch.tensor([3.0, -1]).double()
+    alike = PFedGraph().similarity(inner_products(start + change, less=start))
     assert alike[0].tolist() == [1, 1, 0, -1, 0], "above 0.9 is the same; nobody is like one who has not moved"
     assert torch.equal(alike, alike.T)
 

@@ -250,6 +250,27 @@ def test_softmax_never_asks_the_device_between_batches():
     assert asked[0] == asked[1]
 
 
+@pytest.mark.parametrize("loss", ["bce", "ce"])
+def test_products_in_half_precision_on_request(loss):
+    """Near those of a training in single precision, and not the same; nothing else is rounded."""
+    settings = PLAIN | {"loss": loss, "dim": 16, "lr": 0.01}
+    data = tiny_world(dtype=torch.float32)
+    full = run(CentralSASRec(**settings), data, 2)["scores"]
+    half = run(CentralSASRec(**settings, products="bfloat16"), data, 2)["scores"]
+    away = (half - full).norm() / full.norm()
+    assert 1e-5 < away < 0.05
+    assert half.dtype == torch.float32
+
+
+def test_products_in_half_precision_are_refused_where_a_gpu_lacks_them(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    world = replace(tiny_world().world, device=torch.device("cuda"))
+    with pytest.raises(FedrecError, match="products=bfloat16: this GPU does not have it; leave products=full"):
+        CentralSASRec(products="bfloat16").init_clients(world, tiny_world().chunk(np.arange(1)))
+    with pytest.raises(FedrecError, match="products"):
+        build_method("sasrec", params={"products": "float16"})
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_softmax_loss_is_torchs_and_keeps_to_its_blocks(monkeypatch, dtype):
     made = torch.Generator().manual_seed(5)

@@ -52,7 +52,7 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
     ours = typical if reference is None or reference.of == "round" else phases[TRAINING] + phases[SAMPLING]
     found = rates(device)
     return {
-        "method": task.method,
+        "method": task.title,
         "ratio": None if reference is None or reference.seconds is None else reference.seconds / ours,
         "ratio_to": None if reference is None else reference.what,
         "reference_seconds": None if reference is None else reference.seconds,

@@ -32,8 +32,8 @@ def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept,
     kept.begin(describe(device_named(tasks[0].device)), command)
     for number, task in enumerate(tasks, 1):
         kept.row(asdict(task), partial(in_a_process, words(task, programs)),
-                 partial(say, f"{task.method}: {number} of {len(tasks)}"))  # fmt: skip
-    names = [task.method for task in tasks]
+                 partial(say, f"{task.title}: {number} of {len(tasks)}"))  # fmt: skip
+    names = [task.title for task in tasks]
     kept.found["methods"].sort(key=lambda row: names.index(row["method"]) if row["method"] in names else len(names))
     return kept.completed()
 

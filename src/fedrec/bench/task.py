@@ -32,6 +32,11 @@ class Task:
     params: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def title(self) -> str:
+        """The method with the settings that differ from its defaults."""
+        return " ".join([self.method, *(f"{name}={value}" for name, value in self.params.items())])
+
+    @property
     def label(self) -> str:
         """Its data, in words."""
         return f"synthetic, {self.size}" if self.data == "synthetic" else self.data

@@ -24,6 +24,9 @@ def bench_command(
     data: Annotated[str, typer.Option(help="Data set; the default is a synthetic one.")] = "synthetic",
     size: Annotated[str, typer.Option(help="Size of the synthetic one: quick, 100k or 1m.")] = "100k",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE of --methods, in place of a default; repeatable.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small worlds and few rounds.")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="Growth with clients, items and interactions.")] = False,
     goals: Annotated[bool, typer.Option("--goals", help="Complete tasks and their time limits on a GPU.")] = False,
@@ -39,6 +42,7 @@ def bench_command(
     """Seconds per round of every method, where they go, and the speed-up over one client at a time."""
     from fedrec import console
     from fedrec.bench.kept import read
+    from fedrec.experiment.params import parse_settings
 
     if compare is not None:
         _show_changes(*compare)
@@ -49,9 +53,11 @@ def bench_command(
         _show_or_write({path.as_posix(): read(path) for path in from_}, page)
         return
     wanted = [name.strip() for name in (methods or "").split(",") if name.strip()]
-    asked = Asked(
-        wanted, data, "quick" if quick else size, device, quick, "points" if scale else "goals" if goals else "methods"
-    )
+    params = parse_settings(set_ or [])
+    if params and (not wanted or scale or goals):
+        raise FedrecError("--set is for methods that --methods names, without --scale and --goals")
+    part = "points" if scale else "goals" if goals else "methods"
+    asked = Asked(wanted, data, "quick" if quick else size, device, quick, part, params)
     place = out or DEFAULT
     found = _measured(asked, place, resume, yardstick)
     console.err.print(f"written to {place}")
@@ -68,6 +74,7 @@ class Asked:
     device: str
     quick: bool
     part: str
+    params: dict[str, str]
 
     def command(self) -> str:
         usual_size = "quick" if self.quick else "100k"
@@ -79,6 +86,7 @@ class Asked:
         }
         words = [word for name, (value, usual) in values.items() if value != usual for word in (name, value)]
         kind = {"points": ["--scale"], "goals": ["--goals"], "methods": []}[self.part]
+        words += [word for name, value in self.params.items() for word in ("--set", f"{name}={value}")]
         return shlex.join(["fedrec", "bench", *words, *["--quick"] * self.quick, *kind])
 
 
@@ -110,7 +118,7 @@ def _work(asked: Asked, kept: Kept, yardstick: Path | None) -> dict[str, Any]:
     if asked.part == "goals":
         return reach_all(asked.methods, asked.device, asked.quick, kept, asked.command(), _say)
     names, turns = asked.methods or [listing.name for listing in listings()], 2 if asked.quick else 5
-    tasks = [Task(name, asked.data, asked.size, asked.device, turns) for name in names]
+    tasks = [Task(name, asked.data, asked.size, asked.device, turns, dict(asked.params)) for name in names]
     return measure_all(tasks, found_programs(yardstick), kept, asked.command(), _say)
 
 

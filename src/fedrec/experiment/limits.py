@@ -23,6 +23,7 @@ from fedrec.federation.schema import schema_of
 from fedrec.federation.simulator import Simulator
 
 SURELY = 4  # times as much memory as a rough bound asks for: no closer look is needed
+UNCOUNTED = 1000  # by what a setting is divided for a trial where half of it would not be countable either
 NOT_SIZES = ("rounds", "epochs", "batch")
 
 
@@ -143,9 +144,10 @@ def _sizes(method: Method) -> Iterator[tuple[str, int]]:
 
 def _remedies(method: Method, data: ClientData, attributes: Tensor | None, needs: Needs) -> Iterator[str]:
     """Settings that make it smaller, found by trying them."""
+    part = UNCOUNTED if needs.total >= torch.iinfo(torch.int64).max else 2
     for name, value in _sizes(method):
         try:
-            found = needs_of(replace(method, **{name: value // 2}), data, attributes).total
+            found = needs_of(replace(method, **{name: max(1, value // part)}), data, attributes).total
         except (FedrecError, RuntimeError, ValueError):
             continue  # a setting that goes with another one
         if found < 0.8 * needs.total:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedrec.errors import FedrecError, unknown
+from fedrec.federation.stack import Stack
 
 Tensors = dict[str, Tensor]
 
@@ -159,6 +160,13 @@ class Ups:
 
         Where last axes differ in length, the shorter ones are filled up with zeros.
         """
+        stack = self.stack(name)
+        # a copy even of one part: the server owns it, and clients keep changing theirs
+        values = stack.whole()
+        return stack.clients, values.clone() if any(values is part for part in stack.parts) else values
+
+    def stack(self, name: str) -> Stack:
+        """As `stacked`, without a copy of all: for what can be done block by block."""
         if name in self.reduced:
             raise FedrecError(f"the upload '{name}' is a sum or a mean; read it by ups['{name}']")
         if name not in self.gathered:
@@ -166,12 +174,11 @@ class Ups:
         parts = self.gathered[name]
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)
-        # a copy even of one part: the server owns it, and clients keep changing theirs
-        values = torch.cat([_filled(value, longest) for _, value in parts])
-        if (np.diff(ids) > 0).all():  # as it is without cohorts: no second copy of all tables
-            return ids, values
+        values = tuple(_filled(value, longest) for _, value in parts)
+        if (np.diff(ids) > 0).all():  # as it is without cohorts
+            return Stack(ids, values)
         order = np.argsort(ids, kind="stable")
-        return ids[order], values[torch.from_numpy(order)]
+        return Stack(ids[order], values, torch.from_numpy(order))
 
 
 def _filled(value: Tensor, length: int) -> Tensor:

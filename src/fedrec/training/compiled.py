@@ -27,6 +27,7 @@ from fedrec.kernels.arguments import (
     Layers,
     NetworkSettings,
 )
+from fedrec.kernels.bounds import TILE
 from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose
 from fedrec.training.descent import Fitted
@@ -34,8 +35,9 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel", "fit_compiled",
-           "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked", "work_of"]  # fmt: skip
+__all__ = ["TILE", "AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel",
+           "fit_compiled", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
+           "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row

@@ -40,7 +40,7 @@ from fedrec.training.losses import Saturate
 from fedrec.training.optimisers import MOMENTS
 from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import Loss
-from fedrec.training.sequence_training import SequenceDescent
+from fedrec.training.sequence_training import Products, SequenceDescent
 from fedrec.training.sequences import user_vectors
 
 Phases = tuple[tuple[str, ...], ...]
@@ -133,6 +133,7 @@ class LocalTrainer:
         shrink: float = 0.0,
         saturation: Saturate = "none",
         slots: int | None = None,
+        products: Products = "full",
         descent: type[Descent] | None = None,
         head: PersonalHead | None = None,
     ) -> None:
@@ -144,6 +145,7 @@ class LocalTrainer:
         shrink: part of every trained parameter that a step takes away, times its rate: a decay apart from the gradient
         saturation: what a pointwise loss does with scores beyond single precision
         slots: how many of the negatives that were drawn a sequential backbone uses at each position; None: all
+        products: how a sequential backbone multiplies matrices
         descent: where the local loss has further terms
         head: what every user of a common sequential model adds to it in private
         """
@@ -155,7 +157,7 @@ class LocalTrainer:
         } | dict(rates or {})
         self.phases, self.pull, self.pulled = phases, pull, pulled
         self.moments, self.shrink, self.saturation, self.slots = moments, shrink, saturation, slots
-        self.head = head
+        self.products, self.head = products, head
         self.descent = descent or (SequenceDescent if isinstance(self.model, Sequential) else Descent)
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from fedrec.models import Sequential
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.replayed import Replayed
 from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, bands, filled, unpacked, weights_of
+
+Products = Literal["full", "bfloat16"]
+"""Of matrices in training: bfloat16 rounds what is multiplied to 8 bits, and sums in single precision."""
 
 PACKED = "dense.network"  # the group of a network whose weights are rows of one table
 REPLAYED = 8  # batches from which on it pays to record a step
@@ -115,7 +118,15 @@ class SequenceDescent(Descent):
         owner = self.samples.owner_of_sequence[batch.sequence[band]]
         dense = self._weights(leaves, owner)
         drop = Dropout(model.dropout, batch.key[band], max(model.dim, model.length))
-        return model.encode(F.embedding(self.samples.input[at], leaves["item"]), dense, drop), dense, owner
+        rows = F.embedding(self.samples.input[at], leaves["item"])
+        with self.rounding():
+            hidden = model.encode(rows, dense, drop)
+        return hidden.to(rows.dtype), dense, owner
+
+    def rounding(self) -> torch.autocast:
+        """Where products of matrices are as the trainer was told."""
+        half = self.trainer.products == "bfloat16"
+        return torch.autocast(self.table.device.type, torch.bfloat16, enabled=half)
 
     def _weights(self, leaves: Tensors, owner: Tensor) -> Tensors:
         """The network of every sequence."""

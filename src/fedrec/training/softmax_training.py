@@ -47,7 +47,8 @@ class SoftmaxDescent(SequenceDescent):
     def _loss(
         self, states: Tensor, table: Tensor, target: Tensor, there: Tensor | None, batch: SequenceBatch
     ) -> Tensor:
-        return softmax_loss(states, table, target, there)
+        half = self.trainer.products == "bfloat16"
+        return softmax_loss(states, table, target, there, torch.bfloat16 if half else None)
 
 
 class SampledSoftmaxDescent(SoftmaxDescent):
@@ -67,7 +68,8 @@ class SampledSoftmaxDescent(SoftmaxDescent):
         position = torch.arange(self._drawn, device=table.device)
         size = torch.full_like(position[:1], len(table))
         drawn = shuffle(fold_tensor(batch.key[:1], SAMPLE), size, position, torch.zeros_like(position))
-        return sampled_softmax_loss(states, table, target, drawn, there)
+        with self.rounding():
+            return sampled_softmax_loss(states, table, target, drawn, there)
 
 
 def _real_places(size: Tensor, longest: int, room: int) -> tuple[Tensor, Tensor]:
@@ -82,12 +84,15 @@ def _real_places(size: Tensor, longest: int, room: int) -> tuple[Tensor, Tensor]
     return sequence * longest + step, place < ends[-1]
 
 
-def softmax_loss(states: Tensor, table: Tensor, target: Tensor, there: Tensor | None = None) -> Tensor:
+def softmax_loss(
+    states: Tensor, table: Tensor, target: Tensor, there: Tensor | None = None, multiplied: torch.dtype | None = None
+) -> Tensor:
     """Summed cross-entropy of the target rows among all rows of a table; logits are inner products with the states.
 
-    `there`: which states count; None: all.
+    `there`: which states count; None: all. `multiplied`: the type that matrices are multiplied in; None: their own.
     """
-    loss: Tensor = _Softmax.apply(states, table, target, there)  # type: ignore[no-untyped-call]
+    kind = multiplied or states.dtype
+    loss: Tensor = _Softmax.apply(states, table, target, there, kind)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -106,28 +111,36 @@ class _Softmax(torch.autograd.Function):
     """Gradients are computed with the loss: only then are logits at hand, and a sum has a single upstream factor."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, table: Tensor, target: Tensor, there: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, states: Tensor, table: Tensor, target: Tensor, there: Tensor | None, kind: torch.dtype
+    ) -> Tensor:
         at_a_time = max(1, (LOGITS if states.device.type == "cpu" else LOGITS_ON_GPU) // len(table))
         total = torch.zeros((), dtype=torch.float64, device=states.device)
         by_states, by_table = torch.empty_like(states), torch.zeros_like(table)
+        rows = table.to(kind)
         for start in range(0, len(states), at_a_time):
             some = slice(start, start + at_a_time)
-            logarithms = F.log_softmax(states[some] @ table.T, 1)
+            held = states[some].to(kind)
+            logarithms = F.log_softmax((held @ rows.T).to(states.dtype), 1)
             chosen = target[some, None]
-            found, held = logarithms.gather(1, chosen), states[some]
+            found = logarithms.gather(1, chosen)
             if there is not None:
                 found, held = found * there[some, None], held * there[some, None]
             total -= found.sum(dtype=torch.float64)
             slope = logarithms.exp_().scatter_add_(1, chosen, torch.full_like(chosen, -1, dtype=states.dtype))
-            torch.mm(slope, table, out=by_states[some])
-            by_table.addmm_(slope.T, held)
+            slope = slope.to(kind)
+            by_states[some] = slope @ rows
+            if kind == table.dtype:
+                by_table.addmm_(slope.T, held)
+            else:
+                by_table += slope.T @ held
         if there is not None:
             by_states *= there[:, None]
         ctx.save_for_backward(by_states, by_table)
         return total
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         by_states, by_table = ctx.saved_tensors
         factor = upstream.to(by_states.dtype)
-        return by_states * factor, by_table * factor, None, None
+        return by_states * factor, by_table * factor, None, None, None

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.methods.cluster.repulsion import Form, Repulsion
+from fedrec.methods.cluster.repulsion import SPAN, Form, Repulsion
 
 ON_GPU = 8  # times the memory, so that a thousand small tables are compared at once
 BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
@@ -84,27 +84,26 @@ class SupCon:
         share = torch.where(others > 0, 1 / (others + self.repulsion.floor), torch.zeros_like(others))
         return Terms(member, share[:, None], others * share)
 
+    @property
+    def _factor(self) -> float:
+        """Of the sum over all items."""
+        return (1 if self.form == "paper" else self.temperature / BASE_TEMPERATURE) / len(self.labels)
+
     def _evaluate(self, tables: Tensor, terms: Terms, space: Tensor | None, gradient: Tensor) -> Tensor:
         """The losses; their gradients into `gradient`."""
-        items, tau, (member, share, weight) = tables.shape[1], self.temperature, terms
+        tau, (member, share, weight) = self.temperature, terms
+        kernel = self.repulsion.whole_loss(tables) if space is not None and len(tables) == 1 else None
+        if kernel is not None:
+            found = kernel(tables[0], self.labels.long(), share[:, 0], weight, 1 / tau, self.repulsion.floor,
+                           -SPAN[tables.dtype], self._factor, space, gradient[0])  # fmt: skip
+            return tables.new_tensor([found])
         norm = tables.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         z = tables / norm
         friends = member @ (member.T @ z) - z  # sum over P(i)
         log_sum, repulsion = self.repulsion(z, weight, space)
-        scale = 1 / items if self.form == "paper" else tau / BASE_TEMPERATURE / items
-        attraction = self._slopes(z, friends, share, repulsion, norm, scale / tau, gradient)
-        return scale * ((weight * log_sum).sum(1) - attraction / tau)
-
-    def _slopes(self, z: Tensor, friends: Tensor, share: Tensor, repulsion: Tensor, norm: Tensor, scale: float,
-                out: Tensor) -> Tensor:  # fmt: skip
-        """From slopes by z to those by the rows themselves, into `out`; returns the mean similarity of friends."""
-        kernel = self.repulsion.kernel("contrast_slopes", z)
-        if kernel is not None:
-            found = kernel(z[0], friends[0], share[:, 0], repulsion[0], norm[0, :, 0], scale, out[0])
-            return z.new_tensor([found])
         slope = repulsion - 2 * share * friends
-        out.copy_((slope - (slope * z).sum(-1, keepdim=True) * z) / norm * scale)
-        return (share * z * friends).sum((1, 2))
+        gradient.copy_((slope - (slope * z).sum(-1, keepdim=True) * z) / norm * (self._factor / tau))
+        return self._factor * ((weight * log_sum).sum(1) - (share * z * friends).sum((1, 2)) / tau)
 
 
 def _in_threads(work: Callable[[Iterable[int]], None], tasks: range, most: int) -> None:

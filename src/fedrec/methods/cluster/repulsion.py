@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedrec.training.compiled import CompiledKernel, find_kernel
+from fedrec.training.compiled import TILE, CompiledKernel, find_kernel
 
 Form = Literal["paper", "released"]
 
@@ -59,6 +59,11 @@ class Repulsion:
         fits = self.compiled and tables.dtype == torch.float32 and tables.shape[-1] <= WIDEST
         return find_kernel("contrast_repulsion", tables.device, fits) if self._one_exponent(tables) else None
 
+    def whole_loss(self, tables: Tensor) -> CompiledKernel | None:
+        """A kernel of one client's loss and gradient, which works in `space`."""
+        fits = self.compiled and tables.dtype == torch.float32 and self._one_exponent(tables)
+        return find_kernel("contrast", tables.device, fits)
+
     def __call__(self, z: Tensor, weight: Tensor, space: Tensor | None) -> tuple[Tensor, Tensor]:
         kernel = self._whole(z)
         if kernel is not None:
@@ -83,31 +88,17 @@ class Repulsion:
         by, pull = weight / total, torch.zeros_like(z)
         for start, e in zip(starts, blocks, strict=True):
             stop = min(start + ROWS, items)
-            self._weigh(e, by[:, start:], space)
+            e *= torch.add(by[:, start:stop, None], by[:, None, start:], out=space[: e.numel()].view(e.shape))
             pull[:, start:stop].baddbmm_(e, z[:, start:])
             pull[:, stop:].baddbmm_(e[..., stop - start :].mT, z[:, start:stop])
         return total.log() + 1 / tau, pull
 
     def _exponentials(self, e: Tensor, total: Tensor) -> None:
         """Similarities to E, in place; its sums over rows, and over columns beyond the square, are added to total."""
-        kernel, square = self.kernel("contrast_exponentials", e), e.shape[1]
-        if kernel is not None:
-            kernel(e[0], 1 / self.temperature, -SPAN[e.dtype], total[0])
-            return
+        square = e.shape[1]
         self._exp(e.sub_(1 / self.temperature), slice(0, square))
         total[:, :square] += e.sum(2)
         total[:, square:] += e[..., square:].sum(1)
-
-    def _weigh(self, e: Tensor, by: Tensor, space: Tensor) -> None:
-        kernel = self.kernel("contrast_weigh", e)
-        if kernel is not None:
-            kernel(e[0], by[0])
-            return
-        e *= torch.add(by[:, : e.shape[1], None], by[:, None], out=space[: e.numel()].view(e.shape))
-
-    def kernel(self, name: str, e: Tensor) -> CompiledKernel | None:
-        """Of one client at a time, in single precision."""
-        return find_kernel(name, e.device, self.compiled and len(e) == 1 and e.dtype == torch.float32)
 
     # -- each row with its own largest exponent, unless the form forbids it --
 
@@ -140,9 +131,10 @@ class Repulsion:
 
 
 def _triangle_size(tables: Tensor) -> int:
-    """Numbers in the triangle of one client's similarities, and in a block beside it."""
+    """Numbers in the triangle of one client's similarities, and in a block beside it; or in all tiles of it."""
     items = tables.shape[1]
-    return int(items * (items + 3 * min(ROWS, items)) // 2)
+    tiles = -(-items // TILE)
+    return int(max(items * (items + 3 * min(ROWS, items)) // 2, TILE * TILE * tiles * (tiles + 1) // 2))
 
 
 def _positive(total: Tensor, weight: Tensor) -> Tensor:

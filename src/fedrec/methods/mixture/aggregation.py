@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedrec.federation.stack import Stack
+
 BLOCK = 1 << 21  # float64 numbers held at once by an operation that goes in blocks (16 MiB)
 BLOCK_ON_GPU = 1 << 26  # where many small blocks would be more launches than work
 STRIPS = 4  # of rows, of a matrix of which half is needed
@@ -18,7 +20,13 @@ STRIPS = 4  # of rows, of a matrix of which half is needed
 
 def simplex_project(points: Tensor) -> Tensor:
     """The nearest point of the probability simplex to every row, by sorting."""
-    x = points.double()
+    found = torch.empty_like(points, dtype=torch.float64)
+    for some in blocks_of(len(points), points.shape[-1], block_on(points.device)):
+        found[some] = _projected(points[some].double())
+    return found
+
+
+def _projected(x: Tensor) -> Tensor:
     x = x - x.amax(-1, keepdim=True)  # a constant changes nothing, and this one keeps sums small
     ordered = x.sort(-1, descending=True).values
     rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
@@ -27,44 +35,66 @@ def simplex_project(points: Tensor) -> Tensor:
     return (x - threshold.gather(-1, support - 1)).clamp(min=0)
 
 
-def inner_products(stack: Tensor, centred: bool = False) -> Tensor:
-    """Of all pairs of clients, multiplied in the type they have; block sums in float64. `centred`: less their mean.
+def inner_products(tables: Tensor | Stack, centred: bool = False, less: Tensor | None = None) -> Tensor:
+    """Of all pairs of clients, multiplied in the type they have; block sums in float64.
 
-    The matrix is symmetric: little more than the half below the diagonal is computed.
+    `centred`: of what they are beyond their mean; `less`: beyond this table. The matrix is symmetric: little more than
+    the half below the diagonal is computed.
     """
-    flat = stack.flatten(1)
-    strip = -(-len(flat) // STRIPS)
-    gram = torch.zeros(len(flat), len(flat), dtype=torch.float64, device=flat.device)
-    for columns in blocks_of(flat.shape[1], len(flat)):
-        part = flat[:, columns] - flat[:, columns].mean(0) if centred else flat[:, columns]
+    stack = Stack.of(tables)
+    strip = -(-len(stack) // STRIPS)
+    gram = torch.zeros(len(stack), len(stack), dtype=torch.float64, device=stack.device)
+    for columns in blocks_of(stack.width, len(stack)):
+        part = stack.columns(columns)
+        if centred or less is not None:
+            part = part - (part.mean(0) if less is None else less.flatten()[columns])
         for start in range(0, len(part), strip):
             rows, so_far = slice(start, start + strip), slice(start + strip)
             gram[rows, so_far] += part[rows] @ part[so_far].T
-    below = gram.tril(-1)
-    return gram.diagonal().diag() + below + below.T
+    return _mirrored(gram)
 
 
-def square_distances(stack: Tensor) -> Tensor:
+def _mirrored(gram: Tensor) -> Tensor:
+    """With what is below the diagonal above it too, in place, some columns at a time."""
+    for some in blocks_of(len(gram), len(gram), block_on(gram.device)):
+        square = gram[some, some].tril()
+        gram[some, some] = square + square.tril(-1).T
+        gram[some, some.stop :] = gram[some.stop :, some].T
+    return gram
+
+
+def square_distances(tables: Tensor | Stack) -> Tensor:
     """Squared Euclidean distances between all pairs, from inner products.
 
     What all have in common is taken off first: tables differ by far less than they are long.
     """
-    gram = inner_products(stack, centred=True)
-    norm = gram.diagonal()
-    return (norm[:, None] + norm[None] - 2 * gram).clamp(min=0).fill_diagonal_(0)
+    gram = inner_products(tables, centred=True)
+    norm = gram.diagonal().clone()
+    return gram.mul_(-2).add_(norm[:, None]).add_(norm).clamp_(min=0).fill_diagonal_(0)
 
 
-def cosines(stack: Tensor) -> Tensor:
+def cosines(tables: Tensor | Stack) -> Tensor:
     """Between all pairs, 1 with oneself; 0 with a client that is zero throughout."""
-    gram = inner_products(stack)
+    return scaled(inner_products(tables)).fill_diagonal_(1)
+
+
+def scaled(gram: Tensor) -> Tensor:
+    """Inner products to cosines, in place; those of a client that is zero throughout stay 0."""
     norm = gram.diagonal().sqrt()
     scale = torch.where(norm > 0, norm, torch.ones_like(norm))
-    return (gram / (scale[:, None] * scale[None])).fill_diagonal_(1)
+    for some in blocks_of(len(gram), len(gram), block_on(gram.device)):
+        gram[some] /= scale[some, None] * scale
+    return gram
 
 
-def mix(weights: Tensor, stack: Tensor) -> Tensor:
-    """Every client's own weighted sum of all, in the type of the stack."""
-    return (weights.to(stack.dtype) @ stack.flatten(1)).reshape(len(weights), *stack.shape[1:])
+def mix(weights: Tensor, tables: Tensor | Stack) -> Tensor:
+    """Every client's own weighted sum of all, in the type of the tables."""
+    stack = Stack.of(tables)
+    mixed = torch.empty(len(weights), *stack.shape[1:], dtype=stack.dtype, device=stack.device)
+    by = weights.to(stack.dtype)
+    for columns in blocks_of(stack.width, len(stack), block_on(stack.device)):
+        mixed.flatten(1)[:, columns] = by @ stack.columns(columns)
+    return mixed
 
 
 def block_on(device: torch.device) -> int:
@@ -83,6 +113,8 @@ NOBODY = torch.iinfo(torch.int64).max  # behind all clients, where fewer arrived
 
 def in_room(values: Tensor, room: Tensor, empty: int = 0) -> Tensor:
     """Values of those who arrived at the front of a room for all who were asked: a server keeps its shapes."""
+    if values.shape == room.shape:
+        return values.contiguous()
     filled = torch.full_like(room, empty)
     filled[: len(values)] = values
     return filled

@@ -35,6 +35,7 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Share
+from fedrec.federation.stack import Stack
 from fedrec.methods.comparison import compared, part_of, plan_part
 from fedrec.methods.mixture.aggregation import NOBODY, in_room, mix
 from fedrec.methods.mixture.fedca_weights import (
@@ -226,30 +227,29 @@ class FedCA(LocalMethod):
             sent["picture_items"] = Gather(listed, counts)
         return sent
 
-    def received(self, ups: Ups, tables: Tensor) -> Tensor:
+    def received(self, ups: Ups, tables: Tensor | Stack) -> Tensor:
         picture = ups.stacked("picture")[1]
         if self.complementarity != "left-global":
             return picture
         return spread(picture, ups.stacked("picture_items")[1], tables.shape[1])
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        clients, tables = ups.stacked("item")
+        tables = ups.stack("item")
         weights = self._weights(server, ups, tables)
-        mixed = {MIXED + name: self._mixtures(weights, ups.stacked(name)[1]) for name in self.model.dense_shapes()}
-        mixed[MIXED + "item"] = self._mixtures(weights, tables)
+        mixed = {MIXED + name: self._mixtures(weights, ups.stack(name)) for name in self._names()}
         rooms = {name: in_room(value, server[name]) for name, value in mixed.items()}
-        return server | rooms | {"clients": in_room(torch.from_numpy(clients), server["clients"], NOBODY)}
+        return server | rooms | {"clients": in_room(torch.from_numpy(tables.clients), server["clients"], NOBODY)}
 
-    def _mixtures(self, weights: Tensor, stack: Tensor) -> Tensor:
+    def _mixtures(self, weights: Tensor, stack: Stack) -> Tensor:
         """One per client; where there is one row of weights all are the same."""
-        return mix(weights, stack).expand_as(stack)
+        return mix(weights, stack).expand(stack.shape)
 
-    def _weights(self, server: Tensors, ups: Ups, tables: Tensor) -> Tensor:
+    def _weights(self, server: Tensors, ups: Ups, tables: Stack) -> Tensor:
         """One row per aggregated client, or one for all. Where a term has no influence it is not computed."""
         share = self._shares(ups, tables)
         if not (self.compares() or self.complements()):
             return share[:1]  # they lie on the simplex already
-        nothing = tables.new_zeros(len(tables), len(tables), dtype=torch.float64)
+        nothing = torch.zeros(len(tables), len(tables), dtype=torch.float64, device=tables.device)
         alike, complement = nothing, nothing
         if self.compares():
             alike = similarity(tables, self.similarity, server.get("reference"))
@@ -257,8 +257,8 @@ class FedCA(LocalMethod):
             complement = complementarity(self.received(ups, tables), self.complementarity, self.outer)
         return composite_weights(share, alike, complement, self.alpha, self.beta, self.weights)
 
-    def _shares(self, ups: Ups, tables: Tensor) -> Tensor:
-        size = tables.new_ones(len(tables), dtype=torch.float64)
+    def _shares(self, ups: Ups, tables: Stack) -> Tensor:
+        size = torch.ones(len(tables), dtype=torch.float64, device=tables.device)
         if self.shares == "samples":
             counted = ups.stacked("samples")[1][:, 0].double()
             size = counted if counted.sum() > 0 else size

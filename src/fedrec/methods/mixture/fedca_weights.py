@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedrec.federation.stack import Stack
 from fedrec.methods.mixture.aggregation import block_on, blocks_of, simplex_project, square_distances
 
 Similarity = Literal["paper", "pca1", "pca1-raw"]
@@ -25,7 +26,7 @@ RANK = 1e-6  # singular values below this part of the largest count as zero
 ROUNDING = 1e-12  # and so do those that centring rows leaves where nothing should be left
 
 
-def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None) -> Tensor:
+def similarity(tables: Tensor | Stack, mode: Similarity, reference: Tensor | None = None) -> Tensor:
     """s_uv of equation 6, in (0, 1], 1 on the diagonal.
 
     paper: 1 / (1 + squared distance of the tables). pca1, pca1-raw: 1 / (1 + distance) of the tables' scores on their
@@ -33,7 +34,7 @@ def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None
     `reference`, those of a common table; pca1-raw makes the largest entry of the axis positive.
     """
     if mode == "paper":
-        return 1 / (1 + square_distances(tables))
+        return square_distances(tables).add_(1).reciprocal_()
     scores = first_scores(tables)
     if mode == "pca1":
         assert reference is not None, "pca1 needs the scores of a common table"
@@ -42,11 +43,11 @@ def similarity(tables: Tensor, mode: Similarity, reference: Tensor | None = None
     return torch.where(close > 0.9, torch.ones_like(close), close)
 
 
-def first_scores(tables: Tensor) -> Tensor:
+def first_scores(tables: Tensor | Stack) -> Tensor:
     """The rows of every table along its first principal axis: [clients, rows]."""
-    parts = []
-    for some in blocks_of(len(tables), tables[0].numel(), block_on(tables.device)):
-        rows = tables[some].double()
+    stack, parts = Stack.of(tables), []
+    for some in blocks_of(len(stack), stack.width, block_on(stack.device)):
+        rows = stack.some(some).double()
         rows = rows - rows.mean(1, keepdim=True)
         axis = torch.linalg.eigh(rows.mT @ rows).eigenvectors[..., -1]
         parts.append((rows @ _signed(axis).unsqueeze(-1)).squeeze(-1))

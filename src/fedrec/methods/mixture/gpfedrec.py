@@ -146,14 +146,15 @@ class GPFedRec(LocalMethod):
         """R = A^L Q, and the mean over clients; who was absent keeps the table it had."""
         if not len(ups.clients):
             return server
-        clients, mixed = ups.stacked("item")
-        weights = self.adjacency(cosines(mixed))
-        for _ in range(self.layers):
+        stack = ups.stack("item")
+        weights = self.adjacency(cosines(stack))
+        mixed = mix(weights, stack)
+        for _ in range(self.layers - 1):
             mixed = mix(weights, mixed)
         guide = mixed
-        if len(clients) < len(server["guide"]):
+        if len(stack) < len(server["guide"]):
             guide = server["guide"].clone()
-            guide[_places(clients, server)] = mixed
+            guide[_places(stack.clients, server)] = mixed
         return {"item": (summed(mixed) / len(mixed)).to(mixed.dtype), "guide": guide}
 
     def adjacency(self, cosine: Tensor) -> Tensor:

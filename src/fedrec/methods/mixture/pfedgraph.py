@@ -32,7 +32,7 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Positive, Share
 from fedrec.methods.comparison import FEDCA, compared, part_of, plan_part
-from fedrec.methods.mixture.aggregation import NOBODY, in_room, inner_products, mix, simplex_project
+from fedrec.methods.mixture.aggregation import NOBODY, in_room, inner_products, mix, scaled, simplex_project
 from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 
@@ -88,20 +88,19 @@ class PFedGraph(LocalMethod):
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
         clients, samples = ups.stacked("samples")
-        models = {name: ups.stacked(name)[1] for name in names}
-        similarity = self.similarity([models[name] - server[f"initial.{name}"] for name in names])
+        models = {name: ups.stack(name) for name in names}
+        inner = [inner_products(models[name], less=server[f"initial.{name}"]) for name in names]
+        similarity = self.similarity(torch.stack(inner).sum(0) if len(inner) > 1 else inner[0])
         weights = self.graph(samples, similarity)
         own = {f"own.{name}": mix(weights, model) for name, model in models.items()}
         rooms = {name: in_room(value, server[name]) for name, value in own.items()}
         return server | rooms | {"clients": in_room(torch.from_numpy(clients), server["clients"], NOBODY)}
 
-    def similarity(self, changes: list[Tensor]) -> Tensor:
-        """Cosines of the clients' changes since the common start; 0 with a client that has not moved."""
-        inner = torch.stack([inner_products(change) for change in changes]).sum(0)
-        norm = inner.diagonal().sqrt()
-        scale = torch.where(norm > 0, norm, torch.ones_like(norm))
-        cosine = inner / (scale[:, None] * scale[None])
-        return torch.where(cosine > self.same_above, torch.ones_like(cosine), cosine)
+    def similarity(self, inner: Tensor) -> Tensor:
+        """Cosines of the clients' changes since the common start, in place of their inner products; 0 with a client
+        that has not moved."""
+        cosine = scaled(inner)
+        return cosine.masked_fill_(cosine > self.same_above, 1.0)
 
     def graph(self, samples: Tensor, similarity: Tensor) -> Tensor:
         """Row u: argmin over the simplex of lambda |w - share|^2 - similarity_u . w, which is a projection."""
