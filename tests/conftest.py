@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,3 +52,16 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Outcome(ended.value.code, printed.out, printed.err)
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def _registered_here() -> Iterator[None]:
+    """Methods and metrics that a test registers are gone after it."""
+    from fedrec import methods
+    from fedrec.evaluation import own_metrics
+
+    before = [(known, dict(known)) for known in (methods._REGISTERED_HERE, own_metrics._REGISTERED)]
+    yield
+    for known, old in before:
+        known.clear()
+        known.update(old)

@@ -50,7 +50,7 @@ def test_methods_lists_all_with_their_other_names(cli: Cli) -> None:
 
     outcome = cli("methods")
     assert outcome.code == 0
-    federated, _, references = outcome.out.partition("references")
+    federated, _, references = outcome.out.partition("centralised baselines")
     for method in methods().values():
         listed = references if method.info.centralised else federated
         assert any(line.startswith(method.info.name + " ") for line in listed.splitlines())
@@ -72,7 +72,7 @@ def test_methods_shows_one_with_its_parameters(cli: Cli, name: str) -> None:
 def test_data_list_show_get(cli: Cli) -> None:
     listed = cli("data", "list")
     assert listed.code == 0
-    assert all(name in listed.out for name in ("ml-100k", "ml-1m", "filmtrust", "synthetic", "not here", "built in"))
+    assert all(name in listed.out for name in ("ml-100k", "ml-1m", "filmtrust", "synthetic", "missing", "built in"))
     shown = cli("data", "show", DATA[1])
     assert re.search(r"users +40\n", shown.out)
     assert re.search(r"interactions +700\n", shown.out)
@@ -267,7 +267,7 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "rounds": ((*RUN[:4], "--rounds", "0"), "rounds 0 must be at least 1"),
     "rounds in words": ((*RUN[:4], "--rounds", "many"), "--rounds"),
     "seed": ((*RUN, "--seed", "-1"), "seed -1"),
-    "seeds": ((*RUN, "--seeds", "0,x"), "whole numbers"),
+    "seeds": ((*RUN, "--seeds", "0,x"), "write integers"),
     "a bad seed among good ones": ((*RUN, "--seeds", "0,-1"), "seed -1"),
     "a seed twice": ((*RUN, "--seeds", "0,1,0"), "--seeds 0,1,0: seed 0 is given twice; keep one"),
     "a setting twice": ((*RUN, "--set", "lr=1", "--set", " dim=8"), "--set dim is given twice; keep one"),

@@ -225,7 +225,7 @@ def test_mistakes_are_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "needs a header" in refused(capsys, "cold-add", str(folder), str(tmp_path / "bad.csv"), "--user", "1")
     (tmp_path / "twice.csv").write_text("item,tags\nnew,tag1\nnew,tag2\n")
     assert "several lines" in refused(capsys, "cold-add", str(folder), str(tmp_path / "twice.csv"), "--user", "1")
-    assert "say for whom" in refused(capsys, "cold-add", str(folder), str(tmp_path / "bad.csv"))
+    assert "give --user ID, or --out" in refused(capsys, "cold-add", str(folder), str(tmp_path / "bad.csv"))
     assert "cannot rank items" in refused(capsys, "run", "fedmf", "--data", DATA, "--protocol", PROTOCOL)
 
 

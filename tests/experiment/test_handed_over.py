@@ -53,7 +53,7 @@ def test_a_method_that_nobody_registered_runs_and_goes_on(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("method", "settings", "says"),
     [
-        (Nameless(), {}, "Nameless needs a name that no other method has"),
+        (Nameless(), {}, "Nameless: the name 'fedmf' belongs to another method"),
         (Halved(), {"part": -1}, "part=-1.* does not fit halved"),
         (Halved, {"parts": 1}, "did you mean 'part'"),
         (FedAvg(), {"preset": "fedca"}, "give its class"),

@@ -75,7 +75,7 @@ def grid_begun() -> Grid:
 def test_what_is_no_reply_is_refused(message: bytes) -> None:
     town = grid_begun()
     assert town.coordinator.fold(0, message) is None
-    assert "no " in town.coordinator.rejected[0].reason
+    assert "is not a fedrec " in town.coordinator.rejected[0].reason
 
 
 def test_a_gathered_upload_of_the_wrong_length_is_refused() -> None:
@@ -85,7 +85,7 @@ def test_a_gathered_upload_of_the_wrong_length_is_refused() -> None:
     clients, tables = reply.update.gathered["item"][0]
     gathered = dict(reply.update.gathered) | {"item": [(clients, tables[:-1])]}
     town.coordinator.fold(0, replace(reply, update=replace(reply.update, gathered=gathered)).encode())
-    assert "one entry for each" in town.coordinator.rejected[0].reason
+    assert "one entry per client" in town.coordinator.rejected[0].reason
 
 
 def test_a_task_survives_the_wire() -> None:

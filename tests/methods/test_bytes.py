@@ -154,4 +154,4 @@ def test_noise_with_a_name():
         run(FedCA(**SMALL), tiny_world(), 1, stages=parse_stages("laplace:pictures=1"))
     found = guarantee(parse_stages("clip=1,gaussian:item=1"), 10, 1e-5)
     assert found.epsilon is None
-    assert "alone" in found.reason
+    assert "leaves the others unprotected" in found.reason

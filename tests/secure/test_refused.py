@@ -56,10 +56,10 @@ def with_clients(message: bytes) -> bytes:
 
 
 REFUSED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "too short": (with_sum(torch.zeros(LAYOUT.entries - 1, dtype=torch.int64)), "must be 25 whole numbers"),
-    "too long": (with_sum(torch.zeros(LAYOUT.entries + 9, dtype=torch.int64)), "must be 25 whole numbers"),
+    "too short": (with_sum(torch.zeros(LAYOUT.entries - 1, dtype=torch.int64)), "must be 25 integers"),
+    "too long": (with_sum(torch.zeros(LAYOUT.entries + 9, dtype=torch.int64)), "must be 25 integers"),
     "oversized": (with_sum(torch.zeros(1 << 16, dtype=torch.int64)), "bytes; .* are allowed"),
-    "floats": (with_sum(torch.zeros(LAYOUT.entries, dtype=torch.float64)), "must be 25 whole numbers"),
+    "floats": (with_sum(torch.zeros(LAYOUT.entries, dtype=torch.float64)), "must be 25 integers"),
     "another session": (lambda m: changed(m, session="other"), "another secure sum"),
     "another phase": (lambda m: changed(m, phase="keys"), "phase 'keys', where 'masked' is due"),
     "another member": (lambda m: changed(m, **{"from": 2}), "member 1 sent a message of member 2"),
@@ -164,7 +164,7 @@ def test_a_wrong_share_gives_no_sum(gone: int | None) -> None:
             shares = {**unpack(message)[0]["shares"], "3": base64.b64encode(bytes(66)).decode()}
             message = changed(message, shares=shares)
         secure.collector.take_unmasked(number, message)
-    with pytest.raises(Aborted, match=f"member 3's {'seed' if gone is None else 'key'} do not fit"):
+    with pytest.raises(Aborted, match=f"member 3's {'seed' if gone is None else 'key'} do not match"):
         secure.collector.result()
 
 

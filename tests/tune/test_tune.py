@@ -165,7 +165,7 @@ def test_interrupted_and_repeated_it_goes_on_as_if_it_had_not_been(
         patch.setattr(Run, "choose", stopped)
         outcome = cli(*QUICK, "--trials", "6")
     assert outcome.code == 130
-    assert "the same command goes on" in outcome.err
+    assert "the same command continues" in outcome.err
     assert len(trials_of(tmp_path / "study")) == 2
     assert cli(*QUICK, "--trials", "6").code == 0
 

@@ -106,7 +106,8 @@ def require_method(cls: type[Any]) -> None:
 
 def defaults_of(method: Method) -> dict[str, Any]:
     """What its class has by itself with its backbone, as a config would say it."""
-    usual = build_method(type(method), backbone=getattr(method, "backbone", None))
+    chosen = getattr(method, "backbone", None)
+    usual = build_method(type(method), backbone=chosen if chosen in backbones_of(type(method)) else None)
     return {item.name: plain(getattr(usual, item.name)) for item in dataclasses.fields(usual)}
 
 

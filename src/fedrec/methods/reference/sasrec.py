@@ -75,7 +75,8 @@ class CentralSASRec(LocalMethod):
     weight_decay: float = 0.0
     """AdamW's decay, beside the gradient, of all weights that a round meets."""
     batch: Count = 128  # sequences
-    products: Products = "full"  # of matrices in training; bfloat16: faster where a processor has it, less exact
+    products: Products = "full"
+    """Precision of matrix products in training; bfloat16 is faster where the processor has it, and less exact."""
 
     @property
     def disclosure(self) -> Disclosure:
