@@ -388,3 +388,16 @@ def test_the_picture_names_every_federated_row_and_no_other() -> None:
 def test_a_part_of_the_board() -> None:
     part = narrowed(board(), ["filmtrust"], ["fedmf"])
     assert ([row.label for row in part.rows], part.datasets) == (["fedmf"], ["filmtrust"])
+    assert part.seeds == board().seeds
+    assert set(map(tuple, narrowed(board(), [], [], [2]).seeds.values())) == {(2,)}
+
+
+def test_the_first_trial_is_the_methods_own_except_where_a_row_says_so(tmp_path: Path) -> None:
+    usual = Row("usual", {"method": "fedmf", "rounds": 1}, tuned=True, space={"lr": "1..100", "dim": "4,8,32"})
+    other = dataclasses.replace(usual, label="other", start={"dim": 8})
+    part = dataclasses.replace(SMALL, rows=[usual, other], studies=[usual, other], trials=1)
+    run_trials(part, tmp_path, tmp_path, "cpu", lambda line: None)
+    found = trials_found(part, tmp_path, tmp_path)
+    own = method_of(part.config(usual))
+    assert found["usual"][0].params == {"lr": own.lr, "dim": own.dim}
+    assert found["other"][0].params == {"lr": own.lr, "dim": 8}

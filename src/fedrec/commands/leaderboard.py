@@ -21,6 +21,7 @@ class Wanted:
 
     datasets: Sequence[str]
     rows: Sequence[str]
+    seeds: Sequence[int]
     device: str
     jobs: int
     minutes: float
@@ -33,7 +34,8 @@ class Wanted:
 def leaderboard(wanted: Wanted, dry_run: bool, pages_only: bool) -> None:
     """Go on with the leaderboard: what is missing is run, then data and pages are brought up to date."""
     whole = board()
-    part, datasets = narrowed(whole, wanted.datasets, wanted.rows), wanted.datasets or whole.every_dataset()
+    part = narrowed(whole, wanted.datasets, wanted.rows, wanted.seeds)
+    datasets = wanted.datasets or whole.every_dataset()
     device_named(wanted.device)
     if dry_run:
         _show_commands(part, datasets)

@@ -30,7 +30,7 @@ def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told)
         study = whole.study(row, runs, device)
         told(f"{row.label}: {whole.trials} trials on {whole.tuned_on}")
         done = search(study, method_of(study.config), Budget(whole.trials), lambda trial, best: None,
-                      lambda number: Listener())  # fmt: skip
+                      lambda number: Listener(), row.start)  # fmt: skip
         told(f"{row.label}: {len(done)} trials, {sum(trial.seconds for trial in done):.0f} s")
 
 
