@@ -132,8 +132,9 @@ def leaderboard_command(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
     minutes: Annotated[
-        float, typer.Option(min=0.01, help="Time limit of a run; beyond it the cell stays empty.")
-    ] = 20.0,
+        float | None,
+        typer.Option(min=0.01, help="Time limit of a run, 20 if not given; beyond it the cell stays empty."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands; run nothing.")] = False,
     pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write the finished results.")] = False,
     runs: Annotated[Path, typer.Option(help="Folder for all trials and runs.")] = Path("runs/leaderboard"),

@@ -18,12 +18,14 @@ from fedrec.experiment.params import method_of
 from fedrec.leaderboard import page, work
 from fedrec.leaderboard import record as records
 from fedrec.leaderboard.definition import Board, Row, best_trials, board, cells_of, narrowed, trials_found
+from fedrec.leaderboard.pace import clock_of, too_long
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
 from fedrec.leaderboard.work import run_rows, run_trials, why_not
 from fedrec.report import comparison
 from fedrec.report.charts.front import Offer, front
 from fedrec.reproduce import definition
+from fedrec.reproduce.estimate import Clock
 from fedrec.reproduce.measured import shipped
 from fedrec.tune.study import Trial
 
@@ -35,6 +37,7 @@ SMALL = Board(
     tuned_on=ONE,
     trials=2,
     enough=2,
+    minutes=20,
     datasets=[ONE, TWO],
     seeds={ONE: [0, 1]},
     skipped={TWO: "no order here"},
@@ -213,6 +216,20 @@ def test_how_far_a_stopped_run_had_come_is_read_off_its_folder(tmp_path: Path) -
     for number in range(2):
         folder.log({"round": number, "seconds": 1.0 + number})
     assert work._how_far(cell) == ", in round 2 of 600 (cpu; training alone takes 15 min)"
+
+
+def test_what_would_take_too_long_is_known_by_the_pace_of_other_runs(tmp_path: Path) -> None:
+    part = dataclasses.replace(SMALL, rows=[Row("slow", {"method": "fedmf", "rounds": 100})], datasets=["ml-1m"])
+    (cell,) = cells_of(part, "ml-1m", {}, tmp_path, "cpu")
+    ran = row("slow", "federated", 0.1, 1) | {"method": "fedmf"}
+    ran["cells"] = [
+        {"seed": 0, "command": "fedrec run fedmf", "device": "cpu", "rounds_run": 100, "best_round": 0, "seconds": took}
+        for took in (5000.0, 5000.0, 5000.0)
+    ]
+    slow = {"dataset": "ml-1m", "protocol": "honest", "rows": [ran] * 40}
+    assert too_long(clock_of([slow]), cell, 20).startswith("more than 20 minutes")
+    assert too_long(clock_of([slow]), cell, 200) == ""
+    assert too_long(Clock([]), cell, 20) == ""
 
 
 def test_rows_of_new_items_are_the_measured_runs_of_their_table(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class Wanted:
     seeds: Sequence[int]
     device: str
     jobs: int
-    minutes: float
+    minutes: float | None
     runs: Path
     results: Path
     page: Path
@@ -43,7 +43,8 @@ def leaderboard(wanted: Wanted, dry_run: bool, pages_only: bool) -> None:
     try:
         if not pages_only:
             run_trials(part, wanted.runs, wanted.results, wanted.device, _say)
-            run_rows(part, datasets, wanted.runs, wanted.results, wanted.device, wanted.jobs, wanted.minutes, _say)
+            minutes = wanted.minutes or whole.minutes
+            run_rows(part, datasets, wanted.runs, wanted.results, wanted.device, wanted.jobs, minutes, _say)
     except KeyboardInterrupt:
         console.err.print("interrupted; the same command continues where it stopped")
         raise

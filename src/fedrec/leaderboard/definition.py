@@ -58,6 +58,8 @@ class Board:
     trials: int
     enough: int
     """Trials with which a row is run, though more are to come."""
+    minutes: float
+    """That a cell may take; longer ones stay empty."""
     datasets: Sequence[str]
     rows: Sequence[Row]
     new_items: Mapping[str, Any]
