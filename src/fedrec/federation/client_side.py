@@ -246,7 +246,7 @@ class ClientSide:
             (members.state.per_user, state.per_user, users),
         ):
             for name, value in new.items():
-                if value.data_ptr() != kept[name][index].data_ptr() or not isinstance(index, slice):
+                if not isinstance(index, slice) or value.data_ptr() != kept[name][index].data_ptr():
                     kept[name][index] = value
 
     def _index(self, where: np.ndarray) -> slice | Tensor:

@@ -68,6 +68,33 @@ def permuted(key, size, position):
     return x
 
 
+@triton.jit(do_not_specialize=["count"])
+def _permute(out, keys, sizes, positions, owners, count, LANES: tl.constexpr):
+    """As `permuted`, every position in the order of its own owner."""
+    at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    real = at < count
+    owner = tl.load(owners + at, mask=real, other=0)
+    key = tl.load(keys + owner, mask=real, other=0).to(tl.uint64, bitcast=True)
+    size = tl.load(sizes + owner, mask=real, other=1).to(tl.int32)
+    bits = tl.full([LANES], 1, tl.int32)
+    for _ in range(1, 31):
+        bits += ((1 << bits) < size).to(tl.int32)
+    mask, half = ((1 << bits) - 1).to(tl.uint32), ((bits + 1) >> 1).to(tl.uint32)
+    x, outside = tl.load(positions + at, mask=real, other=0).to(tl.int32), real
+    while tl.max(outside.to(tl.int32), 0) > 0:
+        x = tl.where(outside, _mix(x.to(tl.uint32), key, mask, half).to(tl.int32), x)
+        outside = real & (x >= size)
+    tl.store(out + at, x.to(tl.int64), mask=real)
+
+
+def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
+    """As `random.permute`, of sizes below 2^30."""
+    found = torch.empty_like(position)
+    if len(position):
+        _permute[(triton.cdiv(len(position), LANES),)](found, key, size, position, owner, len(position), LANES=LANES)
+    return found
+
+
 @triton.jit
 def _shuffled(key, size, position):
     """Where `random.shuffle` sends each of these positions."""
