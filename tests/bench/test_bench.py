@@ -76,6 +76,7 @@ def test_a_method_is_measured_with_settings_of_its_own(cli: Cli, tmp_path: Path)
         (("--scale", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--scale"), "choose one"),
+        (("--goals", "--data", "ml-1m"), "use synthetic or movielens"),
         (("--set", "lr=0.1"), "--set is for methods that --methods names"),
         (("--set", "lr=0.1", "--goals"), "--set is for methods that --methods names"),
         (("--page", "x.md", "--from", "none.json"), "none.json is not a file of `fedrec bench`"),
