@@ -71,13 +71,14 @@ def test_what_waits_for_nobody_is_not(name: str) -> None:
 
 
 ROUNDS = 3
+CHOSEN = 15  # kernels more where not everybody takes part: indices go to the device, states are taken and put back
 FREE: dict[str, tuple[Method, int]] = {  # and how many kernels a round starts at most
-    "fedmf": (FedMF(dim=8), 60),
-    "fedmf adam": (FedMF(dim=8, optimiser="adam"), 60),
+    "fedmf": (FedMF(dim=8), 30),
+    "fedmf adam": (FedMF(dim=8, optimiser="adam"), 30),
     "fedavg": (FedAvg(dim=8, backbone="ncf", shares="equal"), 130),
-    "fedrkg": (FedRKG(dim=8), 60),
-    "fedrap": (FedRAP(dim=8), 80),
-    "pfedrec": (PFedRec(dim=8), 80),
+    "fedrkg": (FedRKG(dim=8), 25),
+    "fedrap": (FedRAP(dim=8), 45),
+    "pfedrec": (PFedRec(dim=8), 45),
     "fedopt": (FedOpt(backbone="sasrec", dim=8, length=8, loss="ce", clip=0.5, clients_per_round=5), 900),
 }
 
@@ -107,7 +108,7 @@ def test_a_round_waits_for_nothing(name: str, participation: float, monkeypatch:
     method, most = FREE[name]
     seen = rounds(method, monkeypatch, participation)
     assert not seen.waits
-    assert len(seen.started) <= most, seen.started
+    assert len(seen.started) <= most + (CHOSEN if participation < 1 else 0), seen.started
 
 
 def test_to_read_its_figures_is_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,8 +247,9 @@ class Chunk:
 
         A tensor stays where it is until the round has ended: to read it is to wait for the device.
         """
-        old = self.observed.get(name, (0.0, 0.0))
-        self.observed[name] = (old[0] + _exact(total), old[1] + _exact(count))
+        new = (_exact(total), _exact(count))
+        old = self.observed.get(name)
+        self.observed[name] = new if old is None else (old[0] + new[0], old[1] + new[1])
 
     @property
     def world(self) -> World:

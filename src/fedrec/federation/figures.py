@@ -49,8 +49,8 @@ class Reading:
     the host goes on."""
 
     def __init__(self, figures: Sequence[Figure]) -> None:
-        self._figures = list(figures)
-        tensors = [figure.double() for figure in figures if isinstance(figure, Tensor)]
+        self._figures = [figure if _elsewhere(figure) else float(figure) for figure in figures]
+        tensors = [figure.double() for figure in self._figures if isinstance(figure, Tensor)]
         self._there = torch.stack(tensors) if tensors else torch.zeros(0, dtype=torch.float64)
         self._event: torch.cuda.Event | None = None
         if self._there.device.type == "cuda":
@@ -65,6 +65,10 @@ class Reading:
             self._event.synchronize()
         read = iter(self._there.tolist())
         return [next(read) if isinstance(figure, Tensor) else figure for figure in self._figures]
+
+
+def _elsewhere(figure: Figure) -> bool:
+    return isinstance(figure, Tensor) and figure.device.type != "cpu"
 
 
 class Clock:

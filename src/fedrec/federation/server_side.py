@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError
@@ -40,7 +41,7 @@ class ServerSide:
         if len(plan.uploads()) and not len(update.clients):
             return None
         ups = update.ups(self.world.dtype)
-        sums = {name: value.sum().double() for name, value in ups.reduced.items()}
+        sums = {name: value.sum(dtype=torch.float64) for name, value in ups.reduced.items()}
         if watch is not None:
             watch(sums)
         else:

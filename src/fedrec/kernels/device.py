@@ -42,7 +42,7 @@ def handed(array: np.ndarray, device: torch.device) -> Tensor:
     """An array of the host on a device; on the processor, the same memory. A GPU fetches it when it comes to it, out of
     memory that stays in its place, so that nobody waits."""
     value = torch.from_numpy(array)
-    if device.type == "cuda":
+    if device.type == "cuda" and len(array):
         value = value.pin_memory()
     return value.to(device, non_blocking=True)
 

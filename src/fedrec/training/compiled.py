@@ -119,7 +119,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         user,
         table.unsqueeze(0) if shared else table,
         shared,
-        each(dtype=torch.float64).fill_(1.0) if weight is None else weight.double(),
+        torch.ones(len(chunk.clients), dtype=torch.float64, device=world.device) if weight is None else weight.double(),
         _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
         Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
         each(dtype=torch.float64),
