@@ -56,11 +56,15 @@ def words(name: str, device: str, data: str, quick: bool) -> list[str]:
     return ["-m", "fedrec.bench.goals", name, device, data, "quick" if quick else GOALS[name].size]
 
 
+def task_of(goal: Goal, device: str, data: str, size: str) -> Task:
+    chosen = REAL[size] if data == MOVIELENS and size in REAL else SYNTHETIC
+    return Task(goal.method, data=chosen, size=size, device=device, params=goal.params)
+
+
 def reached(name: str, device: str, data: str, size: str) -> dict[str, Any]:
     """The whole piece, timed after rounds of set-up, and a trace of one round more."""
     goal, started = GOALS[name], time.perf_counter()
-    chosen = REAL[size] if data == MOVIELENS and size in REAL else SYNTHETIC
-    task = Task(goal.method, data=chosen, size=size, device=device, params=goal.params)
+    task = task_of(goal, device, data, size)
     run = task.run(task.interactions())
     at = run.world.device
     made = time.perf_counter()

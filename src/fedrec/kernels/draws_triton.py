@@ -269,7 +269,7 @@ def _numbered(pairs: Tensor, layout: Layout, n_items: int, slots: int) -> Drawn:
     device, samples = pairs.device, len(pairs)
     ascending, sample = torch.sort(pairs)
     new = torch.zeros(samples + 1, dtype=torch.int32, device=device)
-    row, item, client = torch.empty(3, samples, dtype=torch.int32, device=device)
+    row, item, client = (torch.empty(samples, dtype=torch.int32, device=device) for _ in range(3))
     grid = (triton.cdiv(samples, LANES),)
     if samples:
         _mark[grid](new, ascending, samples, LANES=LANES)
