@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedrec.experiment.checkpoint import restore, tensors_of
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method
 from fedrec.federation.simulator import Simulator
@@ -117,6 +118,18 @@ def test_to_read_its_figures_is_one_wait(monkeypatch: pytest.MonkeyPatch) -> Non
     with looked_at() as seen:
         simulator.begin(1).log()
     assert len(seen.waits) == 1
+
+
+def test_nor_after_a_checkpoint_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host reads in every round stays with it."""
+    method = FREE["fedopt"][0]
+    simulator = Simulator(method, on_meta(tiny_world(dtype=torch.float32), monkeypatch))
+    stored = {name: torch.zeros_like(value, device="cpu") for name, value in tensors_of(simulator).items()}
+    restore(simulator, stored)
+    simulator.begin(0)
+    with looked_at() as seen:
+        simulator.begin(1)
+    assert not seen.waits
 
 
 SOME: dict[str, tuple[Method, int]] = {  # and how often a round waits at most

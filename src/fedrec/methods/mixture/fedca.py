@@ -272,7 +272,7 @@ class FedCA(LocalMethod):
         return Answer(arrived, lambda some: self._mixture_of(server, some))
 
     def _mixture_of(self, server: Tensors, clients: np.ndarray) -> Down:
-        rows = np.searchsorted(server["clients"].numpy(), clients)
+        rows = np.searchsorted(server["clients"].cpu().numpy(), clients)
         at = handed(rows, next(server[MIXED + name].device for name in self._names()))
         return Down(own={name: server[MIXED + name][at] for name in self._names()})
 
