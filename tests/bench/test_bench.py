@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from conftest import Cli
+from fedrec.bench import goals
 from fedrec.bench.kept import Kept
 from fedrec.bench.machine import in_a_process
 from fedrec.bench.page import speed_page
@@ -76,6 +77,7 @@ def test_a_method_is_measured_with_settings_of_its_own(cli: Cli, tmp_path: Path)
         (("--scale", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--scale"), "choose one"),
+        (("--goals", "--data", "ml-1m"), "use synthetic or movielens"),
         (("--set", "lr=0.1"), "--set is for methods that --methods names"),
         (("--set", "lr=0.1", "--goals"), "--set is for methods that --methods names"),
         (("--page", "x.md", "--from", "none.json"), "none.json is not a file of `fedrec bench`"),
@@ -257,6 +259,17 @@ def test_goals_are_timed_whole(cli: Cli, tmp_path: Path) -> None:
     assert row["met"] == (row["seconds"] <= row["within"])
     assert cli("bench", "--page", "speed.md", "--from", "goals.json").code == 0
     assert "| `fedgram` | synthetic, quick |" in (tmp_path / "speed.md").read_text()
+    more = cli("bench", "--goals", "--quick", "--methods", "fedmf,fedgram", "--out", "goals.json", "--resume")
+    assert more.code == 0, more
+    found = json.loads((tmp_path / "goals.json").read_text())
+    assert [one["goal"] for one in found["goals"]] == ["fedmf", "fedgram"]
+    assert found["complete"]
+    assert found["goals"][1] == row, "what was measured before is measured no second time"
+
+
+def test_goals_are_for_generated_worlds_or_movielens() -> None:
+    labels = [goals.task_of(goals.GOALS["cgfedrec"], "cpu", data, "100k").label for data in goals.WORLDS]
+    assert labels == ["synthetic, 100k", "ml-100k"]
 
 
 def test_the_page_is_what_the_measurements_say() -> None:

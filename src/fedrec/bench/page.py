@@ -31,6 +31,10 @@ where it is not near 0, the method is faster than shown here.
 """
 
 
+WORLDS = """
+*Synthetic, 1m* and *100k* are generated worlds of as many users, items and interactions as ml-1m and ml-100k; *ml-1m*
+and *ml-100k* are the data sets themselves (`--data movielens`)."""
+
 INTERRUPTED = """
 It was interrupted: missing values were not measured.
 """
@@ -122,7 +126,7 @@ def _goals(found: Row) -> list[str]:
         f"{row['within']:g}{'' if row['met'] else ' (missed)'}", short(row["seconds_round"]),
         short(row["seconds_data_and_set_up"]), short(row["seconds_warm_up"]), f"{row['peak_gib']:.2f}",
     ] for row in rows)  # fmt: skip
-    return [table(columns, lines), "\n### What the accelerator did in a round\n", _traces(rows, "goal")]
+    return [table(columns, lines), WORLDS, "\n### What the accelerator did in a round\n", _traces(rows, "goal")]
 
 
 def _traces(rows: Sequence[Row], name: str) -> str:

@@ -38,6 +38,7 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),
+    ("permute", "cuda"): Source("fedrec.kernels.draws_triton", "permute", needs="triton"),
     ("mf", "cuda"): Source("fedrec.kernels.mf_triton", "train_clients", needs="triton"),
     ("ncf", "cuda"): Source("fedrec.kernels.ncf_triton", "train_networks", needs="triton"),
     ("linear", "cuda"): Source("fedrec.kernels.linear_triton", "train_linear", needs="triton"),

@@ -28,6 +28,7 @@ from fedrec.kernels.arguments import (
     NetworkSettings,
 )
 from fedrec.kernels.bounds import TILE
+from fedrec.kernels.device import handed
 from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose
 from fedrec.training.descent import Fitted
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 __all__ = ["TILE", "AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel",
-           "fit_compiled", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
+           "fit_compiled", "handed", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
            "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
@@ -118,7 +119,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         user,
         table.unsqueeze(0) if shared else table,
         shared,
-        each(dtype=torch.float64).fill_(1.0) if weight is None else weight.double(),
+        torch.ones(len(chunk.clients), dtype=torch.float64, device=world.device) if weight is None else weight.double(),
         _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
         Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
         each(dtype=torch.float64),

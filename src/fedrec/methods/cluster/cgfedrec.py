@@ -145,7 +145,8 @@ class CGFedRec(LocalMethod):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled,
+                          classes=self.clusters)  # fmt: skip
         once = self.con_every == "epoch"
         return Contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight, once).run()
 

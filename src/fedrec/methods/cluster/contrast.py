@@ -49,6 +49,7 @@ class SupCon:
     form: Form = "paper"
     memory: int = 1 << 30  # bytes of similarities held at once by a processor
     compiled: bool = True  # let passes over similarities be compiled where they can be
+    classes: int = -1  # labels that there may be; -1: as many as there are, which a device has to be asked for
 
     @cached_property
     def repulsion(self) -> Repulsion:
@@ -79,7 +80,7 @@ class SupCon:
         return {}
 
     def _terms_of(self, tables: Tensor) -> Terms:
-        member = F.one_hot(self.labels.long()).to(tables.dtype)
+        member = F.one_hot(self.labels.long(), self.classes).to(tables.dtype)
         others = (member.sum(0) - 1)[self.labels.long()]
         share = torch.where(others > 0, 1 / (others + self.repulsion.floor), torch.zeros_like(others))
         return Terms(member, share[:, None], others * share)
