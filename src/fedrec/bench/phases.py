@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
+from fedrec.bench.estimates import trains_on_samples
 from fedrec.bench.machine import settle
 from fedrec.federation.clients import ClientData
 from fedrec.federation.simulator import Simulator
@@ -90,7 +91,7 @@ class Phases:
 
 def split_kernel(simulator: Simulator, phases: dict[str, float]) -> bool:
     """Where a kernel draws samples as it trains, its time is split by drawing them again, alone. Whether it was."""
-    if phases[SAMPLING] or not hasattr(simulator.method, "trainer"):
+    if phases[SAMPLING] or not trains_on_samples(simulator.method):
         return False
     phases[SAMPLING] = min(seconds_of_draws(simulator.data, 1), phases[TRAINING])
     phases[TRAINING] -= phases[SAMPLING]

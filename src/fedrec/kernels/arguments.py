@@ -106,3 +106,18 @@ class GateSettings(NamedTuple):
     epochs: int
     mean: bool
     keep: float  # of a client's own table
+
+
+class AlignedSettings(NamedTuple):
+    """Of `aligned.train_aligned`."""
+
+    rate_user: float
+    rate_item: float
+    rate_dense: float
+    pull: float  # the share of the way to the target that a row goes in one step
+    batch: int
+    epochs: int
+    in_turn: bool  # the private parameters move first, then the rows
+    drop: bool  # a short batch is left out, unless it is the first
+    nominal: bool  # ... or divided by the usual size instead of its own
+    saturate: bool

@@ -35,6 +35,7 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("gate", "cpu"): Source("fedrec.kernels.gate", "guide_clients"),
     ("contrast", "cpu"): Source("fedrec.kernels.contrast", "contrast"),
     ("guided", "cpu"): Source("fedrec.kernels.guided", "train_guided"),
+    ("aligned", "cpu"): Source("fedrec.kernels.aligned", "train_aligned"),
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),

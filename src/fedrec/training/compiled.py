@@ -19,6 +19,7 @@ from fedrec.kernels import Kernel as CompiledKernel
 from fedrec.kernels import find as find_kernel
 from fedrec.kernels.arguments import (
     AdditiveSettings,
+    AlignedSettings,
     Data,
     FactorSettings,
     GateSettings,
@@ -36,9 +37,10 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["TILE", "AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel",
-           "fit_compiled", "handed", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
-           "work_of"]  # fmt: skip
+__all__ = ["TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "GateSettings", "Kernel", "Work",
+           "blocks_of", "data_of", "find_kernel", "fit_compiled", "handed",
+           "kernel_for", "kernel_of", "keys_of",
+           "network_settings", "packed", "summed", "unpacked", "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -61,9 +63,7 @@ class Work:
     own: Tensor  # [clients, items, d] for each client's table after a shared start, or empty
 
     def data(self) -> Data:
-        data = self.chunk.data
-        return Data(self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
-                data.pool.gap, data.unique == "user")  # fmt: skip
+        return data_of(self.chunk)
 
     def parts(self) -> Tensor:
         """Room for every block's sum of the changes of a shared table; an accelerator makes one sum, in double."""
@@ -108,6 +108,16 @@ def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int
     return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
 
 
+def data_of(chunk: Chunk) -> Data:
+    data = chunk.data
+    return Data(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
+                data.unique == "user")  # fmt: skip
+
+
+def keys_of(chunk: Chunk, round: int) -> Keys:
+    return Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER)))
+
+
 def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
             weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
@@ -120,8 +130,8 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         table.unsqueeze(0) if shared else table,
         shared,
         torch.ones(len(chunk.clients), dtype=torch.float64, device=world.device) if weight is None else weight.double(),
-        _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
-        Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
+        blocks_of(chunk, world.items if shared else 0),
+        keys_of(chunk, round),
         each(dtype=torch.float64),
         each(dtype=torch.int64),
         table.new_empty(0, 0, 0) if own is None else own,
@@ -228,11 +238,12 @@ KERNELS: dict[type, Kernel] = {
 }
 
 
-def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:
+def blocks_of(chunk: Chunk, rows: int) -> np.ndarray:
     """Boundaries of runs of clients with about equal work, for tables of `rows` rows that every block has to copy.
 
     Depends on the data alone, so that sums do not depend on the number of cores.
     """
+    samples = chunk.positives * (1 + chunk.data.negatives)
     done = np.cumsum(samples)
     worth = int(done[-1]) // (SAMPLES_PER_ROW * rows) if rows else BLOCKS
     count = min(BLOCKS, max(2, 1 << max(0, worth.bit_length() - 1)))  # powers of two spread evenly over cores
