@@ -19,6 +19,8 @@ from fedrec.kernels import Kernel as CompiledKernel
 from fedrec.kernels import find as find_kernel
 from fedrec.kernels.arguments import (
     AdditiveSettings,
+    AlignSettings,
+    ContrastTerms,
     Data,
     FactorSettings,
     GateSettings,
@@ -35,9 +37,9 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["TILE", "AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel",
-           "fit_compiled", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
-           "work_of"]  # fmt: skip
+__all__ = ["TILE", "AdditiveSettings", "AlignSettings", "CompiledKernel", "ContrastTerms", "GateSettings", "Kernel",
+           "Work", "blocks_of", "find_kernel", "fit_compiled", "head_settings", "heads_of", "kernel_for", "kernel_of",
+           "network_settings", "packed", "steepest", "summed", "unpacked", "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -119,7 +121,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         table.unsqueeze(0) if shared else table,
         shared,
         each(dtype=torch.float64).fill_(1.0) if weight is None else weight.double(),
-        _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
+        blocks_of(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
         Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
         each(dtype=torch.float64),
         each(dtype=torch.int64),
@@ -196,10 +198,15 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     return summed(parts), unpacked(model, flat)
 
 
-def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
-    head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
-    arguments = HeadSettings(
+def heads_of(dense: Tensors) -> tuple[Tensor, Tensor]:
+    """Of a linear scorer, to be trained in place."""
+    weight, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
+    return weight, bias
+
+
+def head_settings(trainer: LocalTrainer) -> HeadSettings:
+    settings, rates = trainer.settings, trainer.rates
+    return HeadSettings(
         rate_head=float(rates["dense"]),
         rate_row=float(rates["item"]),
         decay=float(settings.weight_decay_dense),
@@ -207,27 +214,30 @@ def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, 
         epochs=settings.epochs,
         mean=settings.reduction == "mean",
         early_exit=float(settings.early_exit),
-        in_turn=len(work.trainer.phases) > 1,
-        saturate=work.trainer.saturation == "released",
+        in_turn=len(trainer.phases) > 1,
+        saturate=trainer.saturation == "released",
     )
-    parts = work.parts()
-    train(work.data(), items, work.chunk.data.negatives, work.keys, arguments, head, bias, work.tables, work.shared,
-          work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+
+
+def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    (head, bias), parts = heads_of(dense), work.parts()
+    train(work.data(), work.chunk.world.items, work.chunk.data.negatives, work.keys, head_settings(work.trainer), head,
+          bias, work.tables, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
     return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 
-def _steepest(settings: LocalMethod) -> bool:
+def steepest(settings: LocalMethod) -> bool:
     return settings.optimiser == "sgd" and settings.loss == "bce"
 
 
 KERNELS: dict[type, Kernel] = {
     MF: Kernel("mf", _factors, pulls=("adam",)),
     NCF: Kernel("ncf", _network),
-    Linear: Kernel("linear", _linear, only=_steepest, saturates=True),
+    Linear: Kernel("linear", _linear, only=steepest, saturates=True),
 }
 
 
-def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:
+def blocks_of(samples: np.ndarray, rows: int) -> np.ndarray:
     """Boundaries of runs of clients with about equal work, for tables of `rows` rows that every block has to copy.
 
     Depends on the data alone, so that sums do not depend on the number of cores.
