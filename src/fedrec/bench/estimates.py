@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrec.federation.simulator import Simulator
+from fedrec.kernels import counted_products
 
 PER_ENTRY = 10  # operations for an entry of a sample's row: forward, two gradients, two steps
 PASSES = 4  # how often an entry of a sample's row is moved: row and partner, each read and written
@@ -36,11 +37,11 @@ class Work:
 
 
 def work_of(simulator: Simulator, number: int) -> Work:
-    """Runs one round more, in which torch counts the products of matrices."""
+    """Runs one round more, in which torch and compiled kernels count the products of matrices."""
     method, data = simulator.method, simulator.data
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, counted_products() as compiled:
         simulator.round(number)
-    counted = counter.get_total_flops()
+    counted = counter.get_total_flops() + sum(compiled)
     interactions = int(data.positives.sum())
     trains = trains_on_samples(method) and (hasattr(method, "trainer") or not counted)
     samples = interactions * (1 + data.negatives) * int(getattr(method, "epochs", 1)) if trains else interactions

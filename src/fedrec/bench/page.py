@@ -24,10 +24,10 @@ measurements beyond noise.
 *Ratio*: how many times longer the same round takes with one client at a time; the reference is named below the table.
 *Sampling* with an asterisk happens inside the compiled kernel: it was measured separately and subtracted from training.
 *GFLOP/s* and *GB/s* are estimates: the minimum that a round computes and moves, given its settings and shapes (matrix
-products as torch counts them), divided by its seconds. *Roofline* is the time this minimum would take at the machine's
-own rates, measured in the same process, divided by the actual time; a small value means that something else is slow, or
-that the estimate leaves much out. *Cores busy with other work*: how many cores other processes used during the rounds;
-where it is not near 0, the method is faster than shown here.
+products as torch and compiled kernels count them), divided by its seconds. *Roofline* is the time this minimum would
+take at the machine's own rates, measured in the same process, divided by the actual time; a small value means that
+something else is slow, or that the estimate leaves much out. *Cores busy with other work*: how many cores other
+processes used during the rounds; where it is not near 0, the method is faster than shown here.
 """
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit, prange
 
 from fedrec.kernels.mf import FAST, draw_client, drawing_space, fold, order_samples
-from fedrec.kernels.products import LANES
 from fedrec.kernels.scorer import descend, filled_up, put_weight, row_of, scoring_space, take_weight
+from fedrec.kernels.vectors import LANES
 
 
 class Touched(NamedTuple):

@@ -98,6 +98,27 @@ class AdditiveSettings(NamedTuple):
     slower: float  # what a batch leaves of the rates
 
 
+class ContrastTerms(NamedTuple):
+    """Of `contrast.evaluate`: what follows from the labels and the settings of a contrastive loss."""
+
+    labels: np.ndarray
+    clusters: int
+    share: np.ndarray  # of an item: 1 / how many others have its label, or 0
+    weight: np.ndarray  # of an item: 0 where nobody else has its label
+    steep: float  # 1 / tau
+    floor: float  # of sums of exponentials
+    lowest: float  # of exponents
+    scale: float  # of the loss
+
+
+class ContrastSettings(NamedTuple):
+    """Of `contrastive.train_contrastive`."""
+
+    strength: float  # of the contrastive loss
+    once: bool  # it is there at the first batch of an epoch alone
+    tiles: int  # numbers of all tiles of one table's similarities
+
+
 class GateSettings(NamedTuple):
     """Of `gate.guide_clients`."""
 

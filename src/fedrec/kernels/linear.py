@@ -38,7 +38,7 @@ def saturated_slopes(batch, n_pos, coef, touched, logits):
 
 
 @njit(**FAST)
-def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logits):
+def slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logits):
     """Add dloss/dlogit of one batch to the coefficients of its rows; returns the summed loss."""
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
@@ -52,7 +52,7 @@ def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logit
 
 
 @njit(**FAST)
-def _step(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
+def move(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
     """Move the head, the touched rows or both against their gradients, and reset the coefficients."""
     real, slope = head.dtype.type, 0.0
     gradient[:] = 0.0
@@ -88,11 +88,11 @@ def _train(head, bias, rows, slot, n_pos, order_key, settings, scratch):
             now = order[low : min(low + batch, len(slot))]
             scale = 1.0 / len(now) if settings.mean else 1.0
             rates, hit = (settings.rate_head * scale, settings.rate_row * scale), touched[: len(now)]
-            loss += _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
+            loss += slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
             if in_turn:
-                _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
-                _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
-            _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
+                move(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
+                slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
+            move(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
         before, average = average, loss / (len(slot) * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < settings.early_exit:
             return loss, epoch + 1

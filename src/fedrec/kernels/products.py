@@ -14,7 +14,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LANES, ROWS = 16, 8
+from fedrec.kernels.vectors import LANES
+
+ROWS = 8
 
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
 _FIRST = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)

@@ -14,8 +14,9 @@ from numba import njit
 
 from fedrec.kernels.linear import saturated_slopes
 from fedrec.kernels.mf import EXACT, FAST, bce_slopes
-from fedrec.kernels.products import LANES, ROWS, add_products, transpose
+from fedrec.kernels.products import ROWS, add_products, transpose
 from fedrec.kernels.subsets import GROUP, NEAR, SUBSETS, add_chosen_sums, near_space
+from fedrec.kernels.vectors import LANES
 
 
 class Space(NamedTuple):

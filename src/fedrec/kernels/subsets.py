@@ -15,7 +15,8 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from fedrec.kernels.mf import FAST
-from fedrec.kernels.products import LANES, ROWS
+from fedrec.kernels.products import ROWS
+from fedrec.kernels.vectors import LANES
 
 GROUP, SUBSETS = 4, 16
 NEAR = 20  # groups whose sums are held at once: they stay in the nearest cache

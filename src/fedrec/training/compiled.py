@@ -20,6 +20,8 @@ from fedrec.kernels import find as find_kernel
 from fedrec.kernels.arguments import (
     AdditiveSettings,
     AlignedSettings,
+    ContrastSettings,
+    ContrastTerms,
     Data,
     FactorSettings,
     GateSettings,
@@ -37,10 +39,10 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "GateSettings", "Kernel", "Work",
-           "blocks_of", "data_of", "find_kernel", "fit_compiled", "handed",
-           "kernel_for", "kernel_of", "keys_of",
-           "network_settings", "packed", "summed", "unpacked", "work_of"]  # fmt: skip
+__all__ = ["TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "ContrastSettings", "ContrastTerms",
+           "GateSettings", "Kernel", "Work", "blocks_of", "data_of", "find_kernel", "fit_compiled", "handed",
+           "head_settings", "heads_of", "kernel_for", "kernel_of", "keys_of", "network_settings", "packed",
+           "samples_of", "steepest", "summed", "unpacked", "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -130,7 +132,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         table.unsqueeze(0) if shared else table,
         shared,
         torch.ones(len(chunk.clients), dtype=torch.float64, device=world.device) if weight is None else weight.double(),
-        blocks_of(chunk, world.items if shared else 0),
+        blocks_of(samples_of(chunk), world.items if shared else 0),
         keys_of(chunk, round),
         each(dtype=torch.float64),
         each(dtype=torch.int64),
@@ -207,10 +209,15 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     return summed(parts), unpacked(model, flat)
 
 
-def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
-    head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
-    arguments = HeadSettings(
+def heads_of(dense: Tensors) -> tuple[Tensor, Tensor]:
+    """Of a linear scorer, to be trained in place."""
+    weight, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
+    return weight, bias
+
+
+def head_settings(trainer: LocalTrainer) -> HeadSettings:
+    settings, rates = trainer.settings, trainer.rates
+    return HeadSettings(
         rate_head=float(rates["dense"]),
         rate_row=float(rates["item"]),
         decay=float(settings.weight_decay_dense),
@@ -218,32 +225,39 @@ def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, 
         epochs=settings.epochs,
         mean=settings.reduction == "mean",
         early_exit=float(settings.early_exit),
-        in_turn=len(work.trainer.phases) > 1,
-        saturate=work.trainer.saturation == "released",
+        in_turn=len(trainer.phases) > 1,
+        saturate=trainer.saturation == "released",
     )
-    parts = work.parts()
-    train(work.data(), items, work.chunk.data.negatives, work.keys, arguments, head, bias, work.tables, work.shared,
-          work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+
+
+def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    (head, bias), parts = heads_of(dense), work.parts()
+    train(work.data(), work.chunk.world.items, work.chunk.data.negatives, work.keys, head_settings(work.trainer), head,
+          bias, work.tables, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
     return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 
-def _steepest(settings: LocalMethod) -> bool:
+def steepest(settings: LocalMethod) -> bool:
     return settings.optimiser == "sgd" and settings.loss == "bce"
 
 
 KERNELS: dict[type, Kernel] = {
     MF: Kernel("mf", _factors, pulls=("adam",)),
     NCF: Kernel("ncf", _network),
-    Linear: Kernel("linear", _linear, only=_steepest, saturates=True),
+    Linear: Kernel("linear", _linear, only=steepest, saturates=True),
 }
 
 
-def blocks_of(chunk: Chunk, rows: int) -> np.ndarray:
+def samples_of(chunk: Chunk) -> np.ndarray:
+    """How many each client has in an epoch."""
+    return chunk.positives * (1 + chunk.data.negatives)
+
+
+def blocks_of(samples: np.ndarray, rows: int) -> np.ndarray:
     """Boundaries of runs of clients with about equal work, for tables of `rows` rows that every block has to copy.
 
     Depends on the data alone, so that sums do not depend on the number of cores.
     """
-    samples = chunk.positives * (1 + chunk.data.negatives)
     done = np.cumsum(samples)
     worth = int(done[-1]) // (SAMPLES_PER_ROW * rows) if rows else BLOCKS
     count = min(BLOCKS, max(2, 1 << max(0, worth.bit_length() - 1)))  # powers of two spread evenly over cores

@@ -23,6 +23,7 @@ from fedrec.training.compiled import (
     data_of,
     kernel_for,
     keys_of,
+    samples_of,
     summed,
 )
 from fedrec.training.losses import Saturate, bce, bce_slope
@@ -119,7 +120,7 @@ class Pulled:
             nominal=self.last_batch == "scale",
             saturate=self.saturate == "released",
         )
-        count, blocks = len(chunk.clients), blocks_of(chunk, len(table))
+        count, blocks = len(chunk.clients), blocks_of(samples_of(chunk), len(table))
         parts = table.new_empty(len(blocks) - 1, *table.shape)
         steps, seen = torch.zeros(2, count, dtype=torch.int64)
         loss = torch.zeros(count, dtype=torch.float64)
