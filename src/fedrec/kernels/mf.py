@@ -375,15 +375,17 @@ def draw_client(data, k, key, slots, n_items, slot, slot_of, ids):
 @njit(**EXACT)
 def take_rows(rows, table, ids):
     for r in range(len(ids)):
+        item = ids[r]  # read once: for all the compiler knows, writing a row might change it
         for f in range(rows.shape[1]):
-            rows[r, f] = table[ids[r], f]
+            rows[r, f] = table[item, f]
 
 
 @njit(**EXACT)
 def put_rows(rows, table, ids):
     for r in range(len(ids)):
+        item = ids[r]
         for f in range(rows.shape[1]):
-            table[ids[r], f] = rows[r, f]
+            table[item, f] = rows[r, f]
 
 
 @njit(**FAST)

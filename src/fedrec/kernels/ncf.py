@@ -204,16 +204,18 @@ def _tile(flat, gradient, net, shift, rows, row_gradient, batch, samples, scale,
     touched, act, delta = scratch
     n, d = _columns(batch, slot, n_pos, slots, pairs, touched), rows.shape[1]
     for t in range(n):
+        row = rows[touched[t]]
         for f in range(d):
-            act[f, t] = rows[touched[t], f]
+            act[f, t] = row[f]
     _forward(flat, net, shift, act, n)
     logit, last = act[-1], delta[-1]
     loss = _bpr(logit, len(batch), scale, last) if pairs else _bce(logit, batch, n_pos, scale, last)
     _backward(flat, gradient, net, act, delta, n, head, table)
     if table:
         for t in range(n):
+            row = row_gradient[touched[t]]
             for f in range(d):
-                row_gradient[touched[t], f] += delta[f, t]
+                row[f] += delta[f, t]
     return loss
 
 

@@ -35,6 +35,8 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("gate", "cpu"): Source("fedrec.kernels.gate", "guide_clients"),
     ("contrast", "cpu"): Source("fedrec.kernels.contrast", "contrast"),
     ("guided", "cpu"): Source("fedrec.kernels.guided", "train_guided"),
+    ("neighbours", "cpu"): Source("fedrec.kernels.neighbours", "add_means"),
+    ("moments", "cpu"): Source("fedrec.kernels.moments", "sample_moments"),
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 __all__ = ["TILE", "AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel",
-           "fit_compiled", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
-           "work_of"]  # fmt: skip
+           "fit_compiled", "kernel_for", "kernel_of", "network_settings", "packed", "sample_moments", "summed",
+           "unpacked", "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -60,9 +60,7 @@ class Work:
     own: Tensor  # [clients, items, d] for each client's table after a shared start, or empty
 
     def data(self) -> Data:
-        data = self.chunk.data
-        return Data(self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
-                data.pool.gap, data.unique == "user")  # fmt: skip
+        return _data_of(self.chunk)
 
     def parts(self) -> Tensor:
         """Room for every block's sum of the changes of a shared table; an accelerator makes one sum, in double."""
@@ -105,6 +103,26 @@ def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int
     total, dense = kernel.train(compiled, work, dense)
     work.observe()
     return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
+
+
+def sample_moments(chunk: Chunk, round: int, tables: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Of the rows of every client's samples of a round, in its own table: their scatter around their mean [clients, d,
+    d] and their summed squares [clients], both in float64. None where no kernel can."""
+    kernel = kernel_for("moments", chunk.world) if chunk.data.single and chunk.data.negatives else None
+    if kernel is None:
+        return None
+    clients, _, d = tables.shape
+    scatter, size = torch.empty(clients, d, d, dtype=torch.float64), torch.empty(clients, dtype=torch.float64)
+    key = np.uint64(chunk.secret.stream(Purpose.NEGATIVES, round))
+    blocks = _blocks(chunk.positives * (1 + chunk.data.negatives), 0)
+    kernel(_data_of(chunk), chunk.data.negatives, key, tables, blocks, scatter, size)
+    return scatter, size
+
+
+def _data_of(chunk: Chunk) -> Data:
+    data = chunk.data
+    return Data(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
+                data.unique == "user")  # fmt: skip
 
 
 def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
