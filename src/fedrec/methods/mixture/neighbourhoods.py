@@ -59,8 +59,9 @@ def spanning_tree(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Nobody's number is that behind all rows.
     """
-    nobody, size, real = len(sets), sets.sum(1), sets.astype(np.float32)
-    order, parent, away = np.empty(nobody, np.int64), np.full(nobody, nobody), size.astype(np.float32)
+    nobody, real = len(sets), sets.astype(np.float32)
+    size = real.sum(1)
+    order, parent, away = np.empty(nobody, np.int64), np.full(nobody, nobody), size.copy()
     apart = size[:, None] + size - 2 * (real @ real.T)  # whole numbers, exact in this type
     waiting = np.ones(nobody, dtype=bool)
     for k in range(nobody):
