@@ -20,7 +20,8 @@ import torch
 from conftest import Cli
 from fedrec.bench import goals
 from fedrec.bench.kept import Kept
-from fedrec.bench.machine import in_a_process
+from fedrec.bench.machine import describe, in_a_process
+from fedrec.bench.measure import measured
 from fedrec.bench.page import speed_page
 from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
 from fedrec.bench.references import FEW, NAIVE, PLAIN, reference_of, some_clients
@@ -100,7 +101,7 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
         assert not {"local", "aggregate", "receive", "send_up", "merged"} & set(vars(owner))
     for name, value in outcome(plain, 1).items():
         assert torch.equal(value, outcome(watched, 1)[name]), name
-    for name in ("training", "wire", "aggregation", "answer"):
+    for name in ("training", "preparing", "wire", "aggregation", "answer"):
         assert phases.seconds[name] > 0, name
 
 
@@ -120,6 +121,21 @@ def test_a_phase_counts_its_own_seconds_alone(monkeypatch: pytest.MonkeyPatch) -
     assert phases.seconds[SAMPLING] >= 0.05
     assert phases.seconds[TRAINING] <= log.seconds - 0.05
     assert sum(phases.seconds.values()) <= log.seconds + 1e-3
+
+
+def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
+    """Where the plain program only trains, nothing but our training is compared with it."""
+    script = tmp_path / "plain.py"
+    script.write_text("print('{\"seconds_per_round\": 50}')", encoding="utf-8")
+    for method, alone in (("fedca", True), ("fedmf", False)):
+        row = measured(Task(method, size="quick", turns=1), {PLAIN: script})
+        trained = row["phases"][TRAINING] + row["phases"][SAMPLING]
+        assert row["ratio"] == pytest.approx(50 / (trained if alone else row["seconds"]["round"]))
+        assert row["training_ratio"] == (row["ratio"] if alone else None)
+        about = describe(CPU)
+        page = speed_page({"b.json": {"command": "bench", "complete": True, "machine": about, "methods": [row]}})
+        cells = next(line for line in page.splitlines() if line.startswith(f"| `{method}`")).split(" | ")
+        assert cells[2:4] == (["", f"{row['ratio']:,.0f}"] if alone else [f"{row['ratio']:,.0f}", ""])
 
 
 def test_draws_of_kernels_are_timed_alone() -> None:

@@ -24,8 +24,9 @@ from fedrec.training.samples import Samples
 from fedrec.training.sequences import SequenceSamples
 from fedrec.training.triples import Triples
 
-SAMPLING, TRAINING, WIRE, AGGREGATION, ANSWER = "sampling", "training", "wire", "aggregation", "answer"
-PHASES = (SAMPLING, TRAINING, WIRE, AGGREGATION, ANSWER)
+SAMPLING, TRAINING, PREPARING = "sampling", "training", "preparing"
+WIRE, AGGREGATION, ANSWER = "wire", "aggregation", "answer"
+PHASES = (SAMPLING, TRAINING, PREPARING, WIRE, AGGREGATION, ANSWER)
 SAMPLERS = (Samples, SequenceSamples, Triples)
 
 
@@ -46,9 +47,10 @@ class Phases:
             for owner, name, phase in (
                 (method, "local", TRAINING), (server, "broadcast", WIRE), (client.wire, "send_down", WIRE),
                 (client.wire, "send_up", WIRE), (client.wire, "collect", WIRE), (simulator.group, "merged", WIRE),
-                (server, "aggregate", AGGREGATION), (client, "receive", ANSWER),
+                (server, "aggregate", AGGREGATION), (client, "receive", ANSWER), (method, "pictures", PREPARING),
             ):  # fmt: skip
-                stack.enter_context(self._wrapped(owner, name, phase))
+                if hasattr(owner, name):  # not every method's clients show more of themselves than what they trained
+                    stack.enter_context(self._wrapped(owner, name, phase))
             yield self
 
     @contextmanager

@@ -14,6 +14,7 @@ from fedrec.kernels.mf import (
     EXACT,
     FAST,
     bce_slopes,
+    common_copy,
     draw_client,
     drawing_space,
     fold,
@@ -107,7 +108,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, b
     dtype, width = table.dtype, table.shape[2]
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     held_most, size = len(ids) - 1, min(len(slot), settings.batch)
-    part[:] = 0.0
+    part[:], copy = 0.0, common_copy(table, own)
     held = np.empty((held_most, width), dtype)
     scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(held_most, dtype),
                np.empty(width, dtype))  # fmt: skip
@@ -120,7 +121,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, b
             loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys.order, np.uint64(clients[k])),
                                      settings, scratch)  # fmt: skip
             seen[k] = epochs * len(mine)
-        leave_rows(rows, which, table, k, shared, own, part, weight)
+        leave_rows(rows, which, table, k, shared, own, copy, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)

@@ -39,6 +39,8 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("contrastive", "cpu"): Source("fedrec.kernels.contrastive", "train_contrastive", products="products"),
     ("guided", "cpu"): Source("fedrec.kernels.guided", "train_guided"),
     ("aligned", "cpu"): Source("fedrec.kernels.aligned", "train_aligned"),
+    ("neighbours", "cpu"): Source("fedrec.kernels.neighbours", "add_means"),
+    ("moments", "cpu"): Source("fedrec.kernels.moments", "sample_moments"),
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 __all__ = ["TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "ContrastSettings", "ContrastTerms",
            "GateSettings", "Kernel", "Work", "blocks_of", "data_of", "find_kernel", "fit_compiled", "handed",
            "head_settings", "heads_of", "kernel_for", "kernel_of", "keys_of", "network_settings", "packed",
-           "samples_of", "steepest", "summed", "unpacked", "work_of"]  # fmt: skip
+           "sample_moments", "samples_of", "steepest", "summed", "unpacked",
+           "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -108,6 +109,20 @@ def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int
     total, dense = kernel.train(compiled, work, dense)
     work.observe()
     return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
+
+
+def sample_moments(chunk: Chunk, round: int, tables: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Of the rows of every client's samples of a round, in its own table: their scatter around their mean [clients, d,
+    d] and their summed squares [clients], both in float64. None where no kernel can."""
+    kernel = kernel_for("moments", chunk.world) if chunk.data.single and chunk.data.negatives else None
+    if kernel is None:
+        return None
+    clients, _, d = tables.shape
+    scatter, size = torch.empty(clients, d, d, dtype=torch.float64), torch.empty(clients, dtype=torch.float64)
+    key = np.uint64(chunk.secret.stream(Purpose.NEGATIVES, round))
+    blocks = blocks_of(samples_of(chunk), 0)
+    kernel(data_of(chunk), chunk.data.negatives, key, tables, blocks, scatter, size)
+    return scatter, size
 
 
 def data_of(chunk: Chunk) -> Data:

@@ -47,6 +47,7 @@ from fedrec.methods.mixture.fedca_weights import (
     complementarity,
     composite_weights,
     first_scores,
+    principal_axes,
     represent_all,
     similarity,
     spread,
@@ -54,7 +55,7 @@ from fedrec.methods.mixture.fedca_weights import (
 from fedrec.methods.mixture.proximal import Proximal, ProximalSequences
 from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.models import Sequential
-from fedrec.training.compiled import handed
+from fedrec.training.compiled import handed, sample_moments
 from fedrec.training.descent import threads_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
@@ -209,6 +210,9 @@ class FedCA(LocalMethod):
 
         A left vector has an entry per item of the client; left-global says which these are.
         """
+        moments = sample_moments(chunk, round, tables) if self.complementarity == "right-greedy" else None
+        if moments is not None:
+            return {"picture": Gather(self._axes(*moments).to(tables.dtype))}
         items, client = chunk.world.items, np.repeat(np.arange(len(chunk.clients)), chunk.positives)
         key, counts = client * items + chunk.items, chunk.positives
         if self.complementarity == "right-greedy":
@@ -230,6 +234,12 @@ class FedCA(LocalMethod):
             listed = pad_sequence(item.int().split(counts.tolist()), batch_first=True)
             sent["picture_items"] = Gather(listed, lengths)
         return sent
+
+    def _axes(self, scatter: Tensor, size: Tensor) -> Tensor:
+        """As many as `components` says; those that a row has too few factors for are zero."""
+        with threads_for(0):
+            found = principal_axes(scatter, size, self.components)
+        return torch.nn.functional.pad(found, (0, 0, 0, self.components - found.shape[1]))
 
     def received(self, ups: Ups, tables: Tensor | Stack) -> Tensor:
         picture = ups.stacked("picture")[1]

@@ -104,14 +104,25 @@ def _mean_rows(rows: Tensor, count: Tensor) -> Tensor:
 def _vectors(rows: Tensor, real: Tensor, count: Tensor, k: int, left: bool) -> Tensor:
     """[clients, at most k, entries]: the first left singular vectors, or right ones of the centred rows."""
     used = rows if left else (rows - _mean_rows(rows, count)) * real
-    square, axes = torch.linalg.eigh(used.mT @ used)
-    square, axes = square.flip(1)[:, :k], axes.flip(2)[..., :k]  # largest first
-    size = rows.square().sum((1, 2))[:, None]
-    ranked = (square > RANK**2 * square[:, :1]) & (square > ROUNDING**2 * size)
+    square, axes, ranked = _largest(used.mT @ used, rows.square().sum((1, 2)), k)
     found = axes
     if left:
         found = used @ axes / torch.where(ranked, square, torch.ones_like(square)).sqrt()[:, None]
     return _signed(found.mT) * ranked[..., None]
+
+
+def principal_axes(scatter: Tensor, size: Tensor, k: int) -> Tensor:
+    """[clients, at most k, d]: what right-* shows of rows with this scatter around their mean and these summed
+    squares."""
+    _, axes, ranked = _largest(scatter, size, k)
+    return _signed(axes.mT) * ranked[..., None]
+
+
+def _largest(products: Tensor, size: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The k largest eigenvalues, largest first, their vectors, and which of them are more than rounding."""
+    square, axes = torch.linalg.eigh(products)
+    square, axes = square.flip(1)[:, :k], axes.flip(2)[..., :k]
+    return square, axes, (square > RANK**2 * square[:, :1]) & (square > ROUNDING**2 * size[:, None])
 
 
 def spread(pictures: Tensor, place: Tensor, length: int) -> Tensor:
