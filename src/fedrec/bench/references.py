@@ -105,7 +105,8 @@ def _naive(task: Task, program: Path | None) -> Reference | None:
         return Reference(f"the naive reference of its tests: {error}", None)
     if found["seconds"] is None:
         return None
-    return Reference(f"the naive reference of its tests (double precision), {found['users']} users, scaled", found["seconds"])
+    what = f"the naive reference of its tests (double precision), {found['users']} users, scaled"
+    return Reference(what, found["seconds"])
 
 
 def _alone(run: Run) -> Reference | None:
