@@ -128,7 +128,7 @@ def reproduce_command(
 def leaderboard_command(
     datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     rows: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
-    seeds: Annotated[list[int] | None, typer.Option(help="Only this seed; may be repeated.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
     minutes: Annotated[
@@ -147,7 +147,7 @@ def leaderboard_command(
     """All methods on the same data with equal trials: run what is missing, write the results and the page."""
     from fedrec.commands.leaderboard import Wanted, leaderboard
 
-    part = _words(datasets, ","), _words(rows, ";"), seeds or ()
+    part = _words(datasets, ","), _words(rows, ";"), seed_list(seeds, None) or ()
     wanted = Wanted(*part, device, jobs, minutes, runs, results, page, readme)
     leaderboard(wanted, dry_run, pages_only)
 

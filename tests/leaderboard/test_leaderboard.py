@@ -433,7 +433,10 @@ def test_a_part_of_the_board() -> None:
     part = narrowed(board(), ["filmtrust"], ["fedmf"])
     assert ([row.label for row in part.rows], part.datasets) == (["fedmf"], ["filmtrust"])
     assert part.seeds == board().seeds
-    assert set(map(tuple, narrowed(board(), [], [], [2]).seeds.values())) == {(2,)}
+    third = narrowed(board(), [], [], [2])
+    assert (third.seeds_of("ml-1m"), third.seeds_of("lastfm-2k")) == ([2], [])
+    with pytest.raises(FedrecError, match="the leaderboard has no seed 7; known: 0, 1, 2"):
+        narrowed(board(), [], [], [2, 7])
 
 
 def test_the_first_trial_is_the_methods_own_except_where_a_row_says_so(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ class Board:
     def every_dataset(self) -> list[str]:
         return [*self.datasets, self.new_items["dataset"]]
 
+    def seeds_of(self, dataset: str) -> Sequence[int]:
+        return self.seeds.get(dataset, [0])
+
     def metrics_on(self, dataset: str) -> Sequence[str]:
         found: Sequence[str] = self.new_items["metrics"] if dataset == self.new_items["dataset"] else self.metrics
         return found
@@ -81,7 +84,7 @@ class Board:
         if dataset == self.new_items["dataset"]:
             table = _table_named(self.new_items["table"])
             return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]],
-                                       seeds=self.seeds.get(dataset, [0]))  # fmt: skip
+                                       seeds=self.seeds_of(dataset))  # fmt: skip
         here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
         rows = [definition.Row(row.label, _with(row.run, found.get(row.source)), on=row.on) for row in here]
         return definition.Table(
@@ -91,7 +94,7 @@ class Board:
             protocols=[self.protocol],
             datasets=[dataset],
             rows=rows,
-            seeds=self.seeds.get(dataset, [0]),
+            seeds=self.seeds_of(dataset),
         )
 
     def reason_to_skip(self, cell: Cell) -> str:
@@ -131,16 +134,25 @@ def board() -> Board:
 
 
 def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str], seeds: Sequence[int] = ()) -> Board:
-    """The part that was asked for; of seeds, those that the board has."""
+    """The part that was asked for; a dataset with none of the seeds has nothing to run."""
     labels = [row.label for row in whole.rows]
     for kind, given, known in (("dataset", datasets, whole.every_dataset()), ("row", rows, labels)):
         for name in given:
             if name not in known:
                 raise unknown(f"{kind} of the leaderboard", name, known)
     kept = [row for row in whole.rows if not rows or row.label in rows]
-    fewer = {d: [seed for seed in known if not seeds or seed in seeds] for d, known in whole.seeds.items()}
     here = [d for d in whole.datasets if not datasets or d in datasets]
-    return dataclasses.replace(whole, datasets=here, rows=kept, seeds=fewer)
+    return dataclasses.replace(whole, datasets=here, rows=kept, seeds=_fewer(whole, seeds) if seeds else whole.seeds)
+
+
+def _fewer(whole: Board, seeds: Sequence[int]) -> dict[str, list[int]]:
+    """Of every dataset, those of its seeds that were asked for."""
+    known = {dataset: whole.seeds_of(dataset) for dataset in whole.every_dataset()}
+    every = sorted({seed for some in known.values() for seed in some})
+    for seed in seeds:
+        if seed not in every:
+            raise FedrecError(f"the leaderboard has no seed {seed}; known: {', '.join(map(str, every))}")
+    return {dataset: [seed for seed in some if seed in seeds] for dataset, some in known.items()}
 
 
 def cells_of(whole: Board, dataset: str, found: Mapping[str, Trial], folder: Path, device: str) -> list[Cell]:
