@@ -106,4 +106,5 @@ def train_contrastive(data, slots, keys, settings, terms, pull, heads, biases, t
 def products(*arguments):
     """Operations in the products of `train_contrastive`, but for what was `known`."""
     tables, same, turns = arguments[8], arguments[9], arguments[-1]
-    return products_of_one(tables[0]) * int(turns.sum() - same.sum())
+    known = same & (turns > 0)  # those without samples take no step
+    return products_of_one(tables[0]) * int(turns.sum() - known.sum())

@@ -39,9 +39,9 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "ContrastSettings", "ContrastTerms",
-           "GateSettings", "Kernel", "Work", "blocks_of", "data_of", "find_kernel", "fit_compiled", "handed",
-           "head_settings", "heads_of", "kernel_for", "kernel_of", "keys_of", "network_settings", "packed",
+__all__ = ["BLOCKS", "TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "ContrastSettings",
+           "ContrastTerms", "GateSettings", "Kernel", "Work", "blocks_of", "data_of", "find_kernel", "fit_compiled",
+           "handed", "head_settings", "heads_of", "kernel_for", "kernel_of", "keys_of", "network_settings", "packed",
            "sample_moments", "samples_of", "steepest", "summed", "unpacked",
            "work_of"]  # fmt: skip
 

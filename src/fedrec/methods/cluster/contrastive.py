@@ -10,6 +10,7 @@ from fedrec.federation.contract import Tensors
 from fedrec.methods.cluster.contrast import SupCon
 from fedrec.models import Linear
 from fedrec.training.compiled import (
+    BLOCKS,
     CompiledKernel,
     ContrastSettings,
     blocks_of,
@@ -52,7 +53,7 @@ def _kernel(trainer: LocalTrainer, chunk: Chunk, table: Tensor, contrast: SupCon
         and settings.early_exit == 0
         and chunk.data.single
         and contrast.repulsion.whole_loss(table) is not None
-        and contrast.repulsion.room(table) >= torch.get_num_threads()
+        and contrast.repulsion.room(table) >= BLOCKS  # all at once: what is computed must not depend on the cores
     )
     return kernel_for("contrastive", chunk.world) if fits else None
 
