@@ -26,6 +26,17 @@ def _store(typing: Any, array: Any, index: Any, value: Any) -> Any:
     return types.void(array, types.intp, array.dtype), made
 
 
+@intrinsic
+def _settle(typing: Any) -> Any:
+    """Stores past the caches keep no order of their own: whoever is told afterwards that all is done has to find it."""
+
+    def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), made
+
+
 @njit(error_model="numpy")
 def copy_past(source, to):
     """`source` to `to`, both one run of numbers of the same type: eight bytes at a time, where they make up all."""
@@ -36,3 +47,4 @@ def copy_past(source, to):
     numbers, places = source.view(np.uint64), to.view(np.uint64)
     for j in range(len(places)):
         _store(places, j, numbers[j])
+    _settle()
