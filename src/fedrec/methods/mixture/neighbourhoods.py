@@ -37,9 +37,9 @@ class Neighbourhoods:
         return mixed, self._by_steps(kernel, stack, mixed)
 
     def _by_steps(self, kernel: CompiledKernel, stack: Stack, mixed: Tensor) -> Tensor:
-        total = torch.zeros(stack.width, dtype=torch.float64)
+        flat, total = mixed.view(len(mixed), -1), torch.zeros(stack.width, dtype=torch.float64)
         for columns, part in stack.runs():
-            kernel(part, self._steps, columns.start, mixed.flatten(1), total)
+            kernel(part, self._steps, columns.start, flat, total)
         return (total / len(mixed)).view(mixed.shape[1:])
 
     @cached_property
