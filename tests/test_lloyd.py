@@ -35,6 +35,19 @@ def test_a_centre_without_points_stays_or_takes_the_farthest(fill_empty: bool) -
     assert centres.ravel().tolist() == ([1.0, 9.0] if fill_empty else [3.0, 500.0])
 
 
+@pytest.mark.parametrize("fill_empty", [False, True])
+def test_steps_after_the_end_change_nothing(
+    points: torch.Tensor, fill_empty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on an accelerator, which is not asked after every step whether it was the last."""
+    seeds = torch.cat([points[:11].reshape(1, 11, 3), torch.full((1, 1, 3), 99.0)], 1)  # nobody is near the last one
+    labels, centres = lloyd(points, seeds, tolerance=0.05, fill_empty=fill_empty)
+    monkeypatch.setattr(module, "_between", lambda device: module.ASKED)
+    again, others = lloyd(points, seeds, tolerance=0.05, fill_empty=fill_empty)
+    assert torch.equal(labels, again)
+    assert torch.equal(centres, others)
+
+
 def test_no_cluster_stays_empty_among_equal_points() -> None:
     labels, _ = lloyd(torch.zeros(5, 2), torch.zeros(1, 5, 2), tolerance=0.0, fill_empty=True)
     assert sorted(labels.tolist()) == [0, 1, 2, 3, 4]
