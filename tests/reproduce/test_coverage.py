@@ -325,6 +325,9 @@ def test_a_study_shows_the_mean_of_its_runs_and_counts_the_rows_without() -> Non
     text = list(study_lines("Study", [table], [first, second]))
     assert f"**ml-100k**: 1 of {len(table.rows)} rows measured." in text
     assert "| FedOpt | 0.2000 ± 0.1414 | - | - | 3.0000 ± 1.4142 | - | 4 | 2 | cpu |" in text
+    second = dataclasses.replace(second, diverged="the loss is no longer finite in round 9")
+    text = list(study_lines("Study", [table], [first, second]))
+    assert any(line.endswith("| 4, 1 of 2 diverged later | 2 | cpu |") for line in text)
 
 
 def test_the_documentation_has_what_was_measured_of_the_champion() -> None:
