@@ -182,6 +182,9 @@ def test_time_is_estimated_from_the_nearest_run() -> None:
     assert rough == Estimate(50.0, "cpu", rough=True), "another backbone of the method is better than nothing"
     assert rough.words() == "50 s on cpu (by its other runs)"
     assert Clock([here, other]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
+    begun = dataclasses.replace(here, seed=1, rounds=2, seconds=40.0)
+    assert Clock([begun, here]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu"), "two rounds tell little"
+    assert Clock([begun]).of(planned["FedAvg", "ml-100k"]) == Estimate(2000.0, "cpu")
     assert [hours(seconds) for seconds in (0.2, 60, 600, 7200)] == ["1 s", "60 s", "10 min", "2.0 h"]
 
 
