@@ -10,7 +10,6 @@ from fedrec.experiment.params import method_of
 from fedrec.reproduce.cells import Cell
 from fedrec.reproduce.measured import MeasuredRun
 
-
 SETTLED = 10  # rounds after which set-up and compilation no longer decide the pace
 
 
