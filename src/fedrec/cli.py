@@ -128,11 +128,13 @@ def reproduce_command(
 def leaderboard_command(
     datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
     rows: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
+    seeds: Annotated[list[int] | None, typer.Option(help="Only this seed; may be repeated.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
     minutes: Annotated[
-        float, typer.Option(min=0.01, help="Time limit of a run; beyond it the cell stays empty.")
-    ] = 20.0,
+        float | None,
+        typer.Option(min=0.01, help="Time limit of a run, 20 if not given; beyond it the cell stays empty."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands; run nothing.")] = False,
     pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write the finished results.")] = False,
     runs: Annotated[Path, typer.Option(help="Folder for all trials and runs.")] = Path("runs/leaderboard"),
@@ -145,7 +147,8 @@ def leaderboard_command(
     """All methods on the same data with equal trials: run what is missing, write the results and the page."""
     from fedrec.commands.leaderboard import Wanted, leaderboard
 
-    wanted = Wanted(_words(datasets, ","), _words(rows, ";"), device, jobs, minutes, runs, results, page, readme)
+    part = _words(datasets, ","), _words(rows, ";"), seeds or ()
+    wanted = Wanted(*part, device, jobs, minutes, runs, results, page, readme)
     leaderboard(wanted, dry_run, pages_only)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,20 @@ import numpy as np
 import pytest
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.leaderboard import page, work
 from fedrec.leaderboard import record as records
 from fedrec.leaderboard.definition import Board, Row, best_trials, board, cells_of, narrowed, trials_found
+from fedrec.leaderboard.pace import clock_of, too_long
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
 from fedrec.leaderboard.work import run_rows, run_trials, why_not
 from fedrec.report import comparison
 from fedrec.report.charts.front import Offer, front
 from fedrec.reproduce import definition
+from fedrec.reproduce.estimate import Clock
+from fedrec.reproduce.measured import shipped
 from fedrec.tune.study import Trial
 
 ONE, TWO = "synthetic@users=50+items=200", "synthetic@users=40+items=150"
@@ -32,6 +37,7 @@ SMALL = Board(
     tuned_on=ONE,
     trials=2,
     enough=2,
+    minutes=20,
     datasets=[ONE, TWO],
     seeds={ONE: [0, 1]},
     skipped={TWO: "no order here"},
@@ -43,7 +49,7 @@ SMALL = Board(
     ],
     studies=[FEDMF],
     new_items={"table": "ifedrec/table1", "dataset": "citeulike-a:coldstart", "protocol": "ifedrec",
-               "metrics": ["recall@20", "ndcg@20"]},
+               "metrics": ["recall@20", "ndcg_index@20"]},
     print={"fedca": {"table": "fedca/table2-pmf", "dataset": "ml-100k", "metric": "HR@10 of 99"}},
 )  # fmt: skip
 
@@ -195,10 +201,48 @@ def test_a_run_over_the_limit_is_stopped_said_and_not_tried_again(tmp_path: Path
     for _ in range(2):
         run_rows(part, [TWO], tmp_path, tmp_path, "cpu", 1, 0.05, said.append)
     (cell,) = cells_of(part, TWO, {}, tmp_path, "cpu")
-    assert why_not(cell) == "stopped after 0.05 minutes"
+    why = why_not(cell)
+    assert re.fullmatch(r"stopped after 0.05 minutes(, in round \d+ of 100000 \(cpu; training alone takes .*\))?", why)
     assert sum("stopped after" in line for line in said) == 1
     write_records(part, [TWO], tmp_path, tmp_path / "results")
-    assert read_records(tmp_path / "results", [TWO])[TWO]["rows"][0]["why"] == "stopped after 0.05 minutes"
+    assert read_records(tmp_path / "results", [TWO])[TWO]["rows"][0]["why"] == why
+
+
+def test_how_far_a_stopped_run_had_come_is_read_off_its_folder(tmp_path: Path) -> None:
+    part = dataclasses.replace(SMALL, rows=[Row("slow", {"method": "local", "rounds": 600})])
+    (cell,) = cells_of(part, TWO, {}, tmp_path, "cpu")
+    assert work._how_far(cell) == ""
+    folder = RunFolder.create(cell.folder, cell.config.to_dict())
+    for number in range(2):
+        folder.log({"round": number, "seconds": 1.0 + number})
+    assert work._how_far(cell) == ", in round 2 of 600 (cpu; training alone takes 15 min)"
+
+
+def test_what_would_take_too_long_is_known_by_the_pace_of_other_runs(tmp_path: Path) -> None:
+    part = dataclasses.replace(SMALL, rows=[Row("slow", {"method": "fedmf", "rounds": 100})], datasets=["ml-1m"])
+    (cell,) = cells_of(part, "ml-1m", {}, tmp_path, "cpu")
+    ran = row("slow", "federated", 0.1, 1) | {"method": "fedmf"}
+    ran["cells"] = [
+        {"seed": 0, "command": "fedrec run fedmf", "device": "cpu", "rounds_run": 100, "best_round": 0, "seconds": took}
+        for took in (5000.0, 5000.0, 5000.0)
+    ]
+    slow = {"dataset": "ml-1m", "protocol": "honest", "rows": [ran] * 40}
+    assert too_long(clock_of([slow]), cell, 20).startswith("more than 20 minutes")
+    assert too_long(clock_of([slow]), cell, 200) == ""
+    assert too_long(Clock([]), cell, 20) == ""
+
+
+def test_rows_of_new_items_are_the_measured_runs_of_their_table(tmp_path: Path) -> None:
+    """They come with the library: nothing is run for them, and what they sent is not on record."""
+    name = SMALL.new_items["dataset"]
+    write_records(SMALL, [name], tmp_path, tmp_path / "results")
+    record = read_records(tmp_path / "results", [name])[name]
+    rows = {row["label"]: row for row in record["rows"]}
+    (first,) = [run for run in shipped("ifedrec") if (run.table, run.row, run.seed) == ("table1", "IFedNCF", 0)]
+    (cell,) = rows["IFedNCF"]["cells"]
+    assert (cell["test"]["recall@20"], cell["command"]) == (first.figures["recall@20"], first.command)
+    assert all(row["cells"] for row in rows.values())
+    assert dict(zip(page.HEADS, page._line(record, rows["IFedNCF"])[3:], strict=True))["MB up"] == "-"
 
 
 @pytest.mark.parametrize(
@@ -388,3 +432,16 @@ def test_the_picture_names_every_federated_row_and_no_other() -> None:
 def test_a_part_of_the_board() -> None:
     part = narrowed(board(), ["filmtrust"], ["fedmf"])
     assert ([row.label for row in part.rows], part.datasets) == (["fedmf"], ["filmtrust"])
+    assert part.seeds == board().seeds
+    assert set(map(tuple, narrowed(board(), [], [], [2]).seeds.values())) == {(2,)}
+
+
+def test_the_first_trial_is_the_methods_own_except_where_a_row_says_so(tmp_path: Path) -> None:
+    usual = Row("usual", {"method": "fedmf", "rounds": 1}, tuned=True, space={"lr": "1..100", "dim": "4,8,32"})
+    other = dataclasses.replace(usual, label="other", start={"dim": 8})
+    part = dataclasses.replace(SMALL, rows=[usual, other], studies=[usual, other], trials=1)
+    run_trials(part, tmp_path, tmp_path, "cpu", lambda line: None)
+    found = trials_found(part, tmp_path, tmp_path)
+    own = method_of(part.config(usual))
+    assert found["usual"][0].params == {"lr": own.lr, "dim": own.dim}
+    assert found["other"][0].params == {"lr": own.lr, "dim": 8}

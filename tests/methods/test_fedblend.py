@@ -49,6 +49,10 @@ class TestFedBlend(MethodTests):
         return found | {"server.gram.weight": gram["server.weight"], "scores": scores}
 
 
+class TestFedBlendAveraged(TestFedBlend):
+    method = FedBlend(**SMALL, gram_share=0.3, averaging=0.6)
+
+
 class TestFedBlendSampled(MethodTests):
     method = FedBlend(**SMALL | {"dropout": 0.2}, sampled=6)
     sampled_rows_only = False
@@ -116,6 +120,19 @@ def test_a_warm_start_is_from_the_factors_of_the_gram_model():
     assert np.abs(vectors.T @ table.numpy())[:-4].max() < 1e-12
     same = [name for name in warm.server if name != "sequence.item"]
     assert all(torch.equal(warm.server[name], cold.server[name]) for name in same)
+
+
+def test_the_mean_of_a_warm_start_begins_with_it():
+    data = tiny_world()
+    simulator = Simulator(FedBlend(**SMALL, warm_start=True, averaging=0.6), data)
+    tables = []
+    for round in range(3):
+        simulator.round(round)
+        tables.append(simulator.server["sequence.item"].clone())
+    assert torch.equal(tables[0], factors(simulator.server["gram.weight"], 4, 0.03))
+    mean = sum(w * table for w, table in zip((0.36, 0.6, 1.0), tables, strict=True)) / 1.96
+    offered = simulator.server_side.offer(data.clients, 3, torch.arange(40)).shared
+    assert torch.allclose(offered["sequence.item"], mean, atol=1e-12)
 
 
 def test_bad_settings_are_refused():

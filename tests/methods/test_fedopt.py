@@ -98,14 +98,27 @@ def reference(method: FedOpt, data: ClientData, rounds: int, everybody_first: bo
     shared = [name for name in federation.server if name == "item" or not method.own_head]
     x = {name: torch.nn.Parameter(federation.server[name].clone()) for name in shared}
     optimiser = server_optimiser(method, list(x.values()))
+    seen: list[dict[str, Tensor]] = []  # the server's models so far
     for round in range(rounds):
         asked = data.clients.tolist() if everybody_first and round == 0 else taking_part(data, round)
         changes = [change_of(federation, number, round, shared) for number in asked]
         for name, value in x.items():
             value.grad = -torch.stack([change[name] for change in changes]).mean(0)
         optimiser.step()
-        federation.server |= {name: value.detach().clone() for name, value in x.items()}
-    return as_sent(method, {name: value.detach() for name, value in x.items()}) | {"scores": federation.scores(True)}
+        seen.append({name: value.detach().clone() for name, value in x.items()})
+        federation.server |= seen[-1]
+    federation.server |= averaged(seen, method.averaging)
+    return as_sent(method, seen[-1]) | {"scores": federation.scores(True)}
+
+
+def averaged(models: list[dict[str, Tensor]], keep: float) -> dict[str, Tensor]:
+    """All models in one mean; each counts `keep` times what the next one does."""
+    ages = range(len(models) - 1, -1, -1)
+    total = sum(keep**age for age in ages)
+    return {
+        name: sum(keep**age * model[name] for age, model in zip(ages, models, strict=True)) / total
+        for name in models[-1]
+    }
 
 
 def as_sent(method: FedOpt, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -154,6 +167,19 @@ class TestLinear(FedOptTests):
 class TestSasrec(FedOptTests):
     method = FedOpt(**SASREC, loss="ce", clip=0.5)
     sampled_rows_only = False
+
+
+class TestSasrecAveraged(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", clip=0.5, averaging=0.6)
+    sampled_rows_only = False
+
+
+class TestMfAveraged(FedOptTests):
+    method = FedOpt(**MF, server_optimiser="sgd", averaging=0.3)
+
+
+class TestNcfAveragedEpochs(FedOptTests):
+    method = FedOpt(**MF, backbone="ncf", sends="change", averaging=0.5)
 
 
 class TestLigr(FedOptTests):
@@ -360,6 +386,27 @@ def test_the_servers_rate_falls_over_the_last_rounds():
     assert rates[:16] == [1.0] * 16
     assert rates[15:] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert {steady._rate(round) for round in range(20)} == {steady.server_lr}
+
+
+# -- the mean of the server's models --
+
+
+def test_averaging_changes_scores_alone():
+    """Training goes on from the latest model: uploads and the server's model are the same to the last bit."""
+    data = tiny_world()
+    plain, averaged = (run(FedOpt(**SASREC, loss="ce", averaging=keep), data, 4) for keep in (0.0, 0.7))
+    common = {name: value for name, value in plain.items() if name != "scores"}
+    assert_close({name: averaged[name] for name in common}, common, 0.0, "server")
+    assert not torch.allclose(averaged["scores"], plain["scores"])
+
+
+def test_averaging_sends_nothing_more():
+    data = tiny_world()
+    plain, averaged = (Simulator(FedOpt(**SASREC, loss="ce", averaging=keep), data) for keep in (0.0, 0.7))
+    logs = [(log.bytes_up, log.bytes_down) for log in (plain.round(0), averaged.round(0))]
+    assert logs[0] == logs[1]
+    offered = [side.server_side.offer(data.clients, 1, torch.arange(40)).shared for side in (plain, averaged)]
+    assert offered[0].keys() == offered[1].keys()
 
 
 # -- the private vector --

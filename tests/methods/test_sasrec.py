@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method, method_of
 from fedrec.federation.clients import ClientData
+from fedrec.federation.simulator import Simulator
 from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PerFedRec, PFedRec
 from fedrec.reproduce.definition import tables
-from fedrec.testing import MethodTests, assert_close, run, tiny_world
+from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from fedrec.training.sequences import SequenceSamples
 from fedrec.training.softmax_training import sampled_softmax_loss, softmax_loss
 from methods import naive_sequences as naive
@@ -84,6 +85,26 @@ class TestLigrWithoutDropout(MethodTests):
 
     def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
         return naive.central(self.method, data, rounds)
+
+
+class TestAveraged(MethodTests):
+    method = CentralSASRec(dim=4, length=5, batch=5, heads=2, loss="ce", weight_decay=0.1, averaging=0.6)
+
+
+def test_averaged_it_scores_with_the_mean_of_its_epochs():
+    """Three epochs, of which the first counts 0.36, the second 0.6 and the last 1; training is not changed."""
+    data, settings = tiny_world(silos=(12,)), {"dim": 4, "length": 5, "batch": 5, "loss": "ce", "lr": 0.02}
+    plain, averaged = (Simulator(CentralSASRec(**settings, averaging=keep), data) for keep in (0.0, 0.6))
+    models = []
+    for round in range(3):
+        plain.round(round)
+        averaged.round(round)
+        models.append({name: value.clone() for name, value in plain.cohorts[0].state.per_client.items()})
+    held = plain.cohorts[0].state.per_client
+    assert_close({name: averaged.cohorts[0].state.per_client[name] for name in held}, held, 0.0, "training")
+    for name in ("item", *plain.method.model.dense_shapes()):
+        held[name] = sum(w * model[name] for w, model in zip((0.36, 0.6, 1.0), models, strict=True)) / 1.96
+    assert_close({"scores": all_scores(averaged, 3)}, {"scores": all_scores(plain, 3)}, 1e-12, "mean of epochs")
 
 
 class TestSampledSoftmax(MethodTests):

@@ -21,9 +21,10 @@ class Wanted:
 
     datasets: Sequence[str]
     rows: Sequence[str]
+    seeds: Sequence[int]
     device: str
     jobs: int
-    minutes: float
+    minutes: float | None
     runs: Path
     results: Path
     page: Path
@@ -33,7 +34,8 @@ class Wanted:
 def leaderboard(wanted: Wanted, dry_run: bool, pages_only: bool) -> None:
     """Go on with the leaderboard: what is missing is run, then data and pages are brought up to date."""
     whole = board()
-    part, datasets = narrowed(whole, wanted.datasets, wanted.rows), wanted.datasets or whole.every_dataset()
+    part = narrowed(whole, wanted.datasets, wanted.rows, wanted.seeds)
+    datasets = wanted.datasets or whole.every_dataset()
     device_named(wanted.device)
     if dry_run:
         _show_commands(part, datasets)
@@ -41,7 +43,8 @@ def leaderboard(wanted: Wanted, dry_run: bool, pages_only: bool) -> None:
     try:
         if not pages_only:
             run_trials(part, wanted.runs, wanted.results, wanted.device, _say)
-            run_rows(part, datasets, wanted.runs, wanted.results, wanted.device, wanted.jobs, wanted.minutes, _say)
+            minutes = wanted.minutes or whole.minutes
+            run_rows(part, datasets, wanted.runs, wanted.results, wanted.device, wanted.jobs, minutes, _say)
     except KeyboardInterrupt:
         console.err.print("interrupted; the same command continues where it stopped")
         raise

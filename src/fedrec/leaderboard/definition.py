@@ -31,6 +31,8 @@ class Row:
     run: Mapping[str, Any]
     tuned: bool = False
     space: Mapping[str, str] = field(default_factory=dict)
+    start: Mapping[str, Any] = field(default_factory=dict)
+    """Of the first trial, where it is not what the method has by itself."""
     printed: Mapping[str, str] = field(default_factory=dict)
     """By paper, what its table calls the method."""
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -56,6 +58,8 @@ class Board:
     trials: int
     enough: int
     """Trials with which a row is run, though more are to come."""
+    minutes: float
+    """That a cell may take; longer ones stay empty."""
     datasets: Sequence[str]
     rows: Sequence[Row]
     new_items: Mapping[str, Any]
@@ -76,7 +80,8 @@ class Board:
         """The rows on one dataset as a table that can be run; `found`: the best trial of rows that were tuned."""
         if dataset == self.new_items["dataset"]:
             table = _table_named(self.new_items["table"])
-            return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]], seeds=[0])
+            return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]],
+                                       seeds=self.seeds.get(dataset, [0]))  # fmt: skip
         here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
         rows = [definition.Row(row.label, _with(row.run, found.get(row.source)), on=row.on) for row in here]
         return definition.Table(
@@ -125,15 +130,17 @@ def board() -> Board:
     return Board(**values | {"rows": rows, "studies": [row for row in rows if row.tuned]})
 
 
-def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str]) -> Board:
-    """The part that was asked for."""
+def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str], seeds: Sequence[int] = ()) -> Board:
+    """The part that was asked for; of seeds, those that the board has."""
     labels = [row.label for row in whole.rows]
     for kind, given, known in (("dataset", datasets, whole.every_dataset()), ("row", rows, labels)):
         for name in given:
             if name not in known:
                 raise unknown(f"{kind} of the leaderboard", name, known)
     kept = [row for row in whole.rows if not rows or row.label in rows]
-    return dataclasses.replace(whole, datasets=[d for d in whole.datasets if not datasets or d in datasets], rows=kept)
+    fewer = {d: [seed for seed in known if not seeds or seed in seeds] for d, known in whole.seeds.items()}
+    here = [d for d in whole.datasets if not datasets or d in datasets]
+    return dataclasses.replace(whole, datasets=here, rows=kept, seeds=fewer)
 
 
 def cells_of(whole: Board, dataset: str, found: Mapping[str, Trial], folder: Path, device: str) -> list[Cell]:

@@ -108,6 +108,7 @@ def _surely(record: Record, one: Record, two: Record) -> str:
 # -- one dataset --
 
 
+HEADS = ("group", "round", "MB up", "server", "trials", "seeds", "s")  # behind the metrics
 READINGS = """\
 Protocol `{protocol}`: all items are ranked, test histories include the validation item, rounds and parameters are
 chosen on validation items. **Trials** used the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} per
@@ -117,21 +118,23 @@ as the best federated method. Mean ± standard deviation over seeds. Rows in one
 different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client uploads
 until the chosen round, on average. **Server**: what it sees; where that is {sums}, secure aggregation can keep it
 blind. Seconds are for one run, training and evaluation, on machines busy with other work: an order of magnitude.
-Commands, versions and commits of every run are in `results/leaderboard/`; `fedrec leaderboard` continues it.
+Commands, versions and commits of every run are in `results/leaderboard/`; `fedrec leaderboard` continues it. The
+table of {new_items} has the rows, settings and measured runs of `fedrec reproduce {table}`, whose
+uploads are not on record; its NDCG is that of the paper's code (`fedrec metrics`).
 """
 
 
 def _readings(whole: Board) -> Iterator[str]:
     yield from ("## How to read the tables", "")
-    yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS)
+    yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS,
+                          new_items=whole.new_items["dataset"], table=whole.new_items["table"])  # fmt: skip
 
 
 def _dataset(record: Record) -> Iterator[str]:
     metrics = record["metrics"]
     yield from (f"## {record['dataset']}", "", f"Protocol `{record['protocol']}`; chance "
                 f"{' / '.join(_chance(record, metric) for metric in metrics)}.", "")  # fmt: skip
-    heads = ["", *map(_said, metrics), "group", "round", "MB up", "server", "trials", "seeds", "s"]
-    yield from _table(heads, [_line(record, row) for row in _ranked(record)])
+    yield from _table(["", *map(_said, metrics), *HEADS], [_line(record, row) for row in _ranked(record)])
     yield from _empty(record)
     yield ""
 
@@ -155,7 +158,17 @@ def _line(record: Record, row: Record) -> list[str]:
     group = "-" if row["group"] is None else str(row["group"])
     seconds = f"{mean(cell['seconds'] for cell in cells):.0f}"
     gpu = " (GPU)" if any(cell["device"] != "cpu" for cell in cells) else ""
-    return [name, *figures, group, rounds, sent, row["server"], f"{row['trials']:,}", str(len(cells)), seconds + gpu]
+    return [
+        name,
+        *figures,
+        group,
+        rounds,
+        sent,
+        row["server"] or "-",
+        f"{row['trials']:,}",
+        str(len(cells)),
+        seconds + gpu,
+    ]
 
 
 # -- worth against bytes --
@@ -230,13 +243,14 @@ def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) 
 
 TRIED = """\
 All on {tuned_on}, seed 0, by NDCG@10 on the validation items; the first trial of each row uses its method's default
-settings. FedGram's defaults come from an earlier, wider search ([FedGram](fedgram.md)), those of other methods from
-their papers or from a handful of settings.
+settings{starts}. FedGram's defaults come from an earlier, wider search ([FedGram](fedgram.md)), those of other methods
+from their papers or from a handful of settings.
 """
 
 
 def _trials(whole: Board, results: Path) -> Iterator[str]:
-    yield from ("## Trials", "", TRIED.format(tuned_on=whole.tuned_on))
+    starts = "".join(f"; that of `{row.label}`: {settings_text(row.start)}" for row in whole.studies if row.start)
+    yield from ("## Trials", "", TRIED.format(tuned_on=whole.tuned_on, starts=starts))
     lines = []
     for row in whole.studies:
         path = results / TRIALS / f"{safe(row.label)}.json"
@@ -251,7 +265,7 @@ def _trials(whole: Board, results: Path) -> Iterator[str]:
         lines.append(
             [f"`{row.label}`", str(len(trials)), searched, settings_text(best.params), own, f"{best.value:.4f}"]
         )
-    yield from _table(["", "trials", "searched", "best settings", "default NDCG@10", "best NDCG@10"], lines)
+    yield from _table(["", "trials", "searched", "best settings", "first NDCG@10", "best NDCG@10"], lines)
 
 
 # -- the README --
@@ -295,7 +309,7 @@ def _chance(record: Record, metric: str) -> str:
 
 def _said(metric: str) -> str:
     name, _, k = metric.partition("@")
-    return f"{name.upper() if name == 'ndcg' else name.capitalize()}@{k}"
+    return f"{'NDCG' + name[4:] if name.startswith('ndcg') else name.capitalize()}@{k}"
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -307,7 +321,7 @@ def _up(row: Record) -> float:
 
 
 def _megabytes(row: Record) -> str:
-    return "0" if row["server"] == NOTHING else _size(_up(row))
+    return "0" if row["server"] == NOTHING else _size(_up(row)) if _up(row) else "-"
 
 
 def _size(megabytes: float) -> str:

@@ -19,11 +19,14 @@ from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Run
 from fedrec.federation.schema import schema_of
 from fedrec.leaderboard.definition import TRIALS, Board, best_trials, cells_of, safe, trials_found
+from fedrec.leaderboard.pace import clock_of, too_long
 from fedrec.leaderboard.work import made_by, why_not
 from fedrec.report import comparison
 from fedrec.report.significance import values_by_row
 from fedrec.reproduce.cells import STOPPED, Cell
+from fedrec.reproduce.estimate import Clock
 from fedrec.reproduce.figures import sent
+from fedrec.reproduce.measured import MeasuredRun, shipped
 from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
 from fedrec.tune.space import settings_text
 from fedrec.tune.study import Trial
@@ -45,11 +48,16 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
     found = trials_found(whole, runs, results)
     _write_trials(whole, found, runs, results)
     best = best_trials(whole, found)
+    clock = clock_of(read_records(results, whole.every_dataset()).values())
     for dataset in datasets:
         before = _before(results / f"{safe(dataset)}.json")
         planned = cells_of(whole, dataset, best, runs, "cpu")
         labels = list(dict.fromkeys(cell.row for cell in planned))
-        rows = [_row(whole, label, [c for c in planned if c.row == label], found, best, before) for label in labels]
+        known = _measured(whole, dataset)
+        rows = [
+            _row(whole, label, [c for c in planned if c.row == label], found, best, before, known, clock)
+            for label in labels
+        ]
         here, metric = _comparable(planned, rows), whole.metrics_on(dataset)[-1]
         together = kept_groups(rows, before, [row.label for row in here]) or groups(here, metric)
         for row in rows:
@@ -133,16 +141,18 @@ def server_sees(config: RunConfig) -> str:
 
 
 def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, Sequence[Trial]],
-         best: Mapping[str, Trial], before: Mapping[str, Any]) -> dict[str, Any]:  # fmt: skip
+         best: Mapping[str, Trial], before: Mapping[str, Any],
+         known: Mapping[str, MeasuredRun], clock: Clock) -> dict[str, Any]:  # fmt: skip
     config, row = planned[0].config, whole.row(label)
     info = method_of(config).info
     old = next((one for one in before.get("rows", ()) if one["label"] == label), None)
     kept = {
         one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
     }
+    kept = {c.config.seed: _known_cell(known[c.command()]) for c in planned if c.command() in known} | kept
     ended = kept | {cell.config.seed: _cell(cell) for cell in planned if cell.summary() is not None}
     waits, source = label in whole.waiting(best), label if row is None else row.source
-    why = "" if ended else _why(whole, planned, old or {}, len(found[source]) if waits else None)
+    why = "" if ended else _why(whole, planned, old or {}, len(found[source]) if waits else None, clock)
     return {
         "label": label,
         "method": info.name,
@@ -156,14 +166,16 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
     }
 
 
-def _why(whole: Board, planned: Sequence[Cell], old: Mapping[str, Any], trials: int | None) -> str:
+def _why(whole: Board, planned: Sequence[Cell], old: Mapping[str, Any], trials: int | None,
+         clock: Clock) -> str:  # fmt: skip
     """Why a row is empty. `trials`: how many it has had, where it waits for more."""
     if skipped := whole.reason_to_skip(planned[0]):
         return skipped
     if trials is not None:
         return f"{trials} of its {whole.trials} trials done"
     stopped = old["why"] if old.get("why", "").startswith(STOPPED) else ""
-    return next(filter(None, map(why_not, planned)), "") or stopped or "not run yet"
+    tried = next(filter(None, map(why_not, planned)), "") or stopped
+    return tried or too_long(clock, planned[0], whole.minutes) or "not run yet"
 
 
 def _sees(config: RunConfig) -> str:
@@ -191,6 +203,32 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "valid": {name: round(value, 6) for name, value in summary["valid"].items() if not name.startswith("hr@")},
         "up": round(up),
         "down": round(down),
+    }
+
+
+def _measured(whole: Board, dataset: str) -> dict[str, MeasuredRun]:
+    """By command, the runs that come with the library of the table whose rows these are."""
+    if dataset != whole.new_items["dataset"]:
+        return {}
+    paper, _, name = whole.new_items["table"].partition("/")
+    return {run.command: run for run in shipped(paper) if run.table == name and run.seeds == 1}
+
+
+def _known_cell(run: MeasuredRun) -> dict[str, Any]:
+    """A run of which the figures are kept and not what was sent."""
+    return {
+        "seed": run.seed,
+        "command": run.command,
+        "version": run.fedrec,
+        "commit": "",
+        "device": run.device,
+        "best_round": run.best_round,
+        "rounds_run": run.rounds,
+        "seconds": round(run.seconds, 1),
+        "diverged": run.diverged,
+        "test": dict(run.figures),
+        "up": 0,
+        "down": 0,
     }
 
 

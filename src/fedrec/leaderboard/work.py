@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrec.data.atomic import atomic_file
+from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener
 from fedrec.leaderboard.definition import Board, best_trials, cells_of, trials_found
 from fedrec.reproduce.cells import Cell, require_runnable, run_cells
+from fedrec.reproduce.estimate import hours
 from fedrec.schema import json_line
 from fedrec.tune.study import Budget, search
 from fedrec.version import __version__
@@ -30,7 +32,7 @@ def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told)
         study = whole.study(row, runs, device)
         told(f"{row.label}: {whole.trials} trials on {whole.tuned_on}")
         done = search(study, method_of(study.config), Budget(whole.trials), lambda trial, best: None,
-                      lambda number: Listener())  # fmt: skip
+                      lambda number: Listener(), row.start)  # fmt: skip
         told(f"{row.label}: {len(done)} trials, {sum(trial.seconds for trial in done):.0f} s")
 
 
@@ -51,7 +53,7 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
         failed = run_cells(planned, jobs, told, drop_models=True, minutes=minutes)
         for cell in planned:
             if cell.name() in failed:
-                _note(cell.folder / WHY, {"why": failed[cell.name()], "minutes": f"{minutes:g}"})
+                _note(cell.folder / WHY, {"why": failed[cell.name()] + _how_far(cell), "minutes": f"{minutes:g}"})
 
 
 def why_not(cell: Cell) -> str:
@@ -62,6 +64,16 @@ def why_not(cell: Cell) -> str:
 def made_by(cell: Cell) -> dict[str, str]:
     """Version and commit of the code that made a run."""
     return _said(cell.folder / ABOUT)
+
+
+def _how_far(cell: Cell) -> str:
+    """Of a run that was stopped: the round it had come to, and the time that all of them would take."""
+    done = RunFolder(cell.folder).records()
+    if cell.summary() is not None or not done:
+        return ""
+    rounds = method_of(cell.config).rounds
+    each = sum(record["seconds"] for record in done) / len(done)
+    return f", in round {len(done)} of {rounds} ({cell.config.device}; training alone takes {hours(each * rounds)})"
 
 
 def _may_end(cell: Cell, minutes: float) -> bool:

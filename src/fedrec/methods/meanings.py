@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SHARED = {
     "aggregated_fraction": "Share of the clients that train in a round who also upload.",
+    "averaging": "Weight of the past in the running mean of the model that scores; 0: the latest model scores.",
     "backbone": "Model that clients train.",
     "batch": "Samples in a batch; of sasrec, sequences.",
     "block_kind": "sasrec: plain blocks, or ligr with gates, norms first and a wider network, as in eSASRec.",

@@ -160,15 +160,19 @@ def require_choosable(config: RunConfig) -> None:
 
 
 def search(study: Study, method: Method, budget: Budget, told: Callable[[Trial, Trial], None],
-           listener: Callable[[int], Listener]) -> list[Trial]:  # fmt: skip
-    """Go on with a study until its budget is spent; `told` hears of each trial and the best so far."""
+           listener: Callable[[int], Listener], start: Mapping[str, Any] | None = None) -> list[Trial]:  # fmt: skip
+    """Go on with a study until its budget is spent; `told` hears of each trial and the best so far.
+
+    The first trial is what the method has by itself, except for what `start` says.
+    """
     require_choosable(study.config)
     sampler = _optuna()  # before any work: a missing package is said at once
     done = study.begin()
+    first = starting_point(method, study.space) | dict(start or {})
     with study.held():
         data: Prepared | None = None
         while not budget.over(done):
-            params = proposed(sampler, study.space, starting_point(method, study.space), done, study.config.seed)
+            params = proposed(sampler, study.space, first, done, study.config.seed)
             if params is None:
                 break
             trial, data = tried(study.config, params, len(done), listener(len(done)), data)

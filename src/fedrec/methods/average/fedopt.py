@@ -15,8 +15,10 @@ With sends=change a client trains as in FedAvg and sends D_i. With sends=gradien
 of its own data, D_i = -g_i (K = 1, lr = 1): all clients together then are full-batch training, as with all data in one
 place.
 `clip` bounds the norm of the whole D_i, so that no client pulls farther than others; for privacy the wire has a stage
-of that name. A sum is all that the server needs. User vectors, and the head of backbone linear, never leave: clients
-train them at `lr`. Nor does the private vector of backbone sasrec (`personal_steps`; `training/personal_head.py`).
+of that name. With `averaging` clients score with a mean of x_1 to x_t in which each counts `averaging` times what the
+next one does (after Polyak & Juditsky, 1992); they train from x_t, and nothing more is sent. A sum is all that the
+server needs. User vectors, and the head of backbone linear, never leave: clients train them at `lr`. Nor does the
+private vector of backbone sasrec (`personal_steps`; `training/personal_head.py`).
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ from fedrec.methods.average import choices
 from fedrec.methods.average.choices import Shares
 from fedrec.models import Sequential
 from fedrec.models.sasrec import BlockKind
+from fedrec.training.averaging import MEAN, mean_with
 from fedrec.training.descent import Fitted
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.next_item_training import AmongAllDescent, AmongDrawnDescent
@@ -114,6 +117,7 @@ class FedOpt(LocalMethod):
     heads: int = 1  # sasrec
     block_kind: BlockKind = "sasrec"
     cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
+    averaging: Beta = 0.0
     personal_steps: int = 0
     personal_lr: Positive = 1.0
 
@@ -158,7 +162,8 @@ class FedOpt(LocalMethod):
         m = {FIRST + name: torch.zeros_like(value) for name, value in x.items()}
         start = 0.0 if self.bias_correction else self.tau**2
         v = {SECOND + name: torch.full_like(value, start) for name, value in x.items()}
-        return x | m | ({} if self.server_optimiser == "sgd" else v) | {"steps": torch.zeros((), dtype=torch.int64)}
+        a = {MEAN + name: value.clone() for name, value in x.items() if self.averaging}
+        return x | m | ({} if self.server_optimiser == "sgd" else v) | a | {"steps": torch.zeros((), dtype=torch.int64)}
 
     def _initial_network(self, world: World) -> Tensors:
         """That of a sequential backbone as one table: its many weights go all the same way."""
@@ -219,6 +224,8 @@ class FedOpt(LocalMethod):
         new, rate = {"steps": server["steps"] + 1}, self._rate(round)
         for name in _shared(server):
             new |= self._stepped(server, name, ups[CHANGE + name], int(new["steps"]), rate)
+            if self.averaging:
+                new[MEAN + name] = mean_with(server[MEAN + name], new[name], int(new["steps"]), self.averaging)
         return {name: new[name] for name in server}
 
     def _rate(self, round: int) -> float:
@@ -245,6 +252,12 @@ class FedOpt(LocalMethod):
             return v - (1 - self.beta2) * square * torch.sign(v - square)
         return self.beta2 * v + (1 - self.beta2) * square
 
+    # -- scores --
+
+    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+        """The mean of the models so far, or the latest."""
+        return Down(shared={name: server[(MEAN if self.averaging else "") + name] for name in _shared(server)})
+
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         if self.own_head:
             own = {"item": down.shared["item"].expand(len(chunk.clients), -1, -1), **state.per_client}
@@ -264,8 +277,8 @@ class FedOpt(LocalMethod):
 
 
 def _shared(server: Tensors) -> list[str]:
-    """What clients receive: all but what the server's optimiser keeps."""
-    return [name for name in server if name != "steps" and not name.startswith((FIRST, SECOND))]
+    """What clients receive: all but what the server keeps for itself."""
+    return [name for name in server if name != "steps" and not name.startswith((FIRST, SECOND, MEAN))]
 
 
 def _since(value: Rows | PartialSum | Tensor, start: Tensor) -> Rows | PartialSum | Tensor:

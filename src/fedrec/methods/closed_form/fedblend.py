@@ -39,6 +39,7 @@ from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at
 from fedrec.models.sasrec import BlockKind
+from fedrec.training.averaging import MEAN
 
 Kind = TypeVar("Kind", bound=Method)
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
@@ -90,6 +91,7 @@ class FedBlend(Method):
     server_lr: float = 0.001
     server_decay: float = 0.0
     cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
+    averaging: Annotated[float, Interval("[0, 1)")] = 0.0
     personal_steps: int = 0
     personal_lr: Positive = 1.0
     warm_start: bool = False
@@ -139,14 +141,19 @@ class FedBlend(Method):
             gram = self.gram.aggregate(_of(GRAM, server), ups, round)
             new |= _marked(GRAM, gram)
             if self.warm_start:
-                new[SEQUENCE + "item"] = factors(gram["weight"], self.dim, self.sequence.init_std)
+                new |= self._warm(factors(gram["weight"], self.dim, self.sequence.init_std))
         return server | new | {"share": torch.full_like(server["share"], share_at(round, self.rounds, self.gram_share))}
+
+    def _warm(self, table: Tensor) -> Tensors:
+        """The item table of the sequence part, and its mean, which begins with it."""
+        mean = {SEQUENCE + MEAN + "item": table.clone()} if self.averaging else {}
+        return {SEQUENCE + "item": table, **mean}
 
     # -- scores --
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         gram, sequence = (
-            part.broadcast(_of(mark, server), clients, round).shared
+            part.offer(_of(mark, server), clients, round, items).shared
             for part, mark in ((self.gram, GRAM), (self.sequence, SEQUENCE))
         )
         return Down(_marked(GRAM, gram) | _marked(SEQUENCE, sequence) | {"share": server["share"]})

@@ -4,14 +4,15 @@ Kang & McAuley, ICDM 2018. One round is one epoch over all users' sequences, 128
 moments last from round to round. A user who was not in training needs nothing but a list of items.
 
 The paper's loss sets the next item against one drawn item. With `loss=ce` it is one among all items, by softmax
-cross-entropy, which ranks far better (Klenitskiy & Vasilev, RecSys 2023).
+cross-entropy, which ranks far better (Klenitskiy & Vasilev, RecSys 2023). With `averaging` a mean of the models after
+each epoch scores, in which later ones count more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +21,11 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.declarations import Preset
-from fedrec.federation.ranges import Count
+from fedrec.federation.ranges import Count, Interval
 from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
 from fedrec.models.sasrec import BlockKind
+from fedrec.training.averaging import MEAN, mean_with
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
 from fedrec.training.sequence_training import Products
@@ -74,6 +76,7 @@ class CentralSASRec(LocalMethod):
     optimiser: Literal["sgd", "adam"] = "adam"
     weight_decay: float = 0.0
     """AdamW's decay, beside the gradient, of all weights that a round meets."""
+    averaging: Annotated[float, Interval("[0, 1)")] = 0.0
     batch: Count = 128  # sequences
     products: Products = "full"
     """Precision of matrix products in training; bfloat16 is faster where the processor has it, and less exact."""
@@ -100,6 +103,7 @@ class CentralSASRec(LocalMethod):
         model = opened(state.per_client, self.table_dtype, world)
         for mark in MOMENTS:
             state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
+        state.per_client |= {MEAN + name: value.clone() for name, value in model.items() if self.averaging}
         state.per_client["steps"] = torch.zeros(len(chunk.clients), dtype=torch.int64, device=world.device)
         return state
 
@@ -114,8 +118,13 @@ class CentralSASRec(LocalMethod):
             for mark, moment in zip(MOMENTS, descent.groups[name].moments or (), strict=True):
                 held[mark + name.removeprefix("dense.")][at] = moment
         held["steps"][descent.samples.order] = descent.step_count
-        model = stored({"item": fitted.table, **fitted.dense}, self.table_dtype)
-        return State(held | model, {"user": fitted.user}), {}
+        model = {"item": fitted.table, **fitted.dense}
+        mean = {
+            MEAN + name: mean_with(held[MEAN + name], value, round + 1, self.averaging)
+            for name, value in model.items()
+            if self.averaging
+        }
+        return State(held | mean | stored(model, self.table_dtype), {"user": fitted.user}), {}
 
     def _opened(self, state: State, chunk: Chunk) -> Tensors:
         return opened(state.per_client, self.table_dtype, chunk.world)
@@ -134,8 +143,8 @@ class CentralSASRec(LocalMethod):
         return places
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        held = self._opened(state, chunk)
-        own = {name: held[name] for name in ("item", *self.model.dense_shapes())}
+        held, mark = self._opened(state, chunk), MEAN if self.averaging else ""
+        own = {name: held[mark + name] for name in ("item", *self.model.dense_shapes())}
         return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
