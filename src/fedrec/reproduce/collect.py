@@ -5,6 +5,7 @@ python -m fedrec.reproduce.collect PAPER FOLDER
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -29,11 +30,16 @@ def collected(paper: str, folder: Path, kept: Sequence[MeasuredRun]) -> list[Mea
 
 
 def counted(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
-    """A run counts in every table and row that ask for the same command."""
-    by_command = {run.command: run for run in runs}
-    asked = ((table, cell, by_command.get(cell.command())) for table, cell in planned)
+    """A run counts in every table and row that ask for the same command, whatever the order of its options."""
+    by_command = {_options(run.command): run for run in runs}
+    asked = ((table, cell, by_command.get(_options(cell.command()))) for table, cell in planned)
     return [replace(run, table=table, row=cell.row, dataset=cell.dataset, protocol=cell.protocol,
-                    seed=cell.config.seed) for table, cell, run in asked if run is not None]  # fmt: skip
+                    seed=cell.config.seed, command=cell.command()) for table, cell, run in asked
+            if run is not None]  # fmt: skip
+
+
+def _options(command: str) -> tuple[str, ...]:
+    return tuple(sorted(shlex.split(command)))
 
 
 def trimmed(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[MeasuredRun]:

@@ -100,19 +100,20 @@ class Plan:
 def _plans(known: Mapping[str, Table], planned: Iterable[tuple[str, Cell]],
            by_row: Mapping[Place, Sequence[MeasuredRun]], clock: Clock) -> dict[Place, Plan]:  # fmt: skip
     """Of every row on every dataset under the protocol of print."""
-    declared = {(table.name, row.label): row.too_long for table in known.values() for row in table.rows}
+    declared = {(table.name, row.label): {**table.too_long, **row.too_long}
+                for table in known.values() for row in table.rows}  # fmt: skip
     spent: dict[tuple[str, str], float] = {}  # by table and device
     found: dict[Place, Plan] = {}
     for table, cell in planned:
         place = table, cell.row, cell.dataset
         if place in found or cell.protocol != known[table].published:
             continue
-        done = next((Estimate(run.seconds, run.device) for run in by_row.get(place, ())), None)
+        done = next((Estimate(run.seconds, run.device) for run in by_row.get(place, ()) if run.seconds), None)
         time, why = done or clock.of(cell), declared[table, cell.row].get(cell.dataset, "")
-        if time is not None and not why:
+        if time is not None:
             used = spent.get((table, time.device), 0.0) + time.seconds
-            why = "" if done or used <= BUDGET else f"beyond the {BUDGET / 3600:g} h of {table}"
-            spent |= {} if why else {(table, time.device): used}
+            why = why if done or used <= BUDGET else f"beyond the {BUDGET / 3600:g} h of {table}"
+            spent |= {(table, time.device): used} if done or not why else {}
         found[place] = Plan(time, why)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -111,7 +112,9 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
     if rows := too_long(reached):
         budget = (f"A table may take {BUDGET / 3600:g} h on two cores (cpu), and as long on a GPU (cuda), one seed of "
                   "each row in its order. These rows do not fit, or say why they are left out.")  # fmt: skip
-        yield from (f"## {TOO_LONG}", "", budget, "", *_grid([*WAITING, "why"], rows), "")
+        reasons = Counter(one.why for one in reached if one.state == "too long")
+        counted = [f"- {number} cells: {why}" for why, number in reasons.most_common()]
+        yield from (f"## {TOO_LONG}", "", budget, "", *counted, "", *_grid([*WAITING, "why"], rows), "")
     if rows := not_run(reached):
         yield from (f"## {NOT_RUN}", "", *_grid(WAITING, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):

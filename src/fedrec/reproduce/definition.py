@@ -58,6 +58,7 @@ class Table:
     metric_names: Mapping[str, str] = field(default_factory=dict)  # where this table prints a metric by another name
     dataset_names: Mapping[str, str] = field(default_factory=dict)  # where it means another version of a dataset
     drawn: Sequence[str] = ()  # of a figure: the commands that draw it from the runs
+    too_long: Mapping[str, str] = field(default_factory=dict)  # as of a row, for all that do not say it themselves
 
     def __post_init__(self) -> None:
         if not self.published:

@@ -10,6 +10,8 @@ from fedrec.experiment.params import method_of
 from fedrec.reproduce.cells import Cell
 from fedrec.reproduce.measured import MeasuredRun
 
+SETTLED = 10  # rounds after which set-up and compilation no longer decide the pace
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -46,13 +48,15 @@ class Clock:
 
     def of(self, cell: Cell) -> Estimate | None:
         """By runs of the same kind on the same data, else on other data in proportion to interactions, else of the same
-        method in the same way; None where nothing is known. Runs on the cell's own device count first."""
+        method in the same way; None where nothing is known. Runs of more than a few rounds count first, then those on
+        the cell's own device."""
         method = method_of(cell.config)
         kind = Kind(cell.config.method, getattr(method, "backbone", ""), "dp" in cell.config.params)
         found = self.by_method.get(kind.method, ())
         same = [run for other, run in found if other == kind]
         for runs, rough in ((same, False), ([run for _, run in found], True)):
             for scale, some in self._nearest(runs, cell.dataset):
+                some = [run for run in some if run.rounds >= SETTLED] or some
                 some = [run for run in some if run.device == cell.config.device] or some
                 pace = median(scale(run) * run.seconds / max(run.rounds, 1) for run in some)
                 return Estimate(pace * (cell.config.rounds or int(method.rounds)), some[0].device, rough)

@@ -51,6 +51,9 @@ def _cells(table: Table, row: Row, mine: Sequence[MeasuredRun]) -> Iterator[str]
         values = [run.figures[name] for run in mine if name in run.figures]
         spread = f" ± {stdev(values):.4f}" if len(values) > 1 else ""
         yield f"{mean(values):.4f}{spread}" if values else "-"
-    yield f"{mean(run.best_round + 1 for run in mine):.0f}"
+    ended = sum(bool(run.diverged) for run in mine)
+    yield f"{mean(run.best_round + 1 for run in mine):.0f}" + (
+        f", {ended} of {len(mine)} diverged later" if ended else ""
+    )
     yield str(len(mine))
     yield ", ".join(sorted({run.device for run in mine}))
