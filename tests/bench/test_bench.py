@@ -18,8 +18,10 @@ import pytest
 import torch
 
 from conftest import Cli
+from fedrec.bench import goals
 from fedrec.bench.kept import Kept
-from fedrec.bench.machine import in_a_process
+from fedrec.bench.machine import describe, in_a_process
+from fedrec.bench.measure import measured
 from fedrec.bench.page import speed_page
 from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
 from fedrec.bench.references import FEW, NAIVE, PLAIN, reference_of, some_clients
@@ -76,6 +78,7 @@ def test_a_method_is_measured_with_settings_of_its_own(cli: Cli, tmp_path: Path)
         (("--scale", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--methods", "fedmff"), "did you mean 'fedmf'?"),
         (("--goals", "--scale"), "choose one"),
+        (("--goals", "--data", "ml-1m"), "use synthetic or movielens"),
         (("--set", "lr=0.1"), "--set is for methods that --methods names"),
         (("--set", "lr=0.1", "--goals"), "--set is for methods that --methods names"),
         (("--page", "x.md", "--from", "none.json"), "none.json is not a file of `fedrec bench`"),
@@ -98,7 +101,7 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
         assert not {"local", "aggregate", "receive", "send_up", "merged"} & set(vars(owner))
     for name, value in outcome(plain, 1).items():
         assert torch.equal(value, outcome(watched, 1)[name]), name
-    for name in ("training", "wire", "aggregation", "answer"):
+    for name in ("training", "preparing", "wire", "aggregation", "answer"):
         assert phases.seconds[name] > 0, name
 
 
@@ -118,6 +121,21 @@ def test_a_phase_counts_its_own_seconds_alone(monkeypatch: pytest.MonkeyPatch) -
     assert phases.seconds[SAMPLING] >= 0.05
     assert phases.seconds[TRAINING] <= log.seconds - 0.05
     assert sum(phases.seconds.values()) <= log.seconds + 1e-3
+
+
+def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
+    """Where the plain program only trains, nothing but our training is compared with it."""
+    script = tmp_path / "plain.py"
+    script.write_text("print('{\"seconds_per_round\": 50}')", encoding="utf-8")
+    for method, alone in (("fedca", True), ("fedmf", False)):
+        row = measured(Task(method, size="quick", turns=1), {PLAIN: script})
+        trained = row["phases"][TRAINING] + row["phases"][SAMPLING]
+        assert row["ratio"] == pytest.approx(50 / (trained if alone else row["seconds"]["round"]))
+        assert row["training_ratio"] == (row["ratio"] if alone else None)
+        about = describe(CPU)
+        page = speed_page({"b.json": {"command": "bench", "complete": True, "machine": about, "methods": [row]}})
+        cells = next(line for line in page.splitlines() if line.startswith(f"| `{method}`")).split(" | ")
+        assert cells[2:4] == (["", f"{row['ratio']:,.0f}"] if alone else [f"{row['ratio']:,.0f}", ""])
 
 
 def test_draws_of_kernels_are_timed_alone() -> None:
@@ -257,6 +275,17 @@ def test_goals_are_timed_whole(cli: Cli, tmp_path: Path) -> None:
     assert row["met"] == (row["seconds"] <= row["within"])
     assert cli("bench", "--page", "speed.md", "--from", "goals.json").code == 0
     assert "| `fedgram` | synthetic, quick |" in (tmp_path / "speed.md").read_text()
+    more = cli("bench", "--goals", "--quick", "--methods", "fedmf,fedgram", "--out", "goals.json", "--resume")
+    assert more.code == 0, more
+    found = json.loads((tmp_path / "goals.json").read_text())
+    assert [one["goal"] for one in found["goals"]] == ["fedmf", "fedgram"]
+    assert found["complete"]
+    assert found["goals"][1] == row, "what was measured before is measured no second time"
+
+
+def test_goals_are_for_generated_worlds_or_movielens() -> None:
+    labels = [goals.task_of(goals.GOALS["cgfedrec"], "cpu", data, "100k").label for data in goals.WORLDS]
+    assert labels == ["synthetic, 100k", "ml-100k"]
 
 
 def test_the_page_is_what_the_measurements_say() -> None:

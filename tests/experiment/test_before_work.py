@@ -37,7 +37,7 @@ BUDGET = ("--privacy", "clip=1", "--epsilon", 4, "--delta", 1e-5)
 def test_noise_that_cannot_be_is_refused_before_training(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[object, ...], says: str
 ) -> None:
-    monkeypatch.setattr(Simulator, "round", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(Simulator, "begin", lambda *_: pytest.fail("it trained"))
     outcome = cli("run", *words, "--data", SMALL, "--set", "dim=4", "--out", "run")
     assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), outcome
     assert says in outcome.err
@@ -71,14 +71,14 @@ def test_what_means_nothing_in_one_place_is_said(cli: Cli, tmp_path: Path) -> No
 
 def test_a_run_that_never_began_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(method="fedmf", data=SMALL, rounds=3, params={"dim": "4"})
-    real, ends = driver.Simulator.round, {"at": 0}
+    real, ends = driver.Simulator.begin, {"at": 0}
 
     def failing(self: Simulator, number: int, *rest: Any) -> object:
         if number == ends["at"]:
             raise FedrecError("enough")
         return real(self, number, *rest)
 
-    monkeypatch.setattr(driver.Simulator, "round", failing)
+    monkeypatch.setattr(driver.Simulator, "begin", failing)
     with pytest.raises(FedrecError, match="enough"):
         execute(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

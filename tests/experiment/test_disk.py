@@ -30,13 +30,13 @@ Usage = namedtuple("Usage", "total used free")
 
 def trained_rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rounds that are trained from now on."""
-    seen, original = list[int](), Simulator.round
+    seen, original = list[int](), Simulator.begin
 
     def counted(self: Simulator, number: int, *rest: object) -> object:
         seen.append(number)
         return original(self, number, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Simulator, "round", counted)
+    monkeypatch.setattr(Simulator, "begin", counted)
     return seen
 
 

@@ -181,7 +181,7 @@ def test_an_interrupted_fit_goes_on_as_told(
     fedrec.run("fedmf", str(logs), out=tmp_path / "run", rounds=2, dim=4)
     words = ("fit", *(("--from", "run") if warm else ("run",)), "-q", "--rounds", 5)
     assert cli(*words, "--out", "whole").code == 0
-    rounds, done = Simulator.round, list[int]()
+    rounds, done = Simulator.begin, list[int]()
 
     def stopped(self: Simulator, number: int, *rest: Any) -> Any:
         if len(done) == stop:
@@ -190,7 +190,7 @@ def test_an_interrupted_fit_goes_on_as_told(
         return rounds(self, number, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Simulator, "round", stopped)
+        patched.setattr(Simulator, "begin", stopped)
         outcome = cli(*words)
     assert outcome.code == 130
     assert outcome.err.endswith("to continue, run the command again with --resume --out run-fit\n")
@@ -215,7 +215,7 @@ def test_a_fit_goes_on_only_as_it_was_begun(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Simulator, "round", stopped)
+        patched.setattr(Simulator, "begin", stopped)
         cli("fit", "run", "-q", "--rounds", 5)
     outcome = cli("fit", "run", "-q", "--rounds", 6, "--resume")
     assert (outcome.code, "started with 5 rounds in all and would now have 6" in outcome.err) == (2, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,17 @@ PLAIN = RunConfig("fedmf", data=SMALL, rounds=6, params={"dim": 8})
 EARLY_BEST = replace(PLAIN, params={"dim": 8, "lr": 0.04, "optimiser": "adam"})
 
 
+@dataclass
+class Played:
+    """A round of it."""
+
+    number: int
+    done: bool = True
+
+    def log(self) -> RoundLog:
+        return RoundLog(self.number, 1, 0.0, 0, 0)
+
+
 class Script:
     """A simulator that does nothing, and the validation values that its rounds are said to have."""
 
@@ -33,8 +44,8 @@ class Script:
         self.progress = Progress()
         self.evaluated: list[int] = []
 
-    def round(self, number: int, before_answer: object = None) -> RoundLog:
-        return RoundLog(number, 1, 0.0, 0, 0)
+    def begin(self, number: int, before_answer: object = None) -> Played:
+        return Played(number)
 
     def evaluate(self, number: int) -> Score:
         self.evaluated.append(number)

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,10 +18,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedrec
 from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import Method, PartialSum, Rows, Tensors, World
+from fedrec.federation.contract import Method, MethodInfo, PartialSum, Rows, Tensors, World
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.average.fedmf import FedMF
+from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.cluster.cgfedrec import CGFedRec
 from fedrec.methods.cluster.contrast import SupCon
@@ -176,6 +180,69 @@ def ended(method: Method, data: ClientData) -> Tensors:
     held = simulator.server | simulator.client_side.tensors()
     scores = torch.cat([scores for _, scores in simulator.scores(1)])
     return {key: value.double().cpu() for key, value in (held | {"scores": scores}).items()}
+
+
+WAITLESS: dict[str, Callable[[], Method]] = {
+    "fedmf": lambda: FedMF(dim=32),
+    "fedrkg": lambda: FedRKG(dim=8),
+    "fedrap": lambda: FedRAP(dim=32),
+    "fedopt": lambda: FedOpt(backbone="sasrec", loss="ce", dim=16, length=20, clip=0.5, clients_per_round=40),
+}
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    """Where torch finds that the host waits for the device, it says so in an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("name", list(WAITLESS))
+def test_a_round_waits_for_nothing(name: str, participation: float) -> None:
+    """And rounds that begin before the last one is read end as rounds that do not."""
+    data = clients_of(torch.float32)
+    data = replace(data, world=replace(data.world, participation=participation))
+    ahead, plain = (Simulator(WAITLESS[name](), data) for _ in range(2))
+    for simulator in (ahead, plain):  # kernels are compiled and recorded, memory is taken
+        for number in range(3):
+            simulator.round(number)
+    with no_waits():
+        begun = [ahead.begin(number) for number in range(3, 6)]
+    logs = [plain.round(number) for number in range(3, 6)]
+    for found, log in zip(begun, logs, strict=True):
+        assert math.isfinite(log.observed["loss"])
+        assert found.log().observed == pytest.approx(log.observed, rel=1e-5)
+    ends = [{key: value.double() for key, value in (one.server | one.client_side.tensors()).items()}
+            for one in (ahead, plain)]  # fmt: skip
+    assert max(apart(*ends).values()) <= 1e-5
+
+
+def test_a_wait_is_an_error_there() -> None:
+    with no_waits(), pytest.raises(RuntimeError, match="synchroniz"):
+        torch.ones(3, device=CUDA).sum().item()
+
+
+def test_training_that_diverges_ends_in_its_round() -> None:
+    """Its figures are read when later rounds have begun."""
+    settings: dict[str, Any] = {"optimiser": "sgd", "backbone": "mf", "dim": 4}
+    cut = fedrec.run(Exploding(**settings), "synthetic@users=50+items=200", rounds=8, eval_every=2, device="cuda")
+    assert "in round 4: training diverged" in cut.summary["diverged"]
+    assert cut.summary["rounds_run"] == 3
+    assert [record["round"] for record in cut.records] == [0, 1, 2]
+
+
+@dataclass(frozen=True)
+class Exploding(FedMF):
+    """Takes a step that is too large in its fourth round."""
+
+    info = MethodInfo("exploding")
+
+    def local(self, state, down, chunk, round):  # type: ignore[no-untyped-def]
+        return FedMF.local(replace(self, lr=1e30) if round == 3 else self, state, down, chunk, round)
 
 
 def test_a_contrastive_loss_in_single_precision_is_close_and_repeats() -> None:

@@ -17,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, World
+from fedrec.kernels.draws_triton import permute
 from fedrec.kernels.registry import KERNELS
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.cluster.contrast import SupCon
@@ -93,6 +94,7 @@ def main() -> None:
         down = Down(shared=method.init_server(data.world))
         method.local(method.init_clients(data.world, chunk), down, chunk, 0)
     SupCon(torch.zeros(9, dtype=torch.int64))(torch.ones(2, 9, 32))
+    permute(*torch.zeros(4, 3, dtype=torch.int64))
     assert len(compiled) >= 2 * len(METHODS)  # draws and training
     assert all(kernel.asm["cubin"] for kernel in compiled)
 

@@ -17,6 +17,7 @@ from fedrec.kernels import find, registry
 from fedrec.kernels.registry import KERNELS, Source
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.methods.cluster.contrast import SupCon
+from fedrec.methods.cold.ifedrec import IFedRec
 from fedrec.methods.personal.fedrap import FedRAP
 from fedrec.methods.personal.fedrkg import FedRKG
 from fedrec.testing import run, tiny_world
@@ -65,6 +66,7 @@ USERS: dict[str, Any] = {
     "ncf": lambda: run(FedMF(backbone="ncf", dim=4), tiny_world(), 1),
     "fedrap": lambda: run(FedRAP(dim=4), tiny_world(), 1),
     "gate": lambda: run(FedRKG(dim=4, interval=1), tiny_world(), 1),
+    "aligned": lambda: run(IFedRec(dim=4), tiny_world(), 1, attributes=torch.randn(40, 5, dtype=torch.float64)),
     "contrast": lambda: SupCon(torch.tensor([0, 0, 1]))(torch.randn(2, 3, 4)),
 }
 

@@ -39,7 +39,7 @@ from fedrec.kernels.registry import KERNELS
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.cluster.repulsion import Repulsion
 from fedrec.methods.personal.fedrap import FedRAP
-from fedrec.random import Purpose, stream
+from fedrec.random import Purpose, fold_tensor, permute, stream
 from fedrec.testing import tiny_world
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
@@ -97,6 +97,18 @@ def test_the_draws_are_those_of_torch(world, clients):
         assert torch.equal(drawn.item[rows].long(), wanted)
         assert torch.equal(rows.unique(), torch.arange(drawn.row_ptr[k], drawn.row_ptr[k + 1]))
         assert (drawn.client[rows] == k).all()
+
+
+def test_orders_are_those_of_torch():
+    """Of owners with one, two, a power of two and many positions, in tiles that several of them share."""
+    size = torch.tensor([1, 2, 64, 3, 200, 0, 33])
+    owner = torch.repeat_interleave(size)
+    position = torch.arange(len(owner)) - (size.cumsum(0) - size)[owner]
+    key = fold_tensor(stream(7, Purpose.ORDER, 3), torch.arange(len(size)))
+    found = draws_triton.permute(key, size, position, owner)
+    assert torch.equal(found, permute(key, size, position, owner))
+    assert not torch.equal(found, position)
+    assert not len(draws_triton.permute(key[5:6], size[5:6], position[:0], owner[:0]))
 
 
 def test_pairs_that_need_long_integers(monkeypatch):

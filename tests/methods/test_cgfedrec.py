@@ -16,7 +16,9 @@ from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, State
 from fedrec.federation.noise import Laplace
 from fedrec.federation.simulator import Simulator
+from fedrec.kernels import counted_products
 from fedrec.methods import PFedRec
+from fedrec.methods.cluster import contrastive
 from fedrec.methods.cluster.cgfedrec import CGFedRec
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.random import Purpose, fold, stream
@@ -105,6 +107,43 @@ def test_variants_against_the_naive_loop(variant):
     expected = reference(method, data, 2)
     found = run(method, data, 2)
     assert_close({name: found[name] for name in expected}, expected, 1e-9, variant)
+
+
+COMPILED = {**STRONG, "dim": 20, "item_rate_scale": 0.02}  # rows of more than one vector, in steps that do not diverge
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"update": "simultaneous", "supcon": "paper"}, {"con_every": "epoch"}, {"variant": "EC"}],
+    ids=lambda settings: " ".join(settings) or "usual",
+)
+def test_compiled_training_is_the_naive_loop(settings, monkeypatch):
+    """In single precision, with several tiles; under EC all clients begin with one table."""
+    method, options = CGFedRec(**COMPILED, **settings), {"items": 70, "participation": 0.5, "empty": True}
+    expected = reference(method, tiny_world(**options), 3)
+    single = tiny_world(**options, dtype=torch.float32)
+    monkeypatch.setattr(contrastive, "Contrastive", None)  # training in torch would fail
+    found = run(method, single, 3)
+    assert_close({name: found[name].double() for name in expected}, expected, 2e-5, "compiled against the naive loop")
+
+
+def test_a_common_start_is_evaluated_once():
+    tables = torch.randn(5, 9, 4, generator=torch.Generator().manual_seed(2))
+    assert not contrastive.equal_tables(tables).any()
+    tables[3] = tables[1]
+    tables[4, 0] = tables[1, 0]
+    assert contrastive.equal_tables(tables).tolist() == [False, True, False, True, False]
+
+
+def test_products_are_counted():
+    """Of every table once, however many clients begin with it."""
+    method, data = CGFedRec(**COMPILED, epochs=1, variant="EC"), tiny_world(dtype=torch.float32)
+    simulator = Simulator(method, data)
+    simulator.round(0)
+    with counted_products() as counted:
+        simulator.round(1)
+    batches = int((-(-data.positives * 5 // method.batch)).sum())
+    assert sum(counted) == 3 * 40 * 40 * 20 * (batches - len(data.clients) + 1)
 
 
 def test_the_mean_table_alone_is_pfedrec():

@@ -97,8 +97,8 @@ FLAT = torch.tensor([[1, 0], [0.8, 0.6], [0, 1]]).double()[:, None]
 @pytest.mark.parametrize(
     ("graph", "rows"),
     [
-        ("released", [[0, 0, 1], [0, 0, 1], [0.5, 0.5, 0]]),
-        ("paper", [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]),
+        ("released", [[0, 0, 1], [0, 0, 1], [1, 1, 0]]),
+        ("paper", [[1, 1, 0], [1, 1, 0], [0, 0, 1]]),
     ],
 )
 def test_graph_by_hand(graph, rows):
@@ -109,9 +109,9 @@ def test_graph_by_hand(graph, rows):
 
 def test_nearest_neighbours_and_nobody():
     cosine = cosines(FLAT)
-    assert GPFedRec(neighbours=2).adjacency(cosine).tolist()[2] == [0, 0.5, 0.5]
+    assert GPFedRec(neighbours=2).adjacency(cosine).tolist()[2] == [0, 1, 1]
     assert GPFedRec(neighbours=1, graph="released").adjacency(cosine).tolist() == [[0, 0, 1], [0, 0, 1], [1, 0, 0]]
-    assert torch.equal(GPFedRec(threshold=9, graph="released").adjacency(cosine), torch.eye(3).double())
+    assert torch.equal(GPFedRec(threshold=9, graph="released").adjacency(cosine), torch.eye(3).bool())
 
 
 def test_released_clients_copy_one_user_vector():

@@ -131,7 +131,7 @@ class TwoKinds(FedMF):
 
 
 def test_every_cohort_is_looked_at_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Simulator, "round", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(Simulator, "begin", lambda *_: pytest.fail("it trained"))
     with pytest.raises(FedrecError, match="two-kinds sends the weights of 'item' without noise"):
         fedrec.run(TwoKinds, SMALL, rounds=2, dim=4, privacy="clip=1", epsilon=4.0, delta=1e-5)
 

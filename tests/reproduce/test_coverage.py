@@ -33,7 +33,7 @@ from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.figures import figures_of, guidance_figures
 from fedrec.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
 from fedrec.reproduce.printed import PrintedCell, printed_cells, selected
-from fedrec.reproduce.studies import study_lines
+from fedrec.reproduce.studies import study_lines, unprinted
 
 PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg": 344}
 """Result cells of each paper."""
@@ -238,6 +238,15 @@ def test_the_documentation_has_what_was_measured(paper: str) -> None:
     ) + "\n"
 
 
+def test_seconds_of_stages_stand_beside_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {("ml-100k", "SVD"): 0.00123}
+    monkeypatch.setattr("fedrec.reproduce.coverage.timed_stages", lambda paper: known)
+    found = coverage("fedca", [])
+    assert [one.cell.setting for one in found if one.beside is not None] == ["stage=SVD"], "of ml-100k alone"
+    assert counts(found)["elsewhere"] == 15, "it is no measured cell"
+    assert "| table8 | FedCA stage=SVD | ML-100K | 0.005 | 0.0012 |" in "\n".join(lines("FedCA", found))
+
+
 def test_the_picture_has_a_point_for_each_cell(tmp_path: Path) -> None:
     runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
     svg = drawn("CGFedRec", coverage("cgfedrec", runs))
@@ -322,6 +331,18 @@ def test_the_documentation_has_what_was_measured_of_the_champion() -> None:
     page = Path(__file__).parents[2] / "docs" / "coverage" / "champion" / "measured.md"
     made = study_lines(names("champion").title, list(tables("champion").values()), shipped("champion"))
     assert page.read_text(encoding="utf-8") == "\n".join(made) + "\n"
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
+@pytest.mark.parametrize("paper", PRINTED)
+def test_the_documentation_has_what_was_measured_without_print(paper: str) -> None:
+    """Figures of a paper and runs for a cause; every other table has print."""
+    known = list(tables(paper).values())
+    drawn = unprinted(known)
+    assert all(table.name.startswith("figure") or table.name == "causes" for table in drawn)
+    assert {table.name for table in known if table.name.startswith("figure")} <= {table.name for table in drawn}
+    made = study_lines(f"{names(paper).title}: what has no printed figures", drawn, shipped(paper))
+    assert (DOCS / paper / "measured.md").read_text(encoding="utf-8") == "\n".join(made) + "\n"
 
 
 def test_print_is_kept_as_it_stands_in_the_papers() -> None:

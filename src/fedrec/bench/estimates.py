@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrec.federation.simulator import Simulator
+from fedrec.kernels import counted_products
 
 PER_ENTRY = 10  # operations for an entry of a sample's row: forward, two gradients, two steps
 PASSES = 4  # how often an entry of a sample's row is moved: row and partner, each read and written
@@ -36,13 +37,13 @@ class Work:
 
 
 def work_of(simulator: Simulator, number: int) -> Work:
-    """Runs one round more, in which torch counts the products of matrices."""
+    """Runs one round more, in which torch and compiled kernels count the products of matrices."""
     method, data = simulator.method, simulator.data
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, counted_products() as compiled:
         simulator.round(number)
-    counted = counter.get_total_flops()
+    counted = counter.get_total_flops() + sum(compiled)
     interactions = int(data.positives.sum())
-    trains = hasattr(method, "trainer")
+    trains = trains_on_samples(method) and (hasattr(method, "trainer") or not counted)
     samples = interactions * (1 + data.negatives) * int(getattr(method, "epochs", 1)) if trains else interactions
     width = int(getattr(method, "dim", 0)) if trains else 0
     network = 0 if counted or not trains else _weights(method)
@@ -55,7 +56,17 @@ def work_of(simulator: Simulator, number: int) -> Work:
     )
 
 
+def trains_on_samples(method: Any) -> bool:
+    """By a trainer, or in mini-batches of its own."""
+    return hasattr(method, "trainer") or hasattr(method, "batch")
+
+
 def _weights(method: Any) -> int:
-    """Of the network that a compiled kernel trains: torch does not see its products."""
+    """Of the network that a compiled kernel trains: torch does not see its products.
+
+    What the first layer does to the user's half is the same for a whole batch.
+    """
     shapes = method.model.dense_shapes() if hasattr(method.model, "dense_shapes") else {}
-    return sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
+    weights = [math.prod(shape) for shape in shapes.values() if len(shape) > 1]
+    once = weights[0] // 2 if weights and getattr(method.model, "has_user", False) else 0
+    return sum(weights) - once

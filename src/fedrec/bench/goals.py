@@ -1,6 +1,7 @@
 """Whole pieces of work with a number of seconds that they may take on an accelerator, and whether they do.
 
-`python -m fedrec.bench.goals NAME DEVICE SIZE` is one of them.
+`python -m fedrec.bench.goals NAME DEVICE DATA SIZE` is one of them; DATA is synthetic, or movielens for the data set
+that the synthetic world is as large as.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fedrec.bench.machine import device_peak_gib, seconds, settle, told
 from fedrec.bench.task import Task
 from fedrec.bench.trace import traced
 from fedrec.experiment.run import Run
+from fedrec.federation.loop import Progress, Rules, run_rounds
 
 WARM = 2  # rounds of set-up: kernels are compiled, memory is taken
 
@@ -40,18 +42,29 @@ GOALS = {
     "fedrap": Goal("fedrap", 1, 0.3, params={"dim": "32"}),
     "cgfedrec": Goal("cgfedrec", 100, 30.0, size="100k"),
     "sasrec": Goal("sasrec", 100, 60.0),
+    "sasrec-bfloat16": Goal("sasrec", 100, 60.0, params={"products": "bfloat16"}),
     "fedgram": Goal("fedgram", 1, 4.0),
-}
+    "fedopt": Goal("fedopt", 2300, 60.0, params={
+        "backbone": "sasrec", "dim": "128", "length": "200", "clients_per_round": "256",
+    }),
+}  # fmt: skip
+REAL = {"100k": "ml-100k", "1m": "ml-1m"}  # what the synthetic worlds are as large as
+WORLDS = (SYNTHETIC, MOVIELENS) = ("synthetic", "movielens")
 
 
-def words(name: str, device: str, quick: bool) -> list[str]:
-    return ["-m", "fedrec.bench.goals", name, device, "quick" if quick else GOALS[name].size]
+def words(name: str, device: str, data: str, quick: bool) -> list[str]:
+    return ["-m", "fedrec.bench.goals", name, device, data, "quick" if quick else GOALS[name].size]
 
 
-def reached(name: str, device: str, size: str) -> dict[str, Any]:
+def task_of(goal: Goal, device: str, data: str, size: str) -> Task:
+    chosen = REAL[size] if data == MOVIELENS and size in REAL else SYNTHETIC
+    return Task(goal.method, data=chosen, size=size, device=device, params=goal.params)
+
+
+def reached(name: str, device: str, data: str, size: str) -> dict[str, Any]:
     """The whole piece, timed after rounds of set-up, and a trace of one round more."""
     goal, started = GOALS[name], time.perf_counter()
-    task = Task(goal.method, size=size, device=device, params=goal.params)
+    task = task_of(goal, device, data, size)
     run = task.run(task.interactions())
     at = run.world.device
     made = time.perf_counter()
@@ -62,24 +75,32 @@ def reached(name: str, device: str, size: str) -> dict[str, Any]:
     ready = time.perf_counter()
     if at.type == "cuda":
         torch.cuda.reset_peak_memory_stats(at)
-    training, evaluating = _rounds(run, goal, goal.rounds if size != "quick" else 2)
+    rounds = goal.rounds if size != "quick" else 2
+    training, evaluating = _rounds(run, goal, rounds)
+    whole = training + sum(evaluating)
     return {
-        "goal": name, "method": goal.method, "params": goal.params, "data": task.label, "rounds": len(training),
+        "goal": name, "method": goal.method, "params": goal.params, "data": task.label, "rounds": rounds,
         "every": goal.every, "seconds_data_and_set_up": made - started, "seconds_warm_up": ready - made,
-        "seconds": sum(training) + sum(evaluating), "seconds_round": sum(training) / len(training),
+        "seconds": whole, "seconds_round": training / rounds,
         "seconds_evaluation": sum(evaluating) / max(1, len(evaluating)), "within": goal.seconds,
-        "met": sum(training) + sum(evaluating) <= goal.seconds, "peak_gib": device_peak_gib(at),
-        **traced(partial(run.simulator.round, WARM + len(training)), at),
+        "met": whole <= goal.seconds, "peak_gib": device_peak_gib(at),
+        **traced(partial(run.simulator.begin, WARM + rounds), at),
     }  # fmt: skip
 
 
-def _rounds(run: Run, goal: Goal, rounds: int) -> tuple[list[float], list[float]]:
-    training, evaluating = [], []
-    for number in range(WARM, WARM + rounds):
-        training.append(seconds(partial(run.simulator.round, number), run.world.device))
-        if goal.every and (number - WARM + 1) % goal.every == 0:
+def _rounds(run: Run, goal: Goal, rounds: int) -> tuple[float, list[float]]:
+    """Seconds of so many rounds, as a run goes through them, and of each evaluation in between."""
+    evaluating: list[float] = []
+
+    def evaluate(number: int) -> None:
+        if goal.every and (number + 1) % goal.every == 0:
             evaluating.append(seconds(partial(run.evaluate, "valid", number), run.world.device))
-    return training, evaluating
+
+    rules = Rules(WARM + rounds, goal.every or WARM + rounds)
+    work = partial(run_rounds, run.simulator, Progress(next_round=WARM), rules, evaluate, lambda: None,
+                   lambda log, score: None)  # fmt: skip
+    whole = seconds(work, run.world.device)
+    return whole - sum(evaluating), evaluating
 
 
 if __name__ == "__main__":

@@ -49,11 +49,14 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
     typical = min(rounds)  # other work on the machine only adds to it
     phases, evaluation = _phases(run, max(1, min(task.turns, int(ENOUGH / typical))))
     inside = split_kernel(simulator, phases)
-    ours = typical if reference is None or reference.of == "round" else phases[TRAINING] + phases[SAMPLING]
+    alone = reference is not None and reference.of == TRAINING  # the reference does nothing else
+    ours = phases[TRAINING] + phases[SAMPLING] if alone else typical
+    ratio = None if reference is None or reference.seconds is None else reference.seconds / ours
     found = rates(device)
     return {
         "method": task.title,
-        "ratio": None if reference is None or reference.seconds is None else reference.seconds / ours,
+        "ratio": ratio,
+        "training_ratio": ratio if alone else None,
         "ratio_to": None if reference is None else reference.what,
         "reference_seconds": None if reference is None else reference.seconds,
         "data": task.label,

@@ -22,14 +22,20 @@ An interrupted suite continues with `--resume`; `fedrec bench --compare A.json B
 measurements beyond noise.
 
 *Ratio*: how many times longer the same round takes with one client at a time; the reference is named below the table.
+*Training ratio*: the same for clients' training alone, drawing samples included, where the reference does only that.
+*Preparing* is what clients compute beside training for the server to compare them by.
 *Sampling* with an asterisk happens inside the compiled kernel: it was measured separately and subtracted from training.
 *GFLOP/s* and *GB/s* are estimates: the minimum that a round computes and moves, given its settings and shapes (matrix
-products as torch counts them), divided by its seconds. *Roofline* is the time this minimum would take at the machine's
-own rates, measured in the same process, divided by the actual time; a small value means that something else is slow, or
-that the estimate leaves much out. *Cores busy with other work*: how many cores other processes used during the rounds;
-where it is not near 0, the method is faster than shown here.
+products as torch and compiled kernels count them), divided by its seconds. *Roofline* is the time this minimum would
+take at the machine's own rates, measured in the same process, divided by the actual time; a small value means that
+something else is slow, or that the estimate leaves much out. *Cores busy with other work*: how many cores other
+processes used during the rounds; where it is not near 0, the method is faster than shown here.
 """
 
+
+WORLDS = """
+*Synthetic, 1m* and *100k* are generated worlds of as many users, items and interactions as ml-1m and ml-100k; *ml-1m*
+and *ml-100k* are the data sets themselves (`--data movielens`)."""
 
 INTERRUPTED = """
 It was interrupted: missing values were not measured.
@@ -78,13 +84,20 @@ def _methods(found: Row) -> list[str]:
 
 
 def _rounds(rows: Sequence[Row]) -> str:
-    columns = ["method", "s per round", "ratio", "evaluation s", "set-up s", "compilation s", "peak GiB", "clients",
-               "items", "interactions"]  # fmt: skip
+    columns = ["method", "s per round", "ratio", "training ratio", "evaluation s", "set-up s", "compilation s",
+               "peak GiB", "clients", "items", "interactions"]  # fmt: skip
     return table(columns, ([
-        f"`{row['method']}`", short(row["seconds"]["round"]), "" if row["ratio"] is None else f"{row['ratio']:,.0f}",
-        short(row["seconds"]["evaluation"]), short(row["seconds"]["set_up"]), short(row["seconds"]["compilation"]),
+        f"`{row['method']}`", short(row["seconds"]["round"]), *_ratios(row), short(row["seconds"]["evaluation"]),
+        short(row["seconds"]["set_up"]), short(row["seconds"]["compilation"]),
         f"{row['peak_gib']:.2f}", f"{row['clients']:,}", f"{row['items']:,}", f"{row['interactions']:,}",
     ] for row in rows))  # fmt: skip
+
+
+def _ratios(row: Row) -> tuple[str, str]:
+    """Of the whole round, and of training where the reference does nothing else."""
+    training = row.get("training_ratio")
+    found = "" if row["ratio"] is None else f"{row['ratio']:,.0f}"
+    return (found, "") if training is None else ("", found)
 
 
 def _against(rows: Sequence[Row]) -> str:
@@ -98,7 +111,7 @@ def _against(rows: Sequence[Row]) -> str:
 def _split(rows: Sequence[Row]) -> str:
     def cell(row: Row, name: str) -> str:
         marked = name == SAMPLING and row["sampling_inside_training"]
-        return f"{short(row['phases'][name])}{'*' if marked else ''}"
+        return f"{short(row['phases'].get(name, 0.0))}{'*' if marked else ''}"
 
     names = [*PHASES, "other"]
     lines = ([f"`{row['method']}`", *(cell(row, name) for name in names)] for row in rows)
@@ -122,7 +135,7 @@ def _goals(found: Row) -> list[str]:
         f"{row['within']:g}{'' if row['met'] else ' (missed)'}", short(row["seconds_round"]),
         short(row["seconds_data_and_set_up"]), short(row["seconds_warm_up"]), f"{row['peak_gib']:.2f}",
     ] for row in rows)  # fmt: skip
-    return [table(columns, lines), "\n### What the accelerator did in a round\n", _traces(rows, "goal")]
+    return [table(columns, lines), WORLDS, "\n### What the accelerator did in a round\n", _traces(rows, "goal")]
 
 
 def _traces(rows: Sequence[Row], name: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
+from fedrec.bench.estimates import trains_on_samples
 from fedrec.bench.machine import settle
 from fedrec.federation.clients import ClientData
 from fedrec.federation.simulator import Simulator
@@ -23,8 +24,9 @@ from fedrec.training.samples import Samples
 from fedrec.training.sequences import SequenceSamples
 from fedrec.training.triples import Triples
 
-SAMPLING, TRAINING, WIRE, AGGREGATION, ANSWER = "sampling", "training", "wire", "aggregation", "answer"
-PHASES = (SAMPLING, TRAINING, WIRE, AGGREGATION, ANSWER)
+SAMPLING, TRAINING, PREPARING = "sampling", "training", "preparing"
+WIRE, AGGREGATION, ANSWER = "wire", "aggregation", "answer"
+PHASES = (SAMPLING, TRAINING, PREPARING, WIRE, AGGREGATION, ANSWER)
 SAMPLERS = (Samples, SequenceSamples, Triples)
 
 
@@ -45,9 +47,10 @@ class Phases:
             for owner, name, phase in (
                 (method, "local", TRAINING), (server, "broadcast", WIRE), (client.wire, "send_down", WIRE),
                 (client.wire, "send_up", WIRE), (client.wire, "collect", WIRE), (simulator.group, "merged", WIRE),
-                (server, "aggregate", AGGREGATION), (client, "receive", ANSWER),
+                (server, "aggregate", AGGREGATION), (client, "receive", ANSWER), (method, "pictures", PREPARING),
             ):  # fmt: skip
-                stack.enter_context(self._wrapped(owner, name, phase))
+                if hasattr(owner, name):  # not every method's clients show more of themselves than what they trained
+                    stack.enter_context(self._wrapped(owner, name, phase))
             yield self
 
     @contextmanager
@@ -90,7 +93,7 @@ class Phases:
 
 def split_kernel(simulator: Simulator, phases: dict[str, float]) -> bool:
     """Where a kernel draws samples as it trains, its time is split by drawing them again, alone. Whether it was."""
-    if phases[SAMPLING] or not hasattr(simulator.method, "trainer"):
+    if phases[SAMPLING] or not trains_on_samples(simulator.method):
         return False
     phases[SAMPLING] = min(seconds_of_draws(simulator.data, 1), phases[TRAINING])
     phases[TRAINING] -= phases[SAMPLING]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from fedrec.bench.machine import in_a_process
+from fedrec.bench.phases import TRAINING
 from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
 from fedrec.experiment.prepare import Prepared
@@ -29,7 +30,7 @@ PLAIN, NAIVE = "plain", "naive"
 PROGRAMS = {PLAIN: Path("../shared/bench/naive.py"), NAIVE: Path("benchmarks/naive.py")}
 """Where they are looked for. The first: `--data u.data --work METHOD --rounds N` prints {"seconds_per_round": ...};
 the second: a task as JSON prints {"seconds": ..., "users": ...}, null where it knows no reference."""
-KNOWN = {"fedmf": "round", "pfedrec": "round", "fedca": "training"}
+KNOWN = {"fedmf": "round", "pfedrec": "round", "fedca": TRAINING}
 """The methods of the first, and what of ours it is to be compared with."""
 FEW = 12  # clients
 LONGEST = 30.0  # seconds that a naive reference may take
@@ -104,7 +105,8 @@ def _naive(task: Task, program: Path | None) -> Reference | None:
         return Reference(f"the naive reference of its tests: {error}", None)
     if found["seconds"] is None:
         return None
-    return Reference(f"the naive reference of its tests, {found['users']} users, scaled", found["seconds"])
+    what = f"the naive reference of its tests (double precision), {found['users']} users, scaled"
+    return Reference(what, found["seconds"])
 
 
 def _alone(run: Run) -> Reference | None:

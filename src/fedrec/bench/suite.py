@@ -14,7 +14,7 @@ from fedrec.bench.kept import Kept
 from fedrec.bench.machine import describe, in_a_process
 from fedrec.bench.measure import words
 from fedrec.bench.task import Task, require_size
-from fedrec.errors import unknown
+from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.machine import device_named
 from fedrec.methods import method_class
 
@@ -38,16 +38,20 @@ def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept,
     return kept.completed()
 
 
-def reach_all(names: Sequence[str], device: str, quick: bool, kept: Kept, command: str, say: Say) -> Row:
-    """`{"machine": ..., "goals": [...]}`."""
+def reach_all(names: Sequence[str], device: str, data: str, quick: bool, kept: Kept, command: str, say: Say) -> Row:
+    """`{"machine": ..., "goals": [...]}`, in the order of the names."""
+    names = names or list(goals.GOALS)
     for name in names:
         if name not in goals.GOALS:
             raise unknown("goal", name, goals.GOALS)
+    if data not in goals.WORLDS:
+        raise FedrecError(f"--data {data} with --goals: use {' or '.join(goals.WORLDS)}")
     kept.begin(describe(device_named(device)), command)
-    for number, name in enumerate(names or list(goals.GOALS), 1):
-        task = {"goal": name, "device": device, "quick": quick}
-        kept.row(task, partial(in_a_process, goals.words(name, device, quick)),
-                 partial(say, f"{name}: {number} of {len(names or goals.GOALS)}"))  # fmt: skip
+    for number, name in enumerate(names, 1):
+        task = {"goal": name, "device": device, "data": data, "quick": quick}
+        kept.row(task, partial(in_a_process, goals.words(name, device, data, quick)),
+                 partial(say, f"{name}: {number} of {len(names)}"))  # fmt: skip
+    kept.found["goals"].sort(key=lambda row: names.index(row["goal"]) if row["goal"] in names else len(names))
     return kept.completed()
 
 

@@ -17,7 +17,7 @@ SIZES = {"quick": (120, 200, 4_000), "100k": (943, 1_682, 100_000), "1m": (6_040
 SILOS = {"fedcia": "20"}
 COLD = "ifedrec,ks=10+20,select_metric=recall@20"  # new items are ranked, by their attributes
 MEMORY = {"cpu": "8G", "cuda": "64G"}
-LONG = 2_000  # rounds: more than any measurement runs
+LONG = 3_000  # rounds: more than any measurement runs
 
 
 @dataclass(frozen=True)

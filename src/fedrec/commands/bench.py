@@ -21,7 +21,9 @@ DEFAULT = Path("runs/bench.json")
 
 def bench_command(
     methods: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
-    data: Annotated[str, typer.Option(help="Data set; the default is a synthetic one.")] = "synthetic",
+    data: Annotated[
+        str, typer.Option(help="Data set; the default is a synthetic one. With --goals: synthetic or movielens.")
+    ] = "synthetic",
     size: Annotated[str, typer.Option(help="Size of the synthetic one: quick, 100k or 1m.")] = "100k",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     set_: Annotated[
@@ -116,7 +118,7 @@ def _work(asked: Asked, kept: Kept, yardstick: Path | None) -> dict[str, Any]:
     if asked.part == "points":
         return measure(asked.quick, asked.methods, kept, asked.command(), _say)
     if asked.part == "goals":
-        return reach_all(asked.methods, asked.device, asked.quick, kept, asked.command(), _say)
+        return reach_all(asked.methods, asked.device, asked.data, asked.quick, kept, asked.command(), _say)
     names, turns = asked.methods or [listing.name for listing in listings()], 2 if asked.quick else 5
     tasks = [Task(name, asked.data, asked.size, asked.device, turns, dict(asked.params)) for name in names]
     return measure_all(tasks, found_programs(yardstick), kept, asked.command(), _say)

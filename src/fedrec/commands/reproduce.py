@@ -27,7 +27,7 @@ from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.measured import everything, finished, joined, shipped
 from fedrec.reproduce.page import write_page
 from fedrec.reproduce.printed import printed_cells
-from fedrec.reproduce.studies import write_study
+from fedrec.reproduce.studies import unprinted, write_study
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +86,10 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     here = finished(
         (table.name, cell) for table in tables(paper).values() for cell in cells(table, folder, device, "8G")
     )
-    reached = coverage(paper, joined(shipped(paper), here), device, everything())
+    runs = joined(shipped(paper), here)
+    reached = coverage(paper, runs, device, everything())
     if not reached:  # a study of our own methods
-        console.out.print(
-            f"{write_study(names(paper).title or paper, found, joined(shipped(paper), here), folder)} written"
-        )
+        console.out.print(f"{write_study(names(paper).title or paper, found, runs, folder)} written")
         return
     if "/" in target:
         mine = {cell for table in found for row in table.rows for same in row.cells.values() for cell in same}
@@ -102,7 +101,10 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     if waiting := not_run(reached):
         console.table(WAITING, waiting, title=NOT_RUN)
     console.out.print(summary_line(reached))
-    for path in write_coverage(names(paper).title, reached, folder):
+    paths = write_coverage(names(paper).title, reached, folder)
+    if drawn := unprinted(found):
+        paths.append(write_study(f"{names(paper).title}: what has no printed figures", drawn, runs, folder))
+    for path in paths:
         console.out.print(f"{path} written")
 
 

@@ -53,8 +53,8 @@ def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
             tensors[name] = torch.cat([tensors[name], tensors[name].new_zeros(more, *value.shape[1:])])
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in expected.items()}:
         raise FedrecError("the checkpoint belongs to another method or data set; use a fresh --out folder")
-    device = simulator.world.device
-    simulator.server = {name: tensors[f"server.{name}"].to(device) for name in simulator.server}
+    # each where it was: what the host looks up stays with it
+    simulator.server = {name: tensors[f"server.{name}"].to(held.device) for name, held in simulator.server.items()}
     for name, value in expected.items():
         if not name.startswith("server."):
             value.copy_(tensors[name])

@@ -173,5 +173,5 @@ def rules_of(run: Run) -> Rules:
         patience,
         protocol.select_last,
         may_stop=run.observer.may_stop,
-        settled=run.observer.settled,
+        settled=run.observer.settled if run.observer.settles else None,
     )

@@ -42,7 +42,7 @@ from fedrec.federation.advice import remedy_of
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.group import ALONE, Group
-from fedrec.federation.loop import Progress, Score, run_rounds
+from fedrec.federation.loop import Pause, Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.tryout import try_out
 
@@ -179,26 +179,17 @@ class Run:
         return self.progress
 
     def _train(self, folder: RunFolder | None, listener: Listener, interrupt: Interrupt) -> None:
-        due = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
-
         def after_round(log: RoundLog, score: Score | None) -> None:
-            nonlocal due
             record = _record(log, score)
             self.history.append(record)
             if folder is not None:
                 folder.log(record | self._seen_inside(log.round))
-                began = time.monotonic()
-                if self.group.any(self.group.first and began > due):
-                    self.states.save(folder)
-                    took = time.monotonic() - began
-                    due = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
             listener.round(log, score, self.progress)
-            interrupt.obey(self.group.any(interrupt.heard is not None))
 
         try:
             run_rounds(
                 self.simulator, self.progress, self.rules, self._select, lambda: self.states.keep_best(folder),
-                after_round, self._look_before,
+                after_round, self._look_before, _Checkpoints(self, folder, interrupt),
             )  # fmt: skip
         except KeyboardInterrupt:
             if folder is not None and self._between_rounds():
@@ -236,17 +227,19 @@ class Run:
 
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
-        due = self.rules.due(round) and self.observer.looks_before_answer(round)
+        due = self.observer.looks_before_answer(round)
         if due and self.group.size == 1:
             self.observer.before_answer(self.simulator, round)
         self._before = self._select(round) if due else None
         self._seen_before = None if self._before is None else self._seen
 
     def _seen_inside(self, round: int) -> dict[str, Any]:
-        """What a record of a simulation may tell beside its metrics."""
+        """What a record of a simulation may tell beside its metrics, in a round that is evaluated."""
+        if not self.rules.due(round):
+            return {}
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
         whole = self.group.size == 1  # what looks across clients needs them all here
-        inside = dict(self.observer.figures(self.simulator, round)) if whole and self.rules.due(round) else {}
+        inside = dict(self.observer.figures(self.simulator, round)) if whole else {}
         if whole and self._seen_before is not None and self._seen is not None:
             inside |= self.observer.effect(self.simulator, self._seen_before, self._seen)
         return found | ({"inside": inside} if inside else {})
@@ -286,6 +279,29 @@ class Run:
         place = None if folder is None else folder.path
         self.result = Result(summary, test, per_user, tuple(self.history), self.config, self.prepared, place)
         return self.result
+
+
+class _Checkpoints(Pause):
+    """States to go on from, every now and then; and a signal that has arrived takes effect."""
+
+    def __init__(self, run: Run, folder: RunFolder | None, interrupt: Interrupt) -> None:
+        self.run, self.folder, self.interrupt = run, folder, interrupt
+        self._next = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
+
+    def due(self) -> bool:
+        return self._late() or self.interrupt.heard is not None
+
+    def _late(self) -> bool:
+        return self.folder is not None and time.monotonic() > self._next
+
+    def __call__(self) -> None:
+        group = self.run.group
+        if self.folder is not None and group.any(group.first and self._late()):
+            began = time.monotonic()
+            self.run.states.save(self.folder)
+            took = time.monotonic() - began
+            self._next = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
+        self.interrupt.obey(group.any(self.interrupt.heard is not None))
 
 
 def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,

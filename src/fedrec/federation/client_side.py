@@ -6,7 +6,7 @@ The group may be all clients of a simulation, a shard of them in one process of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,16 +19,17 @@ from fedrec.federation.advice import covering, decomposable
 from fedrec.federation.clients import (
     Chunk,
     ClientData,
-    Figure,
     Histories,
     ascending,
     concatenated_ranges,
     pointers,
 )
 from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, Tensors, cohorts_of
+from fedrec.federation.figures import Seen
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Wire
+from fedrec.kernels.device import handed
 
 if TYPE_CHECKING:
     from fedrec.federation.blind import BlindSum
@@ -60,33 +61,6 @@ class CohortState:
         return concatenated_ranges(self.user_ptr[where], self.user_ptr[where + 1])
 
 
-@dataclass
-class Observed:
-    """Figures for the progress of a simulation, summed over clients. They are not sent."""
-
-    total: dict[str, float] = field(default_factory=dict)
-    count: dict[str, float] = field(default_factory=dict)
-    diverged: str = ""  # what went wrong
-
-    def add(self, figures: Mapping[str, tuple[float, float]]) -> None:
-        for name, (total, count) in figures.items():
-            self.total[name] = self.total.get(name, 0.0) + total
-            self.count[name] = self.count.get(name, 0.0) + count
-
-    @staticmethod
-    def of(chunks: Sequence[Mapping[str, tuple[Figure, Figure]]]) -> Observed:
-        """Of these chunks; a device is waited for once."""
-        kept = [figure for figures in chunks for both in figures.values() for figure in both]
-        numbers = iter(_read(kept))
-        found = Observed()
-        for figures in chunks:
-            found.add({name: (next(numbers), next(numbers)) for name in figures})
-        return found
-
-    def means(self) -> dict[str, float]:
-        return {name: total / max(self.count[name], 1) for name, total in self.total.items()}
-
-
 class ClientSide:
     def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
                  sealed: bool = False, apart: bool = False) -> None:  # fmt: skip
@@ -115,14 +89,14 @@ class ClientSide:
     # -- what clients do --
 
     def train(self, clients: np.ndarray, sending: np.ndarray, round: int, down: Delivered,
-              planned: int | None = None, blind: BlindSum | None = None) -> tuple[Update, Observed]:  # fmt: skip
-        """Local training of some hosted clients; the uploads of those who send, reduced.
+              planned: int | None = None, blind: BlindSum | None = None) -> tuple[Update, Seen]:  # fmt: skip
+        """Local training of some hosted clients; the uploads of those who send, reduced, and what was seen of it.
 
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
         `blind`: each upload enters this sum by itself, and nothing but what comes out of it is seen.
         """
         self.wire.ledger.trained(round, len(clients))
-        accumulator, observed = Accumulator(), []
+        accumulator, seen = Accumulator(), []
         for group, send in _by_sending(clients, sending):
             for members, chunk, where in self._chunks(group):
                 delivered = down(chunk.clients)
@@ -130,10 +104,10 @@ class ClientSide:
                 if send:
                     self._require_covered(payload, chunk, round, accumulator)
                     self._send(payload, chunk, round, delivered, accumulator, planned, blind)
-                observed.append(chunk.observed)
+                seen.append(chunk.observed)
         if blind is not None:
-            return blind.result(), Observed.of(observed)
-        return self.wire.collect(accumulator, round, planned), Observed.of(observed)
+            return blind.result(), seen
+        return self.wire.collect(accumulator, round, planned), seen
 
     def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int,
                down: Down) -> dict[str, Reduction]:  # fmt: skip
@@ -272,21 +246,14 @@ class ClientSide:
             (members.state.per_user, state.per_user, users),
         ):
             for name, value in new.items():
-                if value.data_ptr() != kept[name][index].data_ptr() or not isinstance(index, slice):
+                if not isinstance(index, slice) or value.data_ptr() != kept[name][index].data_ptr():
                     kept[name][index] = value
 
     def _index(self, where: np.ndarray) -> slice | Tensor:
         """A slice where possible: a view costs nothing and is updated in place."""
         if len(where) and where[-1] - where[0] + 1 == len(where):
             return slice(int(where[0]), int(where[-1]) + 1)
-        return torch.from_numpy(where).to(self.world.device)
-
-
-def _read(figures: Sequence[Figure]) -> list[float]:
-    """As numbers, those of a device in one copy."""
-    tensors = [figure for figure in figures if isinstance(figure, Tensor)]
-    numbers = iter(torch.stack(tensors).tolist() if tensors else ())
-    return [next(numbers) if isinstance(figure, Tensor) else figure for figure in figures]
+        return handed(where, self.world.device)
 
 
 def _by_sending(clients: np.ndarray, sending: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:

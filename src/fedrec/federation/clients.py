@@ -15,12 +15,12 @@ from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import World
 from fedrec.federation.secret import Secret, SeededSecret
+from fedrec.kernels.device import handed
 
 Unique = Literal["positive", "user"]
 """Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
@@ -247,8 +247,9 @@ class Chunk:
 
         A tensor stays where it is until the round has ended: to read it is to wait for the device.
         """
-        old = self.observed.get(name, (0.0, 0.0))
-        self.observed[name] = (old[0] + _exact(total), old[1] + _exact(count))
+        new = (_exact(total), _exact(count))
+        old = self.observed.get(name)
+        self.observed[name] = new if old is None else (old[0] + new[0], old[1] + new[1])
 
     @property
     def world(self) -> World:
@@ -320,7 +321,7 @@ class Chunk:
         return self.tensor(self.positives * (1 + self.data.negatives))
 
     def tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.world.device)
+        return handed(np.ascontiguousarray(array), self.world.device)
 
 
 def _exact(figure: Figure) -> Figure:

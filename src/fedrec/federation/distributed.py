@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedrec.federation.client_side import Observed
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Tensors
+from fedrec.federation.figures import Observed
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.update import Update, distinct
 from fedrec.federation.wire import LARGEST, Ledger

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from fedrec.federation.client_side import Observed
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Tensors
+from fedrec.federation.figures import Observed
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Ledger
 

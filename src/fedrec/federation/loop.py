@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedrec.errors import DivergedError
-from fedrec.federation.simulator import RoundLog, Simulator
+from fedrec.federation.simulator import Begun, RoundLog, Simulator
+
+AHEAD = 2  # rounds that an accelerator is given before the host waits for the first of them
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Rules:
     last_among_equals: bool = False
     selects: bool = True
     may_stop: Callable[[int], bool] = lambda round: True  # whether a run may end early after this round
-    settled: Callable[[int, Mapping[str, float], Mapping[str, float]], bool] = lambda round, before, now: False
+    settled: Callable[[int, Mapping[str, float], Mapping[str, float]], bool] | None = None
 
     def due(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
@@ -82,27 +85,81 @@ def run_rounds(
     on_best: Callable[[], None],
     on_round: Callable[[RoundLog, Score | None], None],
     before_answer: Callable[[int], None] | None = None,
+    pause: Pause | None = None,
 ) -> None:
     """Advance `progress` to the end. `evaluate` returns None where nothing can be evaluated: the last round counts.
 
-    Every callback happens at a round's end, when simulator and progress agree; an interrupt in between loses at most
+    On an accelerator the next rounds begin before the figures of one are read: `on_round` may hear of it a little
+    later. Before a round is evaluated, and so before it can be the best, it and all before it were found to be finite.
+    `pause` happens at a round's end, when simulator and progress agree; an interrupt in between loses at most
     the work since the last checkpoint. Where training diverges after a round that was chosen, the run ends with that
     one: the simulator is then in the middle of a round, and can only restore the chosen state.
     """
+    rounds = _Rounds(simulator, progress, rules, evaluate, on_best, on_round, before_answer, pause or Pause())
     while progress.next_round < rules.rounds and not progress.stopped_early:
-        number = progress.next_round
         try:
-            log = simulator.round(number, before_answer)
-            score = evaluate(number) if rules.due(number) else None
+            rounds.advance()
         except DivergedError as error:
             if progress.best_round < 0:
                 raise
             progress.diverged, progress.stopped_early = str(error), True
-            return
+
+
+class Pause:
+    """Between two rounds, when everything could be saved."""
+
+    def due(self) -> bool:
+        """Asked in every round: whether the next ones should wait."""
+        return False
+
+    def __call__(self) -> None: ...
+
+
+@dataclass
+class _Rounds:
+    """Rounds that were begun and not yet taken into account, oldest first."""
+
+    simulator: Simulator
+    progress: Progress
+    rules: Rules
+    evaluate: Callable[[int], Score | None]
+    on_best: Callable[[], None]
+    on_round: Callable[[RoundLog, Score | None], None]
+    before_answer: Callable[[int], None] | None
+    pause: Pause
+    begun: deque[Begun] = field(default_factory=deque)
+
+    def advance(self) -> None:
+        """Begin one more round, and take those that are done or that somebody wants to know of."""
+        number = self.progress.next_round + len(self.begun)
+        due = self.rules.due(number)
+        try:
+            self.begun.append(self.simulator.begin(number, self.before_answer if due else None))
+        except Exception:
+            self._take(down_to=0)  # what went wrong may have begun there
+            raise
+        if due or self.begun[-1].done or self.rules.settled is not None or self.pause.due():
+            self._take(down_to=1)
+            self._take_last(number, due)
+            self.pause()
+        else:
+            self._take(down_to=AHEAD)
+
+    def _take(self, down_to: int) -> None:
+        while len(self.begun) > down_to:
+            self._count(self.begun.popleft().log(), None)
+
+    def _take_last(self, number: int, due: bool) -> None:
+        log = self.begun.popleft().log()
+        score = self.evaluate(number) if due else None
+        if score is not None and self.progress.judge(self.rules, number, score):
+            self.on_best()
+        self._count(log, score)
+
+    def _count(self, log: RoundLog, score: Score | None) -> None:
+        progress, settled = self.progress, self.rules.settled
         progress.seconds_train += log.seconds
-        if score is not None and progress.judge(rules, number, score):
-            on_best()
-        progress.settled = rules.settled(number, progress.observed, log.observed)
+        progress.settled = settled is not None and settled(log.round, progress.observed, log.observed)
         progress.stopped_early |= progress.settled
-        progress.observed, progress.next_round = log.observed, number + 1
-        on_round(log, score)
+        progress.observed, progress.next_round = log.observed, log.round + 1
+        self.on_round(log, score)

@@ -5,7 +5,8 @@ A round that expected uploads and got none leaves the server as it was, and nobo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -14,7 +15,11 @@ from torch import Tensor
 from fedrec.errors import DivergedError
 from fedrec.federation.advice import decomposable, remedy_of
 from fedrec.federation.contract import Answer, Cohort, Down, Method, Plan, Tensors, World, cohorts_of
+from fedrec.federation.figures import Reading
 from fedrec.federation.update import Update
+
+Watch = Callable[[Tensors], None]
+"""Is given the sum of all numbers of every upload."""
 
 
 class ServerSide:
@@ -31,17 +36,26 @@ class ServerSide:
     def offer(self, clients: np.ndarray, round: int, items: Tensor) -> Down:
         return self.method.offer(self.tensors, clients, round, items)
 
-    def aggregate(self, update: Update, plan: Plan, round: int) -> Answer | None:
-        """Take what arrived; returns who is answered."""
+    def aggregate(self, update: Update, plan: Plan, round: int, watch: Watch | None = None) -> Answer | None:
+        """Take what arrived; returns who is answered. `watch` looks later whether it was finite; None: now."""
         if len(plan.uploads()) and not len(update.clients):
             return None
         ups = update.ups(self.world.dtype)
-        for name in _broken(ups.reduced):
-            what = f"the upload '{name}' is no longer finite in round {round + 1}"
-            raise DivergedError(what, remedy_of(self.method))
+        sums = {name: value.sum(dtype=torch.float64) for name, value in ups.reduced.items()}
+        if watch is not None:
+            watch(sums)
+        else:
+            self.require_finite(dict(zip(sums, Reading(list(sums.values())).numbers(), strict=True)), round)
         with decomposable(self.method, round):
             self.tensors = self.method.aggregate(self.tensors, ups, round)
         return self.method.answer(self.tensors, plan, ups.clients, round)
+
+    def require_finite(self, sums: Mapping[str, float], round: int) -> None:
+        """Of uploads, by name."""
+        for name, total in sums.items():
+            if not math.isfinite(total):
+                what = f"the upload '{name}' is no longer finite in round {round + 1}"
+                raise DivergedError(what, remedy_of(self.method))
 
     # -- the schedule, as far as the server knows it now --
 
@@ -63,10 +77,3 @@ class ServerSide:
             found = list(zip(waiting, first, strict=True))
             yield from ((cohort, int(client[0]), number) for cohort, client in found if len(client))
             waiting = [cohort for cohort, client in found if not len(client)]
-
-
-def _broken(uploads: Tensors) -> list[str]:
-    """Those that are not finite; a device is asked once about all of them."""
-    sums = [value.sum().double() for value in uploads.values()]
-    finite = torch.stack(sums).isfinite().tolist() if sums else []
-    return [name for name, good in zip(uploads, finite, strict=True) if not good]

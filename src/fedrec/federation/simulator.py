@@ -17,9 +17,10 @@ from torch import Tensor
 from fedrec.errors import DivergedError
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.blind import MakeBlindSums
-from fedrec.federation.client_side import ClientSide, CohortState, Observed
+from fedrec.federation.client_side import ClientSide, CohortState
 from fedrec.federation.clients import ClientData, Histories
 from fedrec.federation.contract import Answer, Method, Tensors
+from fedrec.federation.figures import Clock, Observed, Reading, Seen, figures_of
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.schema import Like, schema_of
 from fedrec.federation.server_side import ServerSide
@@ -40,6 +41,65 @@ class RoundLog:
     bytes_down: int
     observed: dict[str, float] = field(default_factory=dict)
     lost: int = 0
+
+
+class Begun:
+    """A round that was asked for. To read what became of it is to wait for its end."""
+
+    def __init__(self, simulator: Simulator, number: int, clients: int) -> None:
+        self.simulator, self.number, self.clients = simulator, number, clients
+        self.clock = Clock(simulator.world.device)
+        self.seen: Seen = ()
+        self.lost = 0
+        self._sums: Tensors = {}
+        self._reading: Reading | None = None
+        self._observed: Observed | None = None
+
+    def watch(self, sums: Tensors) -> None:
+        """Sums of uploads, which must be finite like the loss."""
+        self._sums = sums
+
+    def end(self, lost: int) -> None:
+        self.lost = lost
+        self._read()
+        self.clock.stop()
+
+    @property
+    def done(self) -> bool:
+        """Whether its figures can be read without a wait."""
+        return not self.simulator.reads_later or self.clock.stopped
+
+    def require_finite(self, diverged: str = "") -> Observed:
+        """The figures of all processes; training that has diverged ends the run. `diverged`: what went wrong here."""
+        if self._observed is None:
+            numbers = self._read().numbers()
+            count = len(numbers) - len(self._sums)
+            found = Observed.of(self.seen, numbers[:count])
+            found.diverged = diverged
+            found = self.simulator.group.observed(found)
+            self._check(found, dict(zip(self._sums, numbers[count:], strict=True)))
+            self._observed = found
+        return self._observed
+
+    def _read(self) -> Reading:
+        if self._reading is None:
+            self._reading = Reading([*figures_of(self.seen), *self._sums.values()])
+        return self._reading
+
+    def _check(self, observed: Observed, sums: dict[str, float]) -> None:
+        remedy = remedy_of(self.simulator.method)
+        if observed.diverged:
+            raise DivergedError(observed.diverged, remedy)
+        if not math.isfinite(observed.total.get("loss", 0.0)):
+            raise DivergedError(f"the loss is no longer finite in round {self.number + 1}", remedy)
+        self.simulator.server_side.require_finite(sums, self.number)
+
+    def log(self) -> RoundLog:
+        """What it looked like, if it was finite."""
+        observed, entry = self.require_finite(), self.simulator.wire.ledger.rounds[self.number]
+        up, down = self.simulator.group.totals([entry["up"], entry["down"]])
+        return RoundLog(self.number, self.clients, self.clock.seconds(), int(up), int(down), observed.means(),
+                        self.lost)  # fmt: skip
 
 
 class Simulator:
@@ -79,33 +139,49 @@ class Simulator:
 
     def round(self, number: int, before_answer: Callable[[int], None] | None = None) -> RoundLog:
         """`before_answer` may look at what clients have trained, before they receive anything back."""
-        started = time.perf_counter()
+        return self.begin(number, before_answer).log()
+
+    def begin(self, number: int, before_answer: Callable[[int], None] | None = None) -> Begun:
+        """A round whose figures nobody has read: an accelerator may still be at it, and the next one may begin."""
         plan = self.server_side.plan(number)
+        begun = Begun(self, number, len(plan.train))
         arriving = self.arriving(plan.uploads(), number)
         train = self.data.hosted(plan.train)
         blind = None if self.blind is None else self.blind.begin(plan.uploads(), number)
+        diverged = ""
         try:
-            update, observed = self.client_side.train(
+            update, begun.seen = self.client_side.train(
                 train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads()),
                 blind,
             )  # fmt: skip
         except DivergedError as error:  # the other processes must hear of it
-            update, observed = Update(), Observed(diverged=error.what)
-        observed = self._require_finite(observed, number)
+            update, diverged = Update(), error.what
+        if diverged or not self.reads_later:
+            begun.require_finite(diverged)
         merged = self.group.merged(update)
-        answer = self.server_side.aggregate(merged, plan, number)
+        try:
+            answer = self.server_side.aggregate(merged, plan, number, begun.watch if self.reads_later else None)
+        except DivergedError:
+            begun.require_finite()  # the loss may say it better
+            raise
         if before_answer is not None:
+            begun.require_finite()
             paused = time.perf_counter()
             before_answer(number)
-            started += time.perf_counter() - paused
+            begun.clock.leave_out(time.perf_counter() - paused)
         self._answer(answer, number)
         lost = len(plan.uploads()) - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
         if blind is not None:
             lost = len(plan.uploads()) if blind.given_up else lost
             for way, clients, sizes in blind.traffic():
                 self.wire.ledger.record(way, number, clients, sizes)
-        seconds = time.perf_counter() - started
-        return self._log(number, len(plan.train), seconds, observed.means(), lost)
+        begun.end(lost)
+        return begun
+
+    @property
+    def reads_later(self) -> bool:
+        """Whether rounds go on before their figures are read; several processes agree on them first."""
+        return self.world.device.type != "cpu" and self.group.size == 1
 
     def arriving(self, uploads: np.ndarray, number: int) -> np.ndarray:
         """Those of the planned uploads that are not lost: a client trains and keeps its state, and nobody hears."""
@@ -114,25 +190,11 @@ class Simulator:
         draws = fold_array(stream(self.world.seed, Purpose.LOST, number), uploads) >> np.uint64(11)
         return uploads[draws * 2.0**-53 >= self.dropout]
 
-    def _require_finite(self, observed: Observed, number: int) -> Observed:
-        """The figures of all processes; a loss that has diverged ends the run."""
-        observed = self.group.observed(observed)
-        if observed.diverged:
-            raise DivergedError(observed.diverged, remedy_of(self.method))
-        if not math.isfinite(observed.total.get("loss", 0.0)):
-            raise DivergedError(f"the loss is no longer finite in round {number + 1}", remedy_of(self.method))
-        return observed
-
     def _answer(self, answer: Answer | None, number: int) -> None:
         if answer is None:
             return
         clients = self.data.clients if answer.clients is None else self.data.hosted(answer.clients)
         self.client_side.receive(clients, number, answer.make)
-
-    def _log(self, number: int, clients: int, seconds: float, observed: dict[str, float], lost: int) -> RoundLog:
-        entry = self.wire.ledger.rounds[number]
-        up, down = self.group.totals([entry["up"], entry["down"]])
-        return RoundLog(number, clients, seconds, int(up), int(down), observed, lost)
 
     # -- before a run, and beside it --
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+RUN = 1 << 21  # numbers that are copied at a time
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class Stack:
     def columns(self, some: slice) -> Tensor:
         """These numbers of every client: [clients, columns]. To be read only: it may be a part itself."""
         return self._ordered([part.flatten(1)[:, some] for part in self.parts])
+
+    def runs(self) -> Iterator[tuple[slice, Tensor]]:
+        """All columns, and these numbers of every client without gaps between them: as they lie, or some at a time."""
+        step = self.width if len(self.parts) == 1 and self.order is None else max(1, RUN // max(1, len(self)))
+        for start in range(0, self.width, step):
+            columns = slice(start, min(start + step, self.width))
+            yield columns, self.columns(columns).contiguous()
 
     def some(self, clients: slice) -> Tensor:
         """All numbers of these clients, by their places: [clients, ...]."""

@@ -98,6 +98,27 @@ class AdditiveSettings(NamedTuple):
     slower: float  # what a batch leaves of the rates
 
 
+class ContrastTerms(NamedTuple):
+    """Of `contrast.evaluate`: what follows from the labels and the settings of a contrastive loss."""
+
+    labels: np.ndarray
+    clusters: int
+    share: np.ndarray  # of an item: 1 / how many others have its label, or 0
+    weight: np.ndarray  # of an item: 0 where nobody else has its label
+    steep: float  # 1 / tau
+    floor: float  # of sums of exponentials
+    lowest: float  # of exponents
+    scale: float  # of the loss
+
+
+class ContrastSettings(NamedTuple):
+    """Of `contrastive.train_contrastive`."""
+
+    strength: float  # of the contrastive loss
+    once: bool  # it is there at the first batch of an epoch alone
+    tiles: int  # numbers of all tiles of one table's similarities
+
+
 class GateSettings(NamedTuple):
     """Of `gate.guide_clients`."""
 
@@ -106,3 +127,18 @@ class GateSettings(NamedTuple):
     epochs: int
     mean: bool
     keep: float  # of a client's own table
+
+
+class AlignedSettings(NamedTuple):
+    """Of `aligned.train_aligned`."""
+
+    rate_user: float
+    rate_item: float
+    rate_dense: float
+    pull: float  # the share of the way to the target that a row goes in one step
+    batch: int
+    epochs: int
+    in_turn: bool  # the private parameters move first, then the rows
+    drop: bool  # a short batch is left out, unless it is the first
+    nominal: bool  # ... or divided by the usual size instead of its own
+    saturate: bool

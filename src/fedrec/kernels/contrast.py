@@ -1,7 +1,7 @@
 """A contrastive loss of one table with its gradient, compiled: similarities come tile by tile, in a near cache.
 
-Single precision only. The exponential is a polynomial times a power of two whose bits are written down directly; a loop
-of these becomes vector instructions, a call of the library's function would not.
+Single precision only. Similarities are symmetric: a tile of two blocks of rows is computed once and serves both. Rows
+are scaled so that the product of two is the exponent of a power of two.
 """
 
 from __future__ import annotations
@@ -10,130 +10,124 @@ import numpy as np
 from numba import njit
 
 from fedrec.kernels.bounds import TILE
+from fedrec.kernels.contrast_products import TALL, WINOGRAD, add_both, add_sums, set_powers
 from fedrec.kernels.mf import FAST
-from fedrec.kernels.products import LANES, ROWS, add_products
+from fedrec.kernels.products import ROWS, add_products
+from fedrec.kernels.vectors import LANES
 
 SIZE = TILE * TILE
-
-# A number plus ROUND has its nearest whole number in its last bits. Sums must keep their order for that.
-STEADY = {"error_model": "numpy", "fastmath": {"contract", "nsz", "arcp"}}
-ROUND = np.float32(3 << 22)
-EXPONENT = np.int32(127 - int(ROUND.view(np.int32)))  # shifts those bits into the exponent of a float
-
-
-@njit(**STEADY)
-def _exp(tile, power, bits, shift, lowest):
-    """exp(max(tile - shift, lowest)) in place, for exponents up to 0; `bits` are those of `power`, which is scratch."""
-    f = np.float32
-    for j in range(SIZE):
-        x = tile[j] - shift
-        x = lowest if x < lowest else x
-        rounded = x * f(1.44269504) + ROUND
-        power[j] = rounded
-        whole = rounded - ROUND
-        x = (x - whole * f(0.693359375)) + whole * f(2.12194440e-4)  # ln 2 in two parts: the difference is exact
-        y = f(1.9875691500e-4)
-        y = y * x + f(1.3981999507e-3)
-        y = y * x + f(8.3334519073e-3)
-        y = y * x + f(4.1665795894e-2)
-        y = y * x + f(1.6666665459e-1)
-        y = y * x + f(5.0000001201e-1)
-        tile[j] = y * x * x + x + f(1)
-    for j in range(SIZE):
-        bits[j] = np.int32(bits[j] + EXPONENT) << np.int32(23)
-    for j in range(SIZE):
-        tile[j] *= power[j]
+# a function that says nothing of this takes it from its caller
+STEADY = FAST | {"fastmath": False}  # sums of vectors keep their order
+DIVIDED = FAST | {"fastmath": {"contract", "nsz"}}  # x / x is 1: nothing is across to a row of one number
+LOG2_E = np.float32(np.log2(np.e))
 
 
 @njit(**FAST)
-def _sums(tile, by_row, by_column):
-    """Added to what is there; four rows at a time make a column's sum, which would wait for each of them."""
-    for i in range(TILE):
-        by_row[i] += tile[i * TILE : (i + 1) * TILE].sum()
-    for i in range(0, SIZE, 4 * TILE):
-        for j in range(i, i + TILE):
-            by_column[j - i] += (tile[j] + tile[j + TILE]) + (tile[j + 2 * TILE] + tile[j + 3 * TILE])
+def contrast_space(items, d, tiles):
+    """Room for one table at a time; `tiles` for all tiles on and above the diagonal."""
+    f, height, width = np.float32, (items + TILE - 1) // TILE * TILE, (d + LANES - 1) // LANES * LANES
+    rows, columns, pull = np.zeros(height * width, f), np.zeros(height * width, f), np.empty(height * width, f)
+    own, more = np.zeros(height, f), np.zeros(height, f)
+    return rows, columns, own, more, np.empty(items, f), pull, np.empty(height, f), np.empty(height, f), tiles
 
 
 @njit(**FAST)
-def _weigh(tile, mine, other):
-    """tile[i, j] *= mine[i] + other[j]."""
-    for i in range(TILE):
-        by = mine[i]
-        for j in range(TILE):
-            tile[i * TILE + j] *= by + other[j]
+def own_pairs(row):
+    """What a dot product by `set_powers` has to be freed of: - x_0 x_1 of all pairs in Winograd's identity."""
+    total = np.float32(0)
+    for k in range(0, len(row), LANES):
+        for pair in range(WINOGRAD):
+            total -= row[k + 2 * pair] * row[k + 2 * pair + 1]
+    return total
 
 
 @njit(**FAST)
-def _clear(tile, rows, columns, itself):
-    """0 beyond the last row and column, and where rows meet themselves."""
-    for i in range(TILE):
-        for j in range(columns if i < rows else 0, TILE):
-            tile[i * TILE + j] = 0.0
-    if itself:
-        for i in range(TILE):
-            tile[i * TILE + i] = 0.0
-
-
-@njit(**FAST)
-def _directions(table, scale):
-    """Normalised rows one after another, (times `scale`) the columns of every tile's rows, and norms.
+def _directions(table, steep, rows, columns, own, more, norms):
+    """Scaled directions, one after another and as the columns of every tile's rows, and norms.
 
     Rows and tiles are filled up with zeros.
     """
-    f, (items, d) = np.float32, table.shape
-    tiles, width = (items + TILE - 1) // TILE, (d + LANES - 1) // LANES * LANES
-    rows, columns, norms = np.zeros(tiles * TILE * width, f), np.zeros(tiles * d * TILE, f), np.empty(items, f)
+    f, (items, d), width = np.float32, table.shape, len(rows) // len(own)
+    root = np.sqrt(steep * LOG2_E)
     for i in range(items):
         square = f(0)
         for j in range(d):
             square += table[i, j] * table[i, j]
         norms[i] = max(np.sqrt(square), f(1e-12))
+        by = root / norms[i]
         for j in range(d):
-            value = table[i, j] / norms[i]
+            value = table[i, j] * by
             rows[i * width + j] = value
-            columns[(i // TILE * d + j) * TILE + i % TILE] = value * scale
-    return rows, columns, norms, width
+            columns[(i // TILE * width + j) * TILE + i % TILE] = value
+        own[i] = own_pairs(rows[i * width : (i + 1) * width])
+        more[i] = own[i] - steep * LOG2_E  # exponents are measured from a row's similarity to itself
+
+
+@njit(**STEADY)
+def _compare(tile, columns, own, more, mine, other, items, lowest):
+    """Exponentials of similarities of the rows from `mine` and from `other` on; 0 where rows meet themselves."""
+    width, tall, wide = len(columns) // len(own), min(TILE, items - mine), min(TILE, items - other)
+    for j in range(0, wide, LANES):
+        for i in range(0, tall, TALL):
+            set_powers(tile, i * TILE + j, columns, mine * width + i, other * width + j, own, mine + i, more, other + j,
+                       lowest, width)  # fmt: skip
+    if wide < TILE:
+        for i in range(TILE):
+            for j in range(wide if i < tall else 0, TILE):
+                tile[i * TILE + j] = 0.0
+    if mine == other:
+        for i in range(TILE):
+            tile[i * TILE + i] = 0.0
+
+
+@njit(**STEADY)
+def _sums(tile, by_row, by_column, at):
+    add_sums(by_row, by_column, at, tile)
 
 
 @njit(**FAST)
-def _multiply(tile, rows, first, width, columns, begin, d):
-    """Similarities of the rows from `first` on and of those whose columns are from `begin` on."""
-    tile[:] = 0.0
-    for j in range(0, TILE, LANES):
-        for i in range(0, TILE, ROWS):
-            add_products(tile, i * TILE + j, TILE, rows, (first + i) * width, width, 1, columns, begin + j, TILE, d)
+def _weigh(tile, mine, other, out):
+    """out[i, j] = tile[i, j] * (mine[i] + other[j])."""
+    for i in range(TILE):
+        by = mine[i]
+        for j in range(TILE):
+            out[i * TILE + j] = tile[i * TILE + j] * (by + other[j])
 
 
-@njit(**FAST)
-def _spread(tile, pull, mine, other, rows, width):
+@njit(**STEADY)
+def _spread(tile, pull, rows, width, mine, other, items):
     """Add the tile's weighted sums of the rows from `other` on to those of `mine`, and the other way round."""
-    for f in range(0, width, LANES):
-        for i in range(0, TILE, ROWS):
-            add_products(pull, (mine + i) * width + f, width, tile, i * TILE, TILE, 1, rows, other * width + f, width,
-                         TILE)  # fmt: skip
-        if mine != other:
-            for i in range(0, TILE, ROWS):
-                add_products(pull, (other + i) * width + f, width, tile, i, 1, TILE, rows, mine * width + f, width,
-                             TILE)  # fmt: skip
+    wide = min(TILE, items - other)
+    for i in range(0, min(TILE, items - mine), ROWS):
+        for f in range(0, width, LANES):
+            here, there = (mine + i) * width + f, other * width + f
+            if mine == other:
+                add_products(pull, here, width, tile, i * TILE, TILE, 1, rows, there, width, wide)
+            else:
+                add_both(pull, here, there, width, rows, tile, i * TILE, wide)
 
 
 @njit(**FAST)
-def _repel(rows, columns, width, weight, steep, floor, lowest, space, pull):
-    """Add the gradient of weighted logarithms of sums to `pull`, as `repulsion.py` says; returns their sum."""
-    f, items = np.float32, len(weight)
-    d = len(columns) // (len(rows) // width)
-    total, by = np.zeros(len(rows) // width, f), np.zeros(len(rows) // width, f)
-    bits, unused = np.empty(SIZE, dtype=np.int32), np.empty(TILE, f)
-    power, at, found = bits.view(np.float32), 0, 0.0
+def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, by, tiles):
+    """The gradient of weighted logarithms of sums into `pull`, as `repulsion.py` says; returns their sum.
+
+    To every row of the gradient a multiple of its own direction may be added.
+    """
+    f, items, width, at, found = np.float32, len(weight), len(rows) // len(own), 0, 0.0
+    unused, parts, weighed = np.empty(TILE, f), np.empty(TILE * LANES, f), np.empty(SIZE, f)
+    pull[:], total[:], by[:] = f(0), f(0), f(0)
     for mine in range(0, items, TILE):
+        parts[:] = f(0)
         for other in range(mine, items, TILE):
-            tile = space[at : at + SIZE]
+            tile = tiles[at : at + SIZE]
             at += SIZE
-            _multiply(tile, rows, mine, width, columns, other * d, d)
-            _exp(tile, power, bits, steep, lowest)
-            _clear(tile, items - mine, items - other, mine == other)
-            _sums(tile, total[mine:], unused if mine == other else total[other:])
+            _compare(tile, columns, own, more, mine, other, items, lowest * LOG2_E)
+            if mine == other:
+                _sums(tile, parts, unused, 0)
+            else:
+                _sums(tile, parts, total, other)
+        for i in range(TILE):
+            total[mine + i] += parts[i * LANES : (i + 1) * LANES].sum()
     for i in range(items):
         if weight[i] > 0:  # otherwise the sum may be empty
             by[i] = weight[i] / (total[i] + floor)
@@ -141,37 +135,54 @@ def _repel(rows, columns, width, weight, steep, floor, lowest, space, pull):
     at = 0
     for mine in range(0, items, TILE):
         for other in range(mine, items, TILE):
-            tile = space[at : at + SIZE]
+            tile = tiles[at : at + SIZE]
             at += SIZE
-            _weigh(tile, by[mine:], by[other:])
-            _spread(tile, pull, mine, other, rows, width)
+            _weigh(tile, by[mine:], by[other:], weighed)
+            _spread(weighed, pull, rows, width, mine, other, items)
     return found
 
 
-@njit(nogil=True, cache=True, **FAST)
-def contrast(table, labels, share, weight, steep, floor, lowest, scale, space, out):
-    """The loss of one table, by `methods/cluster/contrast.py`; its gradient into `out`.
+@njit(**FAST)
+def _dot(left, right):
+    total = np.float32(0)
+    for j in range(len(left)):
+        total += left[j] * right[j]
+    return total
 
-    table [items, d]; share, weight: of each item; steep: 1 / tau; lowest: of exponents; scale: of the loss;
-    space: room for all tiles on and above the diagonal.
-    """
+
+@njit(**DIVIDED)
+def evaluate(table, terms, space, out):
+    """The loss of one table [items, d], by `arguments.ContrastTerms`; its gradient into `out`."""
     f, (items, d) = np.float32, table.shape
-    rows, columns, norms, width = _directions(table, f(steep))
-    pull, sums, alike = np.zeros_like(rows), np.zeros((labels.max() + 1, d), f), 0.0
+    rows, columns, own, more, norms, pull, total, weights, tiles = space
+    steep, labels, share, width = f(terms.steep), terms.labels, terms.share, len(rows) // len(own)
+    _directions(table, steep, rows, columns, own, more, norms)
+    log_sum = _repel(rows, columns, own, more, terms.weight, steep, f(terms.floor), f(terms.lowest), pull, total,
+                     weights, tiles)  # fmt: skip
+    sums, square, alike = np.zeros((terms.clusters, d), f), steep * LOG2_E, 0.0
     for i in range(items):
         for j in range(d):
             sums[labels[i], j] += rows[i * width + j]
-    log_sum = _repel(rows, columns, width, weight, f(steep), f(floor), f(lowest), space, pull)
     for i in range(items):
         z, slope, friends = rows[i * width : i * width + d], pull[i * width : i * width + d], sums[labels[i]]
-        two, along, near = f(2) * share[i], f(0), f(0)
+        alike += share[i] * ((_dot(z, friends) - _dot(z, z)) / square)
+        two, norm = f(2) * share[i], norms[i]
         for j in range(d):
-            friend = friends[j] - z[j]
-            near += z[j] * friend
-            slope[j] -= two * friend
-            along += slope[j] * z[j]
-        alike += share[i] * near
-        by = f(scale * steep) / norms[i]
+            slope[j] -= two * (friends[j] - z[j])
+            z[j] = table[i, j] / norm
+        along, by = _dot(slope, z), f(terms.scale) * steep / (np.sqrt(square) * norm)
         for j in range(d):
             out[i, j] = by * (slope[j] - along * z[j])
-    return scale * (log_sum - steep * alike)
+    return terms.scale * (log_sum - steep * alike)
+
+
+@njit(nogil=True, cache=True, **FAST)
+def contrast(table, terms, tiles, out):
+    """`evaluate`, with room for all tiles on and above the diagonal."""
+    return evaluate(table, terms, contrast_space(table.shape[0], table.shape[1], tiles), out)
+
+
+def products(table, *_):
+    """Operations in the products of `contrast`: similarities once for two rows, weighted sums for each of them."""
+    items, d = table.shape
+    return 3 * items * items * d

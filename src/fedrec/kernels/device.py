@@ -35,13 +35,22 @@ def sent(numbers: np.ndarray, device: torch.device) -> Tensor:
     """Numbers of a round on a device. A run of them is counted there, which spares the copy."""
     if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and bool((np.diff(numbers) == 1).all()):
         return torch.arange(int(numbers[0]), int(numbers[-1]) + 1, device=device)
-    return torch.from_numpy(numbers).to(device, non_blocking=True)
+    return handed(numbers, device)
+
+
+def handed(array: np.ndarray, device: torch.device) -> Tensor:
+    """An array of the host on a device; on the processor, the same memory. A GPU fetches it when it comes to it, out of
+    memory that stays in its place, so that nobody waits."""
+    value = torch.from_numpy(array)
+    if device.type == "cuda" and len(array):
+        value = value.pin_memory()
+    return value.to(device, non_blocking=True)
 
 
 @lru_cache(maxsize=64)
 def constants(device: torch.device, *values: float) -> Tensor:
-    """Settings in double precision, once per run: a launch would round them to single."""
-    return torch.tensor(values, dtype=torch.float64, device=device)
+    """Settings in double precision, once per run where they stay: a launch would round them to single."""
+    return handed(np.array(values, dtype=np.float64), device)
 
 
 def halves(key: np.uint64) -> tuple[int, int]:

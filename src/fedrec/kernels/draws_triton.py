@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fedrec.kernels.arguments import Data, Keys
-from fedrec.kernels.device import copies, halves, sent
+from fedrec.kernels.device import copies, halves, handed, sent
 from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = tl.constexpr(GOLDEN), tl.constexpr(MUL_1), tl.constexpr(MUL_2)
@@ -66,6 +67,33 @@ def permuted(key, size, position):
         x = tl.where(outside, _mix(x.to(tl.uint32), key, mask, half).to(tl.int32), x)
         outside = inside & (x >= size)
     return x
+
+
+@triton.jit(do_not_specialize=["count"])
+def _permute(out, keys, sizes, positions, owners, count, LANES: tl.constexpr):
+    """As `permuted`, every position in the order of its own owner."""
+    at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    real = at < count
+    owner = tl.load(owners + at, mask=real, other=0)
+    key = tl.load(keys + owner, mask=real, other=0).to(tl.uint64, bitcast=True)
+    size = tl.load(sizes + owner, mask=real, other=1).to(tl.int32)
+    bits = tl.full([LANES], 1, tl.int32)
+    for _ in range(1, 31):
+        bits += ((1 << bits) < size).to(tl.int32)
+    mask, half = ((1 << bits) - 1).to(tl.uint32), ((bits + 1) >> 1).to(tl.uint32)
+    x, outside = tl.load(positions + at, mask=real, other=0).to(tl.int32), real
+    while tl.max(outside.to(tl.int32), 0) > 0:
+        x = tl.where(outside, _mix(x.to(tl.uint32), key, mask, half).to(tl.int32), x)
+        outside = real & (x >= size)
+    tl.store(out + at, x.to(tl.int64), mask=real)
+
+
+def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
+    """As `random.permute`, of sizes below 2^30."""
+    found = torch.empty_like(position)
+    if len(position):
+        _permute[(triton.cdiv(len(position), LANES),)](found, key, size, position, owner, len(position), LANES=LANES)
+    return found
 
 
 @triton.jit
@@ -136,12 +164,77 @@ def _draw(keys, owner, places, users, user_ptr, items, pool_ptr, gap, positive_p
         tl.store(out + count + position, (start + drawn).to(keys.dtype.element_ty), mask=real)
 
 
+@triton.jit(do_not_specialize=["samples"])
+def _mark(new, ascending, samples, LANES: tl.constexpr):
+    """new[i + 1]: whether the i-th pair is not the one before it."""
+    at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    real = at < samples
+    pair = tl.load(ascending + at, mask=real, other=0)
+    before = tl.load(ascending + at - 1, mask=real & (at > 0), other=-1)
+    tl.store(new + at + 1, (pair != before).to(tl.int32), mask=real)
+
+
+@triton.jit(do_not_specialize=["samples"])
+def _number(row, item, client, ascending, sample, before, samples, n_items, LANES: tl.constexpr):
+    """The row of every sample, and what every row is of; where there is no row, of no item."""
+    at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    real = at < samples
+    pair = tl.load(ascending + at, mask=real, other=0)
+    number = tl.load(before + at + 1, mask=real, other=1) - 1
+    tl.store(row + tl.load(sample + at, mask=real, other=0), number, mask=real)
+    # pairs that are equal write the same
+    tl.store(item + number, (pair % n_items).to(tl.int32), mask=real)
+    tl.store(client + number, (pair // n_items).to(tl.int32), mask=real)
+    nothing = real & (at >= tl.load(before + samples))
+    tl.store(item + at, tl.zeros_like(number) + n_items, mask=nothing)
+    tl.store(client + at, tl.zeros_like(number), mask=nothing)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What follows from who takes part: where a client's positives begin, and the client of every positive."""
+
+    clients: Tensor
+    places: Tensor
+    positive_ptr: Tensor
+    owner: Tensor
+    turn: Tensor  # clients by their work, the longest first
+
+    @staticmethod
+    def of(data: Data, device: torch.device) -> Layout:
+        positives = data.user_ptr[data.places + 1] - data.user_ptr[data.places]
+        ptr, turn = np.concatenate([[0], np.cumsum(positives)]), np.argsort(-positives, kind="stable")
+        positive_ptr = handed(ptr, device)
+        owner = torch.repeat_interleave(positive_ptr.diff(), output_size=int(ptr[-1]))
+        return Layout(sent(data.clients, device), sent(data.places, device), positive_ptr, owner, handed(turn, device))
+
+
+class Layouts:
+    """Those of the last chunks: where everybody takes part they are the same in every round."""
+
+    def __init__(self, most: int = 4) -> None:
+        self._kept: dict[tuple[object, ...], Layout] = {}
+        self._most = most
+
+    def of(self, data: Data, device: torch.device) -> Layout:
+        who = (data.clients.tobytes(), data.places.tobytes(), data.user_ptr.tobytes(), device)
+        if who not in self._kept:
+            while len(self._kept) >= self._most:
+                self._kept.pop(next(iter(self._kept)))
+            self._kept[who] = Layout.of(data, device)
+        return self._kept[who]
+
+
+layouts = Layouts()
+
+
 @dataclass(frozen=True)
 class Drawn:
     """The samples of some clients, and their rows: those of client k are row_ptr[k]:row_ptr[k + 1], by item."""
 
     clients: Tensor
     positive_ptr: Tensor  # where a client's positives begin; its samples begin at (1 + slots) times as much
+    turn: Tensor  # the order in which clients are trained
     row: Tensor  # of every sample
     row_ptr: Tensor
     item: Tensor  # of every row; `items` where there is no row
@@ -155,39 +248,33 @@ class Drawn:
 
 
 def draw(data: Data, n_items: int, slots: int, keys: Keys, device: torch.device) -> Drawn:
-    positives = data.user_ptr[data.places + 1] - data.user_ptr[data.places]
-    total, count = int(positives.sum()), len(positives)
-    clients, places = sent(data.clients, device), sent(data.places, device)
+    layout = layouts.of(data, device)
+    total, count = len(layout.owner), len(layout.clients)
     users, user_ptr, items, pool_ptr, gap = (
         copies.of(array, device) for array in (data.users, data.user_ptr, data.items, data.pool_ptr, data.gap)
     )
-    positive_ptr = torch.zeros(count + 1, dtype=torch.int64, device=device)
-    torch.cumsum(user_ptr[places + 1] - user_ptr[places], 0, out=positive_ptr[1:])
-    owner = torch.repeat_interleave(positive_ptr.diff(), output_size=total)
     small = count * n_items <= INT32
     pairs = torch.empty(total * (1 + slots), dtype=torch.int32 if small else torch.int64, device=device)
     if total:
         _draw[(triton.cdiv(total, LANES),)](
-            pairs, owner, places, users, user_ptr, items, pool_ptr, gap, positive_ptr, *halves(keys.negatives), total,
-            n_items, slots, UNIQUE=data.unique, SLOTS=triton.next_power_of_2(max(slots, 1)), LANES=LANES,
+            pairs, layout.owner, layout.places, users, user_ptr, items, pool_ptr, gap, layout.positive_ptr,
+            *halves(keys.negatives), total, n_items, slots, UNIQUE=data.unique,
+            SLOTS=triton.next_power_of_2(max(slots, 1)), LANES=LANES,
         )  # fmt: skip
-    return _number(pairs, clients, positive_ptr, n_items, slots)
+    return _numbered(pairs, layout, n_items, slots)
 
 
-def _number(pairs: Tensor, clients: Tensor, positive_ptr: Tensor, n_items: int, slots: int) -> Drawn:
+def _numbered(pairs: Tensor, layout: Layout, n_items: int, slots: int) -> Drawn:
     """Number the distinct pairs of client and item, without asking how many there are."""
     device, samples = pairs.device, len(pairs)
     ascending, sample = torch.sort(pairs)
-    before = torch.zeros(samples + 1, dtype=torch.int32, device=device)  # distinct pairs before each place
-    new = torch.ones(samples, dtype=torch.bool, device=device)
-    torch.ne(ascending[1:], ascending[:-1], out=new[1:])
-    torch.cumsum(new, 0, dtype=torch.int32, out=before[1:])
-    number = before[1:] - 1
-    at = number.long()
-    # pairs that are equal write the same
-    item = torch.full((samples,), n_items, dtype=torch.int32, device=device)
-    item.scatter_(0, at, (ascending % n_items).int())
-    client = torch.zeros(samples, dtype=torch.int32, device=device)
-    client.scatter_(0, at, torch.div(ascending, n_items, rounding_mode="floor").int())
-    row = torch.empty(samples, dtype=torch.int32, device=device).scatter_(0, sample, number)
-    return Drawn(clients, positive_ptr, row, before[positive_ptr * (1 + slots)].long(), item, client, n_items)
+    new = torch.zeros(samples + 1, dtype=torch.int32, device=device)
+    row, item, client = (torch.empty(samples, dtype=torch.int32, device=device) for _ in range(3))
+    grid = (triton.cdiv(samples, LANES),)
+    if samples:
+        _mark[grid](new, ascending, samples, LANES=LANES)
+    before = torch.cumsum(new, 0, dtype=torch.int32)  # distinct pairs before each place
+    if samples:
+        _number[grid](row, item, client, ascending, sample, before, samples, n_items, LANES=LANES)
+    row_ptr = before[layout.positive_ptr * (1 + slots)].long()
+    return Drawn(layout.clients, layout.positive_ptr, layout.turn, row, row_ptr, item, client, n_items)

@@ -161,7 +161,7 @@ def train_additive(data: Data, n_items: int, slots: int, keys: Keys, settings: A
     order = torch.empty(samples, dtype=torch.int32, device=common.device)
     factors = triton.next_power_of_2(d)
     shape = {"LANES": lanes(factors), "FACTORS": factors, "num_warps": WARPS, "num_stages": 1}
-    turn = torch.argsort(drawn.positive_ptr.diff(), descending=True)  # the longest first
+    turn = drawn.turn
     numbers = constants(
         common.device, settings.rate_head, settings.rate_row, settings.decay_head, settings.decay, settings.apart,
         settings.sparse, settings.early_exit, settings.slower,

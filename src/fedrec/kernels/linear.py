@@ -14,6 +14,7 @@ from fedrec.kernels.mf import (
     EXACT,
     FAST,
     bce_slopes,
+    common_copy,
     draw_client,
     drawing_space,
     fold,
@@ -38,7 +39,7 @@ def saturated_slopes(batch, n_pos, coef, touched, logits):
 
 
 @njit(**FAST)
-def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logits):
+def slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logits):
     """Add dloss/dlogit of one batch to the coefficients of its rows; returns the summed loss."""
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
@@ -52,7 +53,7 @@ def _slopes(head, bias, rows, slot, batch, n_pos, saturate, coef, touched, logit
 
 
 @njit(**FAST)
-def _step(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
+def move(head, bias, rows, touched, coef, gradient, rates, decay, moves_head, moves_rows):
     """Move the head, the touched rows or both against their gradients, and reset the coefficients."""
     real, slope = head.dtype.type, 0.0
     gradient[:] = 0.0
@@ -88,11 +89,11 @@ def _train(head, bias, rows, slot, n_pos, order_key, settings, scratch):
             now = order[low : min(low + batch, len(slot))]
             scale = 1.0 / len(now) if settings.mean else 1.0
             rates, hit = (settings.rate_head * scale, settings.rate_row * scale), touched[: len(now)]
-            loss += _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
+            loss += slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
             if in_turn:
-                _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
-                _slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
-            _step(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
+                move(head, bias, rows, hit, coef, gradient, rates, decay / scale, True, False)
+                slopes(head, bias[0], rows, slot, now, n_pos, saturate, coef, hit, logits)
+            move(head, bias, rows, hit, coef, gradient, rates, decay / scale, not in_turn, True)
         before, average = average, loss / (len(slot) * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < settings.early_exit:
             return loss, epoch + 1
@@ -107,7 +108,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, b
     dtype, width = table.dtype, table.shape[2]
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     held_most, size = len(ids) - 1, min(len(slot), settings.batch)
-    part[:] = 0.0
+    part[:], copy = 0.0, common_copy(table, own)
     held = np.empty((held_most, width), dtype)
     scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(held_most, dtype),
                np.empty(width, dtype))  # fmt: skip
@@ -120,7 +121,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, b
             loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys.order, np.uint64(clients[k])),
                                      settings, scratch)  # fmt: skip
             seen[k] = epochs * len(mine)
-        leave_rows(rows, which, table, k, shared, own, part, weight)
+        leave_rows(rows, which, table, k, shared, own, copy, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)

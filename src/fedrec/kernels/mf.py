@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
+from fedrec.kernels.streamed import copy_past
 from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
@@ -375,32 +376,42 @@ def draw_client(data, k, key, slots, n_items, slot, slot_of, ids):
 @njit(**EXACT)
 def take_rows(rows, table, ids):
     for r in range(len(ids)):
+        item = ids[r]  # read once: for all the compiler knows, writing a row might change it
         for f in range(rows.shape[1]):
-            rows[r, f] = table[ids[r], f]
+            rows[r, f] = table[item, f]
 
 
 @njit(**EXACT)
 def put_rows(rows, table, ids):
     for r in range(len(ids)):
+        item = ids[r]
         for f in range(rows.shape[1]):
-            table[ids[r], f] = rows[r, f]
+            table[item, f] = rows[r, f]
 
 
 @njit(**FAST)
-def leave_rows(rows, ids, table, k, shared, own, part, weight):
+def leave_rows(rows, ids, table, k, shared, own, copy, part, weight):
     """What client k made of its rows: into its table, or into its block's part of the sum over clients.
 
-    Then, where `own` [clients, items, d] is not empty, all of its table is left there.
+    Then, where `own` [clients, items, d] is not empty, all of its table is left there, by way of `copy`, which equals
+    the common table before and after: so the much larger `own` is written once, and not read.
     """
     if not shared:
         put_rows(rows, table[k], ids)
         return
     add_changes(part, rows, table[0], ids, weight[k])
     if len(own):
-        for i in range(own.shape[1]):
-            for f in range(own.shape[2]):
-                own[k, i, f] = table[0, i, f]
-        put_rows(rows, own[k], ids)
+        put_rows(rows, copy, ids)
+        copy_past(copy.reshape(-1), own[k].reshape(-1))
+        for item in ids:
+            for f in range(copy.shape[1]):
+                copy[item, f] = table[0, item, f]
+
+
+@njit(**EXACT)
+def common_copy(table, own):
+    """For `leave_rows`; empty where no tables are left."""
+    return table[0].copy() if len(own) else table[0, :0].copy()
 
 
 @njit(**FAST)
@@ -418,7 +429,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
     first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
     start = np.empty((rows_most if settings.pull > 0.0 else 0, d), dtype=dtype)
     scratch = (order, touched, logits, coef, grad, first, second, start)
-    part[:] = 0.0
+    part[:], copy = 0.0, common_copy(table, own)
     for k in range(lo, hi):
         n_pos = user_ptr[places[k] + 1] - user_ptr[places[k]]
         mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
@@ -427,7 +438,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
             loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
                                      fold(keys.order, np.uint64(clients[k])), settings, scratch)  # fmt: skip
             seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
-        leave_rows(rows, ids[:used], table, k, shared, own, part, weight)
+        leave_rows(rows, ids[:used], table, k, shared, own, copy, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)

@@ -18,6 +18,7 @@ from fedrec.kernels.mf import (
     EXACT,
     FAST,
     adam,
+    common_copy,
     draw_client,
     drawing_space,
     fold,
@@ -204,16 +205,18 @@ def _tile(flat, gradient, net, shift, rows, row_gradient, batch, samples, scale,
     touched, act, delta = scratch
     n, d = _columns(batch, slot, n_pos, slots, pairs, touched), rows.shape[1]
     for t in range(n):
+        row = rows[touched[t]]
         for f in range(d):
-            act[f, t] = rows[touched[t], f]
+            act[f, t] = row[f]
     _forward(flat, net, shift, act, n)
     logit, last = act[-1], delta[-1]
     loss = _bpr(logit, len(batch), scale, last) if pairs else _bce(logit, batch, n_pos, scale, last)
     _backward(flat, gradient, net, act, delta, n, head, table)
     if table:
         for t in range(n):
+            row = row_gradient[touched[t]]
             for f in range(d):
-                row_gradient[touched[t], f] += delta[f, t]
+                row[f] += delta[f, t]
     return loss
 
 
@@ -322,7 +325,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net,
     """Clients lo:hi one after another; see `train_networks`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
-    part[:] = 0.0
+    part[:], copy = 0.0, common_copy(table, own)
     held = np.empty((len(ids) - 1, user.shape[1]), dtype=table.dtype)
     scratch = network_space(net, order, held, flat.shape[1], settings.adam)
     for k in range(lo, hi):
@@ -335,7 +338,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net,
                                             fold(keys.order, np.uint64(clients[k])), settings, rows, 0.0,
                                             scratch)  # fmt: skip
             seen[k] = epochs * count_samples(samples)
-        leave_rows(rows, which, table, k, shared, own, part, weight)
+        leave_rows(rows, which, table, k, shared, own, copy, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)

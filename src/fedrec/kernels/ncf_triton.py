@@ -323,7 +323,7 @@ def train_networks(data: Data, n_items: int, slots: int, pairs: bool, keys: Keys
     order, lane_rows = (torch.empty(n, dtype=torch.int32, device=device) for n in (samples, clients * many))
     if shared and len(own):
         own.copy_(table.expand_as(own))
-    turn = torch.argsort(drawn.positive_ptr.diff(), descending=True)  # the longest first
+    turn = drawn.turn
     by = constants(device, settings.rate_user, settings.rate_item, settings.rate_dense, settings.early_exit,
                    settings.decay)  # fmt: skip
     shapes = constants(device, *net.widths.tolist(), *net.starts.tolist(), *net.heights.tolist()).long()

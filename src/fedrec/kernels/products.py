@@ -14,18 +14,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-LANES, ROWS = 16, 8
+from fedrec.kernels.vectors import LANES
+
+ROWS = 8
 
 _INDEX, _LANE = ir.IntType(64), ir.IntType(32)
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_NOTHING, _FIRST = ir.Constant(_VECTOR, ir.Undefined), ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
+_FIRST = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
 
 
 @intrinsic
 def add_products(typing, c, at, stride, a, first, step, along, b, begin, width, count):  # type: ignore[no-untyped-def]
     """c[at + r * stride + l] += sum over k of a[first + r * step + k * along] * b[begin + k * width + l].
 
-    For all r < ROWS, l < LANES and k < count, which is at least 1. All three are arrays of one axis in single
+    For all r < ROWS, l < LANES and k < count, which is at least 1. All three are arrays of one axis and of the same
     precision; nothing checks that the places are inside.
     """
     number = types.intp
@@ -35,18 +36,18 @@ def add_products(typing, c, at, stride, a, first, step, along, b, begin, width, 
 def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     at, stride, first, step, along, begin, width, count = (args[k] for k in (1, 2, 4, 5, 6, 8, 9, 10))
     c, a, b = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 7))
-    fma = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), f"llvm.fma.v{LANES}f32"
-    )
+    lanes = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
+    nothing, name = ir.Constant(lanes, ir.Undefined), f"llvm.fma.v{LANES}f{signature.args[0].dtype.bitwidth}"
+    fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes] * 3), name)
 
     def place(start: Any, times: Any, by: Any) -> Any:
         return builder.add(start, builder.mul(times, by))
 
     def vector(data: Any, offset: Any) -> Any:
-        return builder.bitcast(builder.gep(data, [offset]), _VECTOR.as_pointer())
+        return builder.bitcast(builder.gep(data, [offset]), lanes.as_pointer())
 
     def repeated(number: Any) -> Any:
-        return builder.shuffle_vector(builder.insert_element(_NOTHING, number, _LANE(0)), _NOTHING, _FIRST)
+        return builder.shuffle_vector(builder.insert_element(nothing, number, _LANE(0)), nothing, _FIRST)
 
     results = [vector(c, place(at, _INDEX(r), stride)) for r in range(ROWS)]
     left = [place(first, _INDEX(r), step) for r in range(ROWS)]
@@ -54,7 +55,7 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
-    k, totals = builder.phi(_INDEX), [builder.phi(_VECTOR) for _ in range(ROWS)]
+    k, totals = builder.phi(_INDEX), [builder.phi(lanes) for _ in range(ROWS)]
     right, along_k = builder.load(vector(b, place(begin, k, width)), align=4), builder.mul(k, along)
     numbers = [builder.load(builder.gep(a, [builder.add(start, along_k)])) for start in left]
     new = [builder.call(fma, [repeated(x), right, total]) for x, total in zip(numbers, totals, strict=True)]
@@ -66,4 +67,38 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     builder.position_at_end(after)
     for value, result in zip(new, results, strict=True):
         builder.store(value, result, align=4)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def transpose(typing, c, at, stride, a, first, step):  # type: ignore[no-untyped-def]
+    """c[at + r * stride + l] = a[first + l * step + r], for all r and l < LANES."""
+    number = types.intp
+    return types.void(c, number, number, a, number, number), _transposing
+
+
+def _transposing(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    (_, at, stride, _, first, step) = args
+    c, a = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3))
+    lanes = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
+
+    def vector(data: Any, start: Any, times: int, by: Any) -> Any:
+        place = builder.add(start, builder.mul(_INDEX(times), by))
+        return builder.bitcast(builder.gep(data, [place]), lanes.as_pointer())
+
+    def taken(one: Any, other: Any, lanes_of: list[int]) -> Any:
+        """Lanes of two vectors: those of the other follow those of the one."""
+        return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_LANE, LANES), lanes_of))
+
+    rows = [builder.load(vector(a, first, r, step), align=4) for r in range(LANES)]
+    apart = LANES // 2
+    while apart:  # swap the corners of every square of this size
+        near = [lane if not lane & apart else LANES + lane - apart for lane in range(LANES)]
+        far = [lane + apart if not lane & apart else LANES + lane for lane in range(LANES)]
+        pairs = [(r, r + apart) for r in range(LANES) if not r & apart]
+        for r, s in pairs:
+            rows[r], rows[s] = taken(rows[r], rows[s], near), taken(rows[r], rows[s], far)
+        apart //= 2
+    for r, row in enumerate(rows):
+        builder.store(row, vector(c, at, r, stride), align=4)
     return context.get_dummy_value()

@@ -9,7 +9,8 @@ arrays. Numbers of clients, their data and keys are of the host everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ class Source(NamedTuple):
     module: str
     function: str
     needs: str = "numba"  # the package that it needs
+    products: str = ""  # of the module: from the kernel's arguments, operations in products of matrices
 
 
 KERNELS: dict[tuple[str, str], Source] = {
@@ -33,11 +35,16 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("linear", "cpu"): Source("fedrec.kernels.linear", "train_linear"),
     ("fedrap", "cpu"): Source("fedrec.kernels.fedrap", "train_additive"),
     ("gate", "cpu"): Source("fedrec.kernels.gate", "guide_clients"),
-    ("contrast", "cpu"): Source("fedrec.kernels.contrast", "contrast"),
+    ("contrast", "cpu"): Source("fedrec.kernels.contrast", "contrast", products="products"),
+    ("contrastive", "cpu"): Source("fedrec.kernels.contrastive", "train_contrastive", products="products"),
     ("guided", "cpu"): Source("fedrec.kernels.guided", "train_guided"),
+    ("aligned", "cpu"): Source("fedrec.kernels.aligned", "train_aligned"),
+    ("neighbours", "cpu"): Source("fedrec.kernels.neighbours", "add_means"),
+    ("moments", "cpu"): Source("fedrec.kernels.moments", "sample_moments"),
     ("normal_noise", "cpu"): Source("fedrec.kernels.noise", "add_normal"),
     ("laplace_noise", "cpu"): Source("fedrec.kernels.noise", "add_laplace"),
     ("count_draws", "cpu"): Source("fedrec.kernels.counting", "add_draws"),
+    ("permute", "cuda"): Source("fedrec.kernels.draws_triton", "permute", needs="triton"),
     ("mf", "cuda"): Source("fedrec.kernels.mf_triton", "train_clients", needs="triton"),
     ("ncf", "cuda"): Source("fedrec.kernels.ncf_triton", "train_networks", needs="triton"),
     ("linear", "cuda"): Source("fedrec.kernels.linear_triton", "train_linear", needs="triton"),
@@ -45,6 +52,8 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("gram", "cuda"): Source("fedrec.kernels.gram_triton", "add_pairs", needs="triton"),
     ("fedrap", "cuda"): Source("fedrec.kernels.fedrap_triton", "train_additive", needs="triton"),
 }
+
+_counters: list[list[int]] = []
 
 
 def find(name: str, device: torch.device, compiled: bool = True) -> Kernel | None:
@@ -63,12 +72,30 @@ def _installed(package: str) -> bool:
 
 @cache
 def _load(source: Source) -> Kernel:
-    kernel: Kernel = getattr(import_module(source.module), source.function)
-    return _on_arrays(kernel) if source.needs == "numba" else kernel
+    module = import_module(source.module)
+    kernel: Kernel = getattr(module, source.function)
+    products = getattr(module, source.products) if source.products else None
+    return _on_arrays(kernel, products) if source.needs == "numba" else kernel
 
 
-def _on_arrays(kernel: Kernel) -> Kernel:
+def _on_arrays(kernel: Kernel, products: Kernel | None) -> Kernel:
     def call(*arguments: Any) -> Any:
-        return kernel(*(value.numpy() if isinstance(value, Tensor) else value for value in arguments))
+        arrays = [value.numpy() if isinstance(value, Tensor) else value for value in arguments]
+        found = kernel(*arrays)
+        if products is not None:
+            for counted in _counters:
+                counted.append(products(*arrays))
+        return found
 
     return call
+
+
+@contextmanager
+def counted_products() -> Iterator[list[int]]:
+    """Operations in the products of every call of a kernel that declares them, while this lasts."""
+    counted: list[int] = []
+    _counters.append(counted)
+    try:
+        yield counted
+    finally:
+        _counters.remove(counted)

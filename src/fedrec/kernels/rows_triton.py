@@ -367,7 +367,7 @@ def train(drawn: Drawn, slots: int, keys: Keys, by: Training, vectors: Tensor, b
     if shared and len(own):
         own.copy_(table.expand_as(own))
     factors = triton.next_power_of_2(d)
-    turn = torch.argsort(drawn.positive_ptr.diff(), descending=True)  # the longest first
+    turn = drawn.turn
     settings = constants(device, by.rate_vector, by.rate_row, by.early_exit, by.pull, by.decay)
     _train[(len(turn),)](
         turn, drawn.clients, drawn.positive_ptr, drawn.row_ptr, drawn.row, drawn.item, table, own if shared else table,

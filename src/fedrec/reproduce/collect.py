@@ -24,7 +24,8 @@ def collected(paper: str, folder: Path, kept: Sequence[MeasuredRun]) -> list[Mea
     """What is kept already and what the folder has, without runs that no table asks for any more."""
     known = tables(paper)
     planned = [(table.name, cell) for table in known.values() for cell in cells(table, folder, "cpu", "8G")]
-    return trimmed(still_asked_for(joined(kept, counted(finished(planned), planned)), planned), known.values())
+    runs = joined(counted(kept, planned), kept, counted(finished(planned), planned))
+    return trimmed(still_asked_for(runs, planned), known.values())
 
 
 def counted(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:

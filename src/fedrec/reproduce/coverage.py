@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ from fedrec.reproduce.cells import Cell, cells
 from fedrec.reproduce.definition import Row, Table, names, tables
 from fedrec.reproduce.estimate import Clock, Estimate
 from fedrec.reproduce.figures import figure_name
-from fedrec.reproduce.measured import MeasuredRun, still_asked_for
+from fedrec.reproduce.measured import MeasuredRun, still_asked_for, timed_stages
 from fedrec.reproduce.printed import Names, PrintedCell, printed_cells
 
 State = Literal["measured", "unavailable", "too long", "not run", "elsewhere"]
@@ -24,6 +24,7 @@ BUDGET = 3600.0
 """Seconds that a table may take on a device, one seed of each row: on two cores, or on a GPU that others are timed on.
 A row that does not fit any more, in the table's order, takes too long."""
 Place = tuple[str, str, str]  # table, row, dataset
+STAGE = "stage="  # of a printed cell's setting
 NEAR, SHARE = 0.01, 0.1
 """Within tolerance is a figure at most this far from print, or this share of it, whichever is more."""
 
@@ -58,6 +59,8 @@ class Reached:
     found: Sequence[Found] = ()
     why: str = ""
     time: Estimate | None = None
+    beside: float | None = None
+    """Of another kind of figure: ours, which tolerance means nothing to."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def coverage(paper: str, runs: Sequence[MeasuredRun], device: str = "cpu",
             by_row.setdefault((run.table, run.row, run.dataset), []).append(run)
     claims, plans = _claims(known.values()), _plans(known, planned, by_row, Clock([*runs, *timed]))
     made = [_reached(cell, claims.get(cell, ()), called, by_row, plans) for cell in printed_cells(paper)]
-    return _with_gains(made, called)
+    return _with_stages(_with_gains(made, called), called, timed_stages(paper))
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,13 @@ def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[Meas
     value = sum(run.seeds * run.figures[name] for run in known) / seeds
     earlier = ", ".join(sorted({run.fedrec for run in known if not run.seconds}))
     return Found(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier)
+
+
+def _with_stages(made: Sequence[Reached], called: Names, known: Mapping[tuple[str, str], float]) -> list[Reached]:
+    """Seconds of stages stand beside printed ones, of another machine."""
+    places = [(called.datasets.get(one.cell.dataset, ""), one.cell.setting.removeprefix(STAGE)) for one in made]
+    return [replace(one, beside=known.get(place)) if one.state == "elsewhere" else one
+            for one, place in zip(made, places, strict=True)]  # fmt: skip
 
 
 def _with_gains(made: Sequence[Reached], called: Names) -> list[Reached]:

@@ -116,6 +116,9 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
         yield from (f"## {NOT_RUN}", "", *_grid(WAITING, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         yield from ("## Another kind of figure", "", *(f"- {table}: {why}" for table, why in other), "")
+        if rows := [[one.cell.table, one.cell.row(), one.cell.dataset, one.cell.value, f"{one.beside:.2g}"]
+                    for one in reached if one.beside is not None]:  # fmt: skip
+            yield from (*_grid(["table", "row", "data", "printed", "here"], rows), "")
 
 
 def _counted(name: str, some: Sequence[Reached]) -> list[str]:

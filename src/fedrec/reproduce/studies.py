@@ -1,4 +1,4 @@
-"""What was measured of a study: tables of our own methods, of which nothing is printed anywhere."""
+"""What was measured of tables that nothing is printed of: our own studies, figures and causes of a paper."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def write_study(title: str, known: Sequence[Table], runs: Sequence[MeasuredRun],
     with atomic_file(path) as temporary:
         temporary.write_text("\n".join(study_lines(title, known, runs)) + "\n", encoding="utf-8")
     return path
+
+
+def unprinted(known: Sequence[Table]) -> list[Table]:
+    """A paper's figures, which have curves without numbers, and what was run to find a cause."""
+    return [table for table in known if not any(row.print for row in table.rows)]
 
 
 def study_lines(title: str, known: Sequence[Table], runs: Sequence[MeasuredRun]) -> Iterator[str]:

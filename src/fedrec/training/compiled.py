@@ -19,6 +19,9 @@ from fedrec.kernels import Kernel as CompiledKernel
 from fedrec.kernels import find as find_kernel
 from fedrec.kernels.arguments import (
     AdditiveSettings,
+    AlignedSettings,
+    ContrastSettings,
+    ContrastTerms,
     Data,
     FactorSettings,
     GateSettings,
@@ -28,6 +31,7 @@ from fedrec.kernels.arguments import (
     NetworkSettings,
 )
 from fedrec.kernels.bounds import TILE
+from fedrec.kernels.device import handed
 from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose
 from fedrec.training.descent import Fitted
@@ -35,8 +39,10 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["TILE", "AdditiveSettings", "CompiledKernel", "GateSettings", "Kernel", "Work", "find_kernel",
-           "fit_compiled", "kernel_for", "kernel_of", "network_settings", "packed", "summed", "unpacked",
+__all__ = ["TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "ContrastSettings", "ContrastTerms",
+           "GateSettings", "Kernel", "Work", "blocks_of", "data_of", "find_kernel", "fit_compiled", "handed",
+           "head_settings", "heads_of", "kernel_for", "kernel_of", "keys_of", "network_settings", "packed",
+           "sample_moments", "samples_of", "steepest", "summed", "unpacked",
            "work_of"]  # fmt: skip
 
 BLOCKS = 16  # parallel parts of a chunk, at most
@@ -60,9 +66,7 @@ class Work:
     own: Tensor  # [clients, items, d] for each client's table after a shared start, or empty
 
     def data(self) -> Data:
-        data = self.chunk.data
-        return Data(self.chunk.clients, self.chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr,
-                data.pool.gap, data.unique == "user")  # fmt: skip
+        return data_of(self.chunk)
 
     def parts(self) -> Tensor:
         """Room for every block's sum of the changes of a shared table; an accelerator makes one sum, in double."""
@@ -107,6 +111,30 @@ def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int
     return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
 
 
+def sample_moments(chunk: Chunk, round: int, tables: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Of the rows of every client's samples of a round, in its own table: their scatter around their mean [clients, d,
+    d] and their summed squares [clients], both in float64. None where no kernel can."""
+    kernel = kernel_for("moments", chunk.world) if chunk.data.single and chunk.data.negatives else None
+    if kernel is None:
+        return None
+    clients, _, d = tables.shape
+    scatter, size = torch.empty(clients, d, d, dtype=torch.float64), torch.empty(clients, dtype=torch.float64)
+    key = np.uint64(chunk.secret.stream(Purpose.NEGATIVES, round))
+    blocks = blocks_of(samples_of(chunk), 0)
+    kernel(data_of(chunk), chunk.data.negatives, key, tables, blocks, scatter, size)
+    return scatter, size
+
+
+def data_of(chunk: Chunk) -> Data:
+    data = chunk.data
+    return Data(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
+                data.unique == "user")  # fmt: skip
+
+
+def keys_of(chunk: Chunk, round: int) -> Keys:
+    return Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER)))
+
+
 def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
             weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
@@ -118,9 +146,9 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         user,
         table.unsqueeze(0) if shared else table,
         shared,
-        each(dtype=torch.float64).fill_(1.0) if weight is None else weight.double(),
-        _blocks(chunk.positives * (1 + chunk.data.negatives), world.items if shared else 0),
-        Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER))),
+        torch.ones(len(chunk.clients), dtype=torch.float64, device=world.device) if weight is None else weight.double(),
+        blocks_of(samples_of(chunk), world.items if shared else 0),
+        keys_of(chunk, round),
         each(dtype=torch.float64),
         each(dtype=torch.int64),
         table.new_empty(0, 0, 0) if own is None else own,
@@ -196,10 +224,15 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     return summed(parts), unpacked(model, flat)
 
 
-def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
-    settings, items, rates = work.trainer.settings, work.chunk.world.items, work.trainer.rates
-    head, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
-    arguments = HeadSettings(
+def heads_of(dense: Tensors) -> tuple[Tensor, Tensor]:
+    """Of a linear scorer, to be trained in place."""
+    weight, bias = (dense[name].flatten(1).clone() for name in ("weight0", "bias0"))
+    return weight, bias
+
+
+def head_settings(trainer: LocalTrainer) -> HeadSettings:
+    settings, rates = trainer.settings, trainer.rates
+    return HeadSettings(
         rate_head=float(rates["dense"]),
         rate_row=float(rates["item"]),
         decay=float(settings.weight_decay_dense),
@@ -207,27 +240,35 @@ def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, 
         epochs=settings.epochs,
         mean=settings.reduction == "mean",
         early_exit=float(settings.early_exit),
-        in_turn=len(work.trainer.phases) > 1,
-        saturate=work.trainer.saturation == "released",
+        in_turn=len(trainer.phases) > 1,
+        saturate=trainer.saturation == "released",
     )
-    parts = work.parts()
-    train(work.data(), items, work.chunk.data.negatives, work.keys, arguments, head, bias, work.tables, work.shared,
-          work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+
+
+def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
+    (head, bias), parts = heads_of(dense), work.parts()
+    train(work.data(), work.chunk.world.items, work.chunk.data.negatives, work.keys, head_settings(work.trainer), head,
+          bias, work.tables, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
     return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 
-def _steepest(settings: LocalMethod) -> bool:
+def steepest(settings: LocalMethod) -> bool:
     return settings.optimiser == "sgd" and settings.loss == "bce"
 
 
 KERNELS: dict[type, Kernel] = {
     MF: Kernel("mf", _factors, pulls=("adam",)),
     NCF: Kernel("ncf", _network),
-    Linear: Kernel("linear", _linear, only=_steepest, saturates=True),
+    Linear: Kernel("linear", _linear, only=steepest, saturates=True),
 }
 
 
-def _blocks(samples: np.ndarray, rows: int) -> np.ndarray:
+def samples_of(chunk: Chunk) -> np.ndarray:
+    """How many each client has in an epoch."""
+    return chunk.positives * (1 + chunk.data.negatives)
+
+
+def blocks_of(samples: np.ndarray, rows: int) -> np.ndarray:
     """Boundaries of runs of clients with about equal work, for tables of `rows` rows that every block has to copy.
 
     Depends on the data alone, so that sums do not depend on the number of cores.

@@ -63,7 +63,7 @@ class Descent:
         rates = trainer.rates
         each = torch.arange(len(s.order), device=s.order.device)
         self.groups = {
-            "user": Group(user[s.user_order], s.owner_of_user, _ends(s.owner_of_user, len(each)), rates["user"]),
+            "user": Group(user[s.user_order], s.owner_of_user, s.user_ends, rates["user"]),
             "item": Group(rows, s.owner, _ends(s.owner, len(each)), rates["item"]),
         }
         for name, value in dense.items():
@@ -221,5 +221,7 @@ def threads_for(numbers: int) -> Iterator[None]:
 
 def _ends(owner: Tensor, clients: int) -> list[int]:
     """end[c] = how many entries belong to the first c clients; `owner` is ascending."""
+    if clients == 1:
+        return [0, len(owner)]
     ends: list[int] = torch.searchsorted(owner, torch.arange(clients + 1, device=owner.device)).tolist()
     return ends

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk, concatenated_ranges, pointers
+from fedrec.federation.contract import World
+from fedrec.kernels import find as find_kernel
 from fedrec.random import Purpose, below, fold_tensor, permute, shuffle
 
 Loss = Literal["bce", "bpr"]
@@ -22,16 +24,21 @@ Loss = Literal["bce", "bpr"]
 def negatives(chunk: Chunk, round: int) -> Tensor:
     """`[positives, negatives]` items for every positive of the chunk, as unique as `ClientData.unique` asks."""
     data, device = chunk.data, chunk.world.device
-    owner = torch.repeat_interleave(  # the user (position in the chunk) of every positive
-        torch.arange(len(chunk.places), device=device), chunk.tensor(chunk.user_ptr).diff()
-    )
-    place = chunk.tensor(chunk.places)
-    pool_ptr = chunk.tensor(data.pool.indptr)
-    pool = chunk.world.items - (pool_ptr[place + 1] - pool_ptr[place])
-    key = fold_tensor(chunk.secret.stream(Purpose.NEGATIVES, round), chunk.tensor(data.users)[place])
-    index = torch.arange(len(owner), device=device) - chunk.tensor(chunk.user_ptr)[owner]
+    start = chunk.tensor(chunk.user_ptr)
+    owner = owners(start, int(chunk.user_ptr[-1]))  # the user (position in the chunk) of every positive
+    pool = chunk.tensor(chunk.world.items - np.diff(data.pool.indptr)[chunk.places])
+    key = fold_tensor(chunk.secret.stream(Purpose.NEGATIVES, round), chunk.tensor(chunk.users))
+    index = torch.arange(len(owner), device=device) - start[owner]
     ranks = _of_users if data.unique == "user" else _of_positives
     return allowed_item(chunk, owner, ranks(key, pool, owner, index, data.negatives))
+
+
+def owners(ptr: Tensor, total: int) -> Tensor:
+    """Whose each of `total` entries is, where those of k are ptr[k]:ptr[k + 1].
+
+    The host knows how many there are: a device would have to be asked.
+    """
+    return torch.repeat_interleave(ptr.diff(), output_size=total)
 
 
 def _of_positives(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: int) -> Tensor:
@@ -74,7 +81,7 @@ def allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:
     ptr, places, stride = chunk.data.pool.indptr, chunk.places, chunk.world.items + 1
     gap = chunk.tensor(chunk.data.pool.gap[concatenated_ranges(ptr[places], ptr[places + 1])])
     start = chunk.tensor(pointers(np.diff(ptr)[places]))
-    user = torch.repeat_interleave(torch.arange(len(places), device=gap.device), start.diff())
+    user = owners(start, len(gap))
     before = torch.searchsorted(gap + user * stride, rank + owner[:, None] * stride, right=True)
     return rank + before - start[owner][:, None]
 
@@ -96,6 +103,12 @@ class Batch:
     size: Tensor
 
 
+def permuted(world: World, key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tensor:
+    """As `random.permute`; by a kernel where there is one, which knows by itself when it is done."""
+    kernel = find_kernel("permute", world.device, world.compiled)
+    return permute(key, size, position, owner) if kernel is None else kernel(key, size, position, owner)
+
+
 class Samples:
     """A chunk's samples of one round, with its working set: the distinct (client, item) pairs that they touch.
 
@@ -104,31 +117,28 @@ class Samples:
 
     def __init__(self, chunk: Chunk, round: int, loss: Loss, batch_size: int) -> None:
         self.chunk, self.round, self.loss, self.batch_size = chunk, round, loss, batch_size
-        device, n_items = chunk.world.device, chunk.world.items
-        positives = chunk.tensor(chunk.positives)
-        self.order = torch.argsort(positives, descending=True, stable=True)
-        self.rank = torch.argsort(self.order)
-        self.positives = positives[self.order]
+        n_items = chunk.world.items
+        largest = np.argsort(-chunk.positives, kind="stable")
+        self.order = chunk.tensor(largest)
+        self.positives = chunk.tensor(chunk.positives[largest])
         per_positive = chunk.data.negatives + (1 if loss == "bce" else 0)
-        self.count = self.positives * per_positive
-        client_of_user = torch.repeat_interleave(
-            torch.arange(len(chunk.clients), device=device), chunk.tensor(chunk.client_ptr).diff()
-        )
-        owner_of_user = self.rank[client_of_user]
-        self.user_order = torch.argsort(owner_of_user, stable=True)
-        self.owner_of_user = owner_of_user[self.user_order]
-        user_of_positive = torch.repeat_interleave(
-            torch.arange(len(chunk.places), device=device), chunk.tensor(chunk.user_ptr).diff()
-        )
-        self._user = torch.argsort(self.user_order)[user_of_positive]
-        owner = owner_of_user[user_of_positive]
+        counts = chunk.positives[largest] * per_positive
+        self.count, self.samples = chunk.tensor(counts), int(counts.sum())
+        users = np.diff(chunk.client_ptr)
+        self.user_ends = pointers(users[largest]).tolist()  # of the first clients, by their number
+        owner_of_user = np.repeat(np.argsort(largest), users)
+        user_order = np.argsort(owner_of_user, kind="stable")
+        self.user_order, self.owner_of_user = chunk.tensor(user_order), chunk.tensor(owner_of_user[user_order])
+        user_of_positive = owners(chunk.tensor(chunk.user_ptr), len(chunk.items))
+        self._user = chunk.tensor(np.argsort(user_order))[user_of_positive]
+        owner = chunk.tensor(owner_of_user)[user_of_positive]
         item = chunk.tensor(chunk.items)
         drawn = negatives(chunk, round)
         keys = torch.cat([owner * n_items + item, (owner[:, None] * n_items + drawn).reshape(-1)])
         distinct, inverse = torch.unique(keys, return_inverse=True)
         self.owner, self.item = distinct // n_items, distinct % n_items
         self._pos, self._neg = inverse[: len(item)], inverse[len(item) :]
-        self.steps = (self.count + batch_size - 1) // batch_size  # per epoch
+        self.steps = -(-counts // batch_size)  # per epoch
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch, every sample once, in an order of each client's own."""
@@ -137,9 +147,9 @@ class Samples:
         user, pos, neg, label = self._shuffled(number, start)
         offset = torch.arange(size, device=device)[None]
         # ascending, so that the clients with more than `step` batches are found by bisection
-        done = self.steps.flip(0).cpu()
+        done = self.steps[::-1]
         for step in range(int(done[-1]) if len(done) else 0):
-            active = len(done) - int(torch.searchsorted(done, step, right=True))
+            active = len(done) - int(np.searchsorted(done, step, side="right"))
             count = self.count[:active, None]
             valid = step * size + offset < count
             at = start[:active, None] + torch.minimum(step * size + offset, count - 1)
@@ -148,10 +158,10 @@ class Samples:
     def _shuffled(self, epoch: int, start: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Users, rows, paired rows and labels of all samples, client after client, each client's in its own order."""
         chunk, device, slots = self.chunk, self.count.device, self.chunk.data.negatives
-        owner = torch.repeat_interleave(torch.arange(len(self.count), device=device), self.count)
+        owner = torch.repeat_interleave(self.count, output_size=self.samples)
         clients = chunk.tensor(chunk.clients)[self.order]
         key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), epoch)
-        sample = permute(key, self.count, torch.arange(len(owner), device=device) - start[owner], owner)
+        sample = permuted(chunk.world, key, self.count, torch.arange(len(owner), device=device) - start[owner], owner)
         first = chunk.tensor(chunk.user_ptr[chunk.client_ptr[:-1]])[self.order][owner]
         if self.loss == "bpr":
             anchor = first + sample // slots

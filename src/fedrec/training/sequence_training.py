@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -123,10 +124,10 @@ class SequenceDescent(Descent):
             hidden = model.encode(rows, dense, drop)
         return hidden.to(rows.dtype), dense, owner
 
-    def rounding(self) -> torch.autocast:
+    def rounding(self) -> AbstractContextManager[object]:
         """Where products of matrices are as the trainer was told."""
         half = self.trainer.products == "bfloat16"
-        return torch.autocast(self.table.device.type, torch.bfloat16, enabled=half)
+        return torch.autocast(self.table.device.type, torch.bfloat16) if half else nullcontext()
 
     def _weights(self, leaves: Tensors, owner: Tensor) -> Tensors:
         """The network of every sequence."""

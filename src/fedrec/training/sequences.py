@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
+from fedrec.federation.clients import Chunk, pointers
 from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
 from fedrec.random import Purpose, fold_tensor, permute
@@ -30,13 +31,13 @@ FLOATS_ON_GPU = 1 << 30
 LANES = 4  # draws of 16 bits in one hash
 
 
-def windows(ptr: Tensor, length: int, targets: bool) -> tuple[Tensor, Tensor]:
+def windows(ptr: np.ndarray, length: int, targets: bool) -> tuple[np.ndarray, np.ndarray]:
     """Where in flat histories, user k's at `ptr[k]:ptr[k + 1]`, each user's window ends, and how many items it has.
 
     The last `length` items; with `targets`, of those that have a successor, whose place is the end.
     """
-    size, last = ptr.diff(), 1 if targets else 0
-    return ptr[1:] - last, (size - last).clamp(0, length)
+    last = 1 if targets else 0
+    return ptr[1:] - last, np.clip(np.diff(ptr) - last, 0, length)
 
 
 def bands(lengths: Sequence[int], model: Sequential, device: torch.device) -> Iterator[slice]:
@@ -68,11 +69,12 @@ def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors, head: Person
     `tensors` are the item table `item` and the dense weights: common, or with a leading client axis. With a `head`,
     which needs a common table, every user's own vector is added.
     """
-    end, size = windows(chunk.tensor(chunk.context.ptr), model.length, targets=False)
-    order = torch.argsort(size, descending=True, stable=True)
+    ends, sizes = windows(chunk.context.ptr, model.length, targets=False)
+    by_length = np.argsort(-sizes, kind="stable")
+    end, size, order = (chunk.tensor(part) for part in (ends, sizes, by_length))
     history, table, own = chunk.tensor(chunk.context.items), tensors["item"], tensors["item"].dim() == 3
     vectors = table.new_zeros(len(size), model.dim)
-    lengths = size[order].tolist()
+    lengths = sizes[by_length].tolist()
     for band in bands(lengths, model, size.device):
         users = order[band]
         at, _ = filled(end[users] - size[users], size[users], lengths[band.start])
@@ -160,21 +162,27 @@ class SequenceSamples:
         self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None
     ) -> None:
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
-        end, size = windows(chunk.tensor(chunk.user_ptr), length, targets=True)
-        sequences = torch.bincount(chunk.owner[size > 0], minlength=len(chunk.clients))
-        steps = torch.zeros_like(sequences).index_add(0, chunk.owner, size)
-        longest = torch.argsort(steps, descending=True, stable=True)
-        self.order = longest[torch.argsort(sequences[longest], descending=True, stable=True)]
-        owner_of_user = torch.argsort(self.order)[chunk.owner]
-        self.user_order = torch.argsort(owner_of_user, stable=True)
-        self.owner_of_user = owner_of_user[self.user_order]
-        self.user = self.user_order[size[self.user_order] > 0]  # of every sequence, client after client
-        self.owner_of_sequence, self.size = owner_of_user[self.user], size[self.user]
-        self.start = self.size.cumsum(0) - self.size
-        self.sequences = sequences[self.order]
-        self._find_rows(end[self.user], slots)
+        # what depends on the data alone is found on the host, which has to know most of it
+        users = np.diff(chunk.client_ptr)
+        end, size = windows(chunk.user_ptr, length, targets=True)
+        owner = np.repeat(np.arange(len(users)), users)
+        sequences = np.bincount(owner[size > 0], minlength=len(users))
+        steps = np.bincount(owner, size, len(users)).astype(np.int64)
+        order = np.lexsort((np.arange(len(users)), -steps, -sequences))
+        owner_of_user = np.argsort(order)[owner]
+        user_order = np.argsort(owner_of_user, kind="stable")
+        user = user_order[size[user_order] > 0]  # of every sequence, client after client
+        self.sizes, self.owners = size[user], owner_of_user[user]  # of every sequence
+        self.clients = chunk.clients[order]
+        self.user_ends = pointers(users[order]).tolist()
+        self.order, self.user_order = chunk.tensor(order), chunk.tensor(user_order)
+        self.owner_of_user, self.user = chunk.tensor(owner_of_user[user_order]), chunk.tensor(user)
+        self.owner_of_sequence, self.size = chunk.tensor(self.owners), chunk.tensor(self.sizes)
+        self.start = chunk.tensor(pointers(self.sizes)[:-1])
+        self.sequences = sequences[order]
+        self._find_rows(chunk.tensor(end[user]), slots)
         self.per_step = self.neg.shape[1] + (0 if loss == "bpr" else 1)
-        self.count = torch.zeros_like(self.sequences).index_add(0, self.owner_of_sequence, self.size * self.per_step)
+        self.count = chunk.tensor(steps[order] * self.per_step)
 
     def _find_rows(self, end: Tensor, slots: int | None) -> None:
         """The working set (`owner`, `item`), and for every step its rows in there: of input, target and negatives."""
@@ -189,28 +197,28 @@ class SequenceSamples:
 
     def _steps(self, end: Tensor) -> tuple[Tensor, Tensor]:
         """Of every step its sequence, and where in the chunk's history it is."""
-        sequence = torch.repeat_interleave(torch.arange(len(end), device=end.device), self.size)
+        sequence = torch.repeat_interleave(self.size, output_size=int(self.sizes.sum()))
         step = torch.arange(len(sequence), device=end.device) - self.start[sequence]
         return sequence, (end - self.size)[sequence] + step
 
     def epoch(self, number: int) -> Iterator[SequenceBatch]:
         """Every sequence once, `batch_size` of each client at a time, in an order of each client's own.
 
-        All that the host has to know is read before the first batch, so that a GPU never waits for it.
+        The order is found on the host, which has to know it, so that a GPU is never waited for.
         """
-        chunk, device = self.chunk, self.size.device
-        first = self.sequences.cumsum(0) - self.sequences
-        owner = self.owner_of_sequence
-        clients = chunk.tensor(chunk.clients)[self.order]
-        key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), number)
-        position = torch.arange(len(owner), device=device) - first[owner]
-        step = permute(key, self.sequences, position, owner) // self.batch_size
+        chunk, batch = self.chunk, self.batch_size
+        owner = torch.from_numpy(self.owners)
+        key = fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), torch.from_numpy(self.clients))
+        position = torch.arange(len(owner)) - torch.from_numpy(pointers(self.sequences))[owner]
+        places = permute(fold_tensor(key, number), torch.from_numpy(self.sequences), position, owner)
+        step = places.numpy() // batch
         user = chunk.tensor(chunk.users)[self.user]
         drop = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.DROPOUT, self.round), user), number)
-        longest = torch.argsort(self.size, descending=True, stable=True)
-        order = longest[torch.argsort(step[longest], stable=True)]
-        lengths, fewer = self.size[order].tolist(), (-self.sequences).tolist()
-        counts = torch.bincount(step).tolist()
+        longest = np.argsort(-self.sizes, kind="stable")
+        by_step = longest[np.argsort(step[longest], kind="stable")]
+        order, owner = chunk.tensor(by_step), self.owner_of_sequence
+        lengths, fewer = self.sizes[by_step].tolist(), (-self.sequences).tolist()
+        counts = np.bincount(step).tolist()
         parts = [lengths[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))]
         most, room = max(lengths, default=0), max(map(sum, parts), default=0)
         for now, (chosen, mine) in enumerate(zip(order.split(counts), parts, strict=True)):

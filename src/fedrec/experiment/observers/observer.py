@@ -9,6 +9,8 @@ from fedrec.federation.simulator import Simulator
 
 
 class Observer:
+    settles = False  # whether it has a rule to end a run by what rounds observed, `settled`
+
     def looks_before_answer(self, round: int) -> bool:
         """Whether the answer of this round changes what clients score with: quality before it is then recorded too."""
         return False

@@ -237,7 +237,7 @@ def _counts(chunk: Chunk) -> Rows:
 
 def _merged(chunk: Chunk, base: Tensor, value: Tensor) -> Rows:
     """One row per client and item, from one per item of a history: two users of a silo may share one."""
-    owner = torch.repeat_interleave(chunk.owner, chunk.tensor(chunk.user_ptr).diff())
+    owner = chunk.owner.repeat_interleave(chunk.tensor(chunk.user_ptr).diff(), output_size=len(chunk.history))
     if chunk.data.single:
         return Rows(base, owner, chunk.tensor(chunk.history), value, len(chunk.clients))
     pairs, at = torch.unique(owner * chunk.world.items + chunk.tensor(chunk.history), return_inverse=True)

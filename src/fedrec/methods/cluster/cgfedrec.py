@@ -29,10 +29,9 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.methods.cluster.contrast import SupCon
-from fedrec.methods.cluster.contrastive import Contrastive
+from fedrec.methods.cluster.contrast import FORMS, SupCon
+from fedrec.methods.cluster.contrastive import fit_contrastive
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
@@ -54,16 +53,7 @@ class CGFedRec(LocalMethod):
         summary="the server sends back cluster labels of the mean table, which align personal tables",
         paper="Learning to Collaborate via Structures",
         backbones={"linear": {}, "scorer": {}},
-        presets={
-            "paper": Preset(
-                "The contrastive loss as printed in the paper.",
-                {"supcon": "paper", "contrast_weight": 0.001},
-            ),
-            "released": Preset(
-                "The contrastive loss as in the released code.",
-                {"supcon": "released", "contrast_weight": 0.005},
-            ),
-        },
+        presets=FORMS,
     )  # fmt: skip
 
     backbone: str = "linear"
@@ -145,9 +135,10 @@ class CGFedRec(LocalMethod):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled,
+                          classes=self.clusters)  # fmt: skip
         once = self.con_every == "epoch"
-        return Contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight, once).run()
+        return fit_contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight, once)
 
     def _upload(self, tables: Tensor, chunk: Chunk) -> dict[str, Reduction]:
         if self.upload == "full":

@@ -35,8 +35,8 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.methods.cluster.contrast import SupCon
-from fedrec.methods.cluster.contrastive import Contrastive
+from fedrec.methods.cluster.contrast import FORMS, SupCon
+from fedrec.methods.cluster.contrastive import fit_contrastive
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
@@ -63,14 +63,7 @@ class CoFedRec(LocalMethod):
         paper="He et al., WWW 2024",
         backbones={"linear": {}},
         presets={
-            "paper": Preset(
-                "The contrastive loss as printed in the paper.",
-                {"supcon": "paper", "contrast_weight": 0.001},
-            ),
-            "released": Preset(
-                "The contrastive loss as in the released code.",
-                {"supcon": "released", "contrast_weight": 0.005},
-            ),
+            **FORMS,
             "fedrkg": Preset(
                 "As in FedRKG's comparison.",
                 {"supcon": "released", "contrast_weight": 0.001, "temperature": 0.5},
@@ -131,8 +124,9 @@ class CoFedRec(LocalMethod):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled)
-        return Contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight).run()
+        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled,
+                          classes=self.clusters)  # fmt: skip
+        return fit_contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight)
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         """Cluster the items; draw a client and a cluster; average the clients that are alike there."""

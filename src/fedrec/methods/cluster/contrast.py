@@ -22,10 +22,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedrec.federation.declarations import Preset
 from fedrec.methods.cluster.repulsion import SPAN, Form, Repulsion
+from fedrec.training.compiled import ContrastTerms
 
 ON_GPU = 8  # times the memory, so that a thousand small tables are compared at once
 BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
+
+FORMS = {
+    "paper": Preset("The contrastive loss as printed in the paper.", {"supcon": "paper", "contrast_weight": 0.001}),
+    "released": Preset(
+        "The contrastive loss as in the released code.", {"supcon": "released", "contrast_weight": 0.005}
+    ),
+}
+"""Presets of the methods that have it; both weigh it alike at the usual temperature."""
 
 
 class Terms(NamedTuple):
@@ -49,6 +59,7 @@ class SupCon:
     form: Form = "paper"
     memory: int = 1 << 30  # bytes of similarities held at once by a processor
     compiled: bool = True  # let passes over similarities be compiled where they can be
+    classes: int = -1  # labels that there may be; -1: as many as there are, which a device has to be asked for
 
     @cached_property
     def repulsion(self) -> Repulsion:
@@ -58,9 +69,7 @@ class SupCon:
     def __call__(self, tables: Tensor) -> tuple[Tensor, Tensor]:
         """[clients, items, d] to the losses [clients] and their gradients, each client's by its own table."""
         loss, gradient = tables.new_empty(len(tables)), torch.empty_like(tables)
-        if tables.dtype not in self._terms:
-            self._terms[tables.dtype] = self._terms_of(tables)
-        terms = self._terms[tables.dtype]
+        terms = self._terms_of(tables.dtype)
         room, on_cpu = self.repulsion.clients(tables), tables.device.type == "cpu"
         # similarities of one client fill a cache; an accelerator wants many clients at once
         group = 1 if on_cpu else min(room, len(tables))
@@ -78,11 +87,28 @@ class SupCon:
     def _terms(self) -> dict[torch.dtype, Terms]:
         return {}
 
-    def _terms_of(self, tables: Tensor) -> Terms:
-        member = F.one_hot(self.labels.long()).to(tables.dtype)
-        others = (member.sum(0) - 1)[self.labels.long()]
-        share = torch.where(others > 0, 1 / (others + self.repulsion.floor), torch.zeros_like(others))
-        return Terms(member, share[:, None], others * share)
+    def _terms_of(self, dtype: torch.dtype) -> Terms:
+        if dtype not in self._terms:
+            member = F.one_hot(self.labels.long(), self.classes).to(dtype)
+            others = (member.sum(0) - 1)[self.labels.long()]
+            share = torch.where(others > 0, 1 / (others + self.repulsion.floor), torch.zeros_like(others))
+            self._terms[dtype] = Terms(member, share[:, None], others * share)
+        return self._terms[dtype]
+
+    @cached_property
+    def compiled_terms(self) -> ContrastTerms:
+        """All that a kernel has to know, in single precision."""
+        member, share, weight = self._terms_of(torch.float32)
+        return ContrastTerms(
+            labels=self.labels.long().numpy(),
+            clusters=member.shape[1],
+            share=share[:, 0].numpy(),
+            weight=weight.numpy(),
+            steep=1 / self.temperature,
+            floor=self.repulsion.floor,
+            lowest=-SPAN[torch.float32],
+            scale=self._factor,
+        )
 
     @property
     def _factor(self) -> float:
@@ -94,9 +120,7 @@ class SupCon:
         tau, (member, share, weight) = self.temperature, terms
         kernel = self.repulsion.whole_loss(tables) if space is not None and len(tables) == 1 else None
         if kernel is not None:
-            found = kernel(tables[0], self.labels.long(), share[:, 0], weight, 1 / tau, self.repulsion.floor,
-                           -SPAN[tables.dtype], self._factor, space, gradient[0])  # fmt: skip
-            return tables.new_tensor([found])
+            return tables.new_tensor([kernel(tables[0], self.compiled_terms, space, gradient[0])])
         norm = tables.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         z = tables / norm
         friends = member @ (member.T @ z) - z  # sum over P(i)

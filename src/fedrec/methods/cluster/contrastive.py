@@ -8,9 +8,63 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.methods.cluster.contrast import SupCon
+from fedrec.models import Linear
+from fedrec.training.compiled import (
+    CompiledKernel,
+    ContrastSettings,
+    blocks_of,
+    head_settings,
+    heads_of,
+    kernel_for,
+    samples_of,
+    steepest,
+    work_of,
+)
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
 from fedrec.training.samples import Batch
+
+
+def fit_contrastive(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
+                    contrast: SupCon, strength: float, once: bool = False) -> Fitted:  # fmt: skip
+    """Train from every client's own table [clients, items, d], which is updated in place, on both losses."""
+    kernel = _kernel(trainer, chunk, table, contrast)
+    if kernel is None:
+        return Contrastive(trainer, chunk, round, user, table, dense, contrast, strength, once).run()
+    work, (head, bias), clients = work_of(trainer, chunk, round, user, table), heads_of(dense), len(table)
+    found, turns = torch.zeros(clients, dtype=torch.float64), torch.zeros(clients, dtype=torch.int64)
+    same = equal_tables(table)
+    known = contrast(table[same.int().argmax()][None]) if same.any() else (torch.zeros(1), table.new_empty(1, 0, 0))
+    steps = -(-samples_of(chunk) // trainer.settings.batch)
+    kernel(work.data(), chunk.data.negatives, work.keys, head_settings(trainer), contrast.compiled_terms,
+           ContrastSettings(strength, once, contrast.repulsion.size(table)), head, bias, table, same,
+           (float(known[0]), known[1][0].numpy()), blocks_of(steps, 0), work.loss, work.seen, found, turns)  # fmt: skip
+    work.observe()
+    chunk.observe("contrastive", found.sum(), int(turns.sum()))
+    return Fitted(user, table, {"weight0": head.view_as(dense["weight0"]), "bias0": bias})
+
+
+def _kernel(trainer: LocalTrainer, chunk: Chunk, table: Tensor, contrast: SupCon) -> CompiledKernel | None:
+    settings = trainer.settings
+    fits = (
+        isinstance(trainer.model, Linear)
+        and steepest(settings)
+        and settings.early_exit == 0
+        and chunk.data.single
+        and contrast.repulsion.whole_loss(table) is not None
+        and contrast.repulsion.room(table) >= torch.get_num_threads()
+    )
+    return kernel_for("contrastive", chunk.world) if fits else None
+
+
+def equal_tables(tables: Tensor) -> Tensor:
+    """The clients, if any, that begin with one and the same table: the contrast of its first step is common to them."""
+    _, place, count = tables[:, 0].unique(dim=0, return_inverse=True, return_counts=True)
+    same: Tensor = (place == count.argmax()) & (count.max() > 1)
+    likely = same.nonzero()[:, 0]
+    for k in likely.tolist():
+        same[k] = torch.equal(tables[k], tables[likely[0]])
+    return same & (same.sum() > 1)
 
 
 class Contrastive(Descent):

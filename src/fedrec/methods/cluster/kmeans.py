@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedrec.lloyd import lloyd, spread_seeds
 from fedrec.random import fold, fold_tensor, signed, uniform
+from fedrec.training.compiled import handed
 
 
 def kmeans(points: Tensor, clusters: int, key: int, starts: int = 10,
@@ -19,7 +20,7 @@ def kmeans(points: Tensor, clusters: int, key: int, starts: int = 10,
         return lloyd(points, centres[None])
     streams = fold_tensor(torch.tensor(signed(key)), torch.arange(starts))
     draws = uniform(fold_tensor(streams[:, None], torch.arange(clusters)))
-    return lloyd(points, spread_seeds(points, draws.to(points.device)))
+    return lloyd(points, spread_seeds(points, handed(draws.numpy(), points.device)))
 
 
 def random_labels(points: int, clusters: int, key: int) -> Tensor:

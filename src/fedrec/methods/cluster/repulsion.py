@@ -42,13 +42,22 @@ class Repulsion:
         """How many clients' similarities [clients, items, d] fit into memory, at least one."""
         if self._whole(tables) is not None:
             return len(tables)
-        return max(1, self.memory // (_triangle_size(tables) * tables.element_size()))
+        return max(1, self.room(tables))
+
+    def room(self, tables: Tensor) -> int:
+        """How many times all similarities of one client fit into memory."""
+        return self.memory // (self.size(tables) * tables.element_size())
 
     def space(self, tables: Tensor) -> Tensor | None:
         """Memory for the similarities of these clients, to be used again and again; None: they come row by row."""
-        size = _triangle_size(tables)
-        fits = self._one_exponent(tables) and size * tables.element_size() <= self.memory
-        return tables.new_empty(len(tables) * size) if fits and self._whole(tables) is None else None
+        fits = self._one_exponent(tables) and self.room(tables) > 0
+        return tables.new_empty(len(tables) * self.size(tables)) if fits and self._whole(tables) is None else None
+
+    def size(self, tables: Tensor) -> int:
+        """Numbers in the triangle of one client's similarities, and in a block beside it; or in all tiles of it."""
+        items = tables.shape[1]
+        tiles = -(-items // TILE)
+        return int(max(items * (items + 3 * min(ROWS, items)) // 2, TILE * TILE * tiles * (tiles + 1) // 2))
 
     def _one_exponent(self, tables: Tensor) -> bool:
         """Whether that of a row's similarity to itself serves for all others."""
@@ -128,13 +137,6 @@ class Repulsion:
             exponent.clamp_(min=-span)
         exponent.exp_()
         exponent[..., own].diagonal(dim1=1, dim2=2).zero_()
-
-
-def _triangle_size(tables: Tensor) -> int:
-    """Numbers in the triangle of one client's similarities, and in a block beside it; or in all tiles of it."""
-    items = tables.shape[1]
-    tiles = -(-items // TILE)
-    return int(max(items * (items + 3 * min(ROWS, items)) // 2, TILE * TILE * tiles * (tiles + 1) // 2))
 
 
 def _positive(total: Tensor, weight: Tensor) -> Tensor:

@@ -15,7 +15,17 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Rows, Tensors
+from fedrec.federation.contract import PartialSum, Rows, Tensors
+from fedrec.training.compiled import (
+    AlignedSettings,
+    CompiledKernel,
+    blocks_of,
+    data_of,
+    kernel_for,
+    keys_of,
+    samples_of,
+    summed,
+)
 from fedrec.training.losses import Saturate, bce, bce_slope
 from fedrec.training.samples import Batch, Samples
 
@@ -72,8 +82,11 @@ class Pulled:
     last_batch: LastBatch
     saturate: Saturate
 
-    def train(self, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor) -> Rows:
+    def train(self, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor) -> Rows | PartialSum:
         """Train from the common `table`; `private` (leading axis: clients) is updated in place."""
+        kernel = kernel_for("aligned", chunk.world) if chunk.foldable else None
+        if kernel is not None:
+            return self._compiled(kernel, chunk, round, private, table, target)
         samples = Samples(chunk, round, "bce", self.batch)
         rows, steps = table[samples.item], torch.zeros(len(samples.order), dtype=table.dtype, device=table.device)
         ends = torch.searchsorted(samples.owner, torch.arange(len(steps) + 1, device=table.device)).tolist()
@@ -91,6 +104,31 @@ class Pulled:
                     chunk.observe("loss", *loss)
         shift = 1 - (1 - self.pull) ** steps
         return Rows(table, samples.order[samples.owner], samples.item, rows, len(steps), shift, target)
+
+    def _compiled(self, train: CompiledKernel, chunk: Chunk, round: int, private: Tensors, table: Tensor,
+                  target: Tensor) -> PartialSum:  # fmt: skip
+        """The same, with the sum over clients formed on the fly."""
+        settings = AlignedSettings(
+            rate_user=self.rates.get("user", 0.0),
+            rate_item=self.rates["item"],
+            rate_dense=self.rates["dense"],
+            pull=self.pull,
+            batch=self.batch,
+            epochs=self.epochs,
+            in_turn=self.alternate,
+            drop=self.last_batch == "drop",
+            nominal=self.last_batch == "scale",
+            saturate=self.saturate == "released",
+        )
+        count, blocks = len(chunk.clients), blocks_of(samples_of(chunk), len(table))
+        parts = table.new_empty(len(blocks) - 1, *table.shape)
+        steps, seen = torch.zeros(2, count, dtype=torch.int64)
+        loss = torch.zeros(count, dtype=torch.float64)
+        train(data_of(chunk), chunk.data.negatives, keys_of(chunk, round), settings, *_layers(private, table), table,
+              target, blocks, parts, steps, loss, seen)  # fmt: skip
+        chunk.observe("loss", loss.sum(), seen.sum())
+        gone = float((1 - (1 - self.pull) ** steps.double()).sum())
+        return PartialSum(table, summed(parts).add_((target - table).double(), alpha=gone), count)
 
     def _clients(self, batch: Batch, number: int) -> int:
         """How many take this step: short batches are small samples that move rows far, so they may be left out."""
@@ -125,6 +163,15 @@ class _Block:
     values: Tensor
     where: slice
     target: Tensor
+
+
+def _layers(private: Tensors, table: Tensor) -> tuple[Tensor, ...]:
+    """User, first layer, second layer; without a hidden layer, the first two are empty."""
+    if "user" in private:
+        return (*(private[name] for name in ("user", "weight0", "bias0")), private["weight1"].squeeze(1),
+                private["bias1"])  # fmt: skip
+    head = private["weight0"].squeeze(1)
+    return head[:, :0], table.new_empty(len(head), 0, 0), head[:, :0], head, private["bias0"]
 
 
 def _part(batch: Batch, lo: int, hi: int) -> Batch:

@@ -47,6 +47,7 @@ from fedrec.methods.mixture.fedca_weights import (
     complementarity,
     composite_weights,
     first_scores,
+    principal_axes,
     represent_all,
     similarity,
     spread,
@@ -54,6 +55,7 @@ from fedrec.methods.mixture.fedca_weights import (
 from fedrec.methods.mixture.proximal import Proximal, ProximalSequences
 from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.models import Sequential
+from fedrec.training.compiled import handed, sample_moments
 from fedrec.training.descent import threads_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.samples import negatives
@@ -157,7 +159,7 @@ class FedCA(LocalMethod):
         count = part_of(len(participants(world, 0, world.participation)), self.aggregated_fraction)
         common = self.trainer.init_model(world)
         server = {MIXED + name: value.new_zeros(count, *value.shape) for name, value in common.items()}
-        server["clients"] = torch.zeros(count, dtype=torch.int64, device=world.device)
+        server["clients"] = torch.zeros(count, dtype=torch.int64)  # of the host, which looks them up
         if self.compares() and self.similarity == "pca1":
             server["reference"] = first_scores(common["item"][None])[0]
         return server
@@ -208,24 +210,36 @@ class FedCA(LocalMethod):
 
         A left vector has an entry per item of the client; left-global says which these are.
         """
-        client = chunk.tensor(np.repeat(np.arange(len(chunk.clients)), chunk.positives))
-        key = client * chunk.world.items + chunk.tensor(chunk.items)
+        moments = sample_moments(chunk, round, tables) if self.complementarity == "right-greedy" else None
+        if moments is not None:
+            return {"picture": Gather(self._axes(*moments).to(tables.dtype))}
+        items, client = chunk.world.items, np.repeat(np.arange(len(chunk.clients)), chunk.positives)
+        key, counts = client * items + chunk.items, chunk.positives
         if self.complementarity == "right-greedy":
-            drawn = (client[:, None] * chunk.world.items + negatives(chunk, round)).flatten()
-            key = torch.cat([key, drawn]).sort().values
+            drawn = chunk.tensor(client * items)[:, None] + negatives(chunk, round)
+            item = torch.cat([chunk.tensor(key), drawn.flatten()]).sort().values % items
+            counts = counts * (1 + chunk.data.negatives)
         else:
-            key = torch.unique(key)
-        item = key % chunk.world.items
-        counts = torch.bincount(key // chunk.world.items, minlength=len(tables))
+            if not chunk.data.single:  # users of one client may have items in common
+                key = np.unique(key)
+                counts = np.bincount(key // items, minlength=len(tables))
+            item = chunk.tensor(key % items)
         with threads_for(0):  # many small steps: a second thread would only be waited for
             found = represent_all(tables, item, counts, self.components, self.complementarity).to(tables.dtype)
         if self.complementarity not in LEFT:
             return {"picture": Gather(found)}
-        sent: dict[str, Reduction] = {"picture": Gather(found, counts)}
+        lengths = chunk.tensor(counts)
+        sent: dict[str, Reduction] = {"picture": Gather(found, lengths)}
         if self.complementarity == "left-global":
             listed = pad_sequence(item.int().split(counts.tolist()), batch_first=True)
-            sent["picture_items"] = Gather(listed, counts)
+            sent["picture_items"] = Gather(listed, lengths)
         return sent
+
+    def _axes(self, scatter: Tensor, size: Tensor) -> Tensor:
+        """As many as `components` says; those that a row has too few factors for are zero."""
+        with threads_for(0):
+            found = principal_axes(scatter, size, self.components)
+        return torch.nn.functional.pad(found, (0, 0, 0, self.components - found.shape[1]))
 
     def received(self, ups: Ups, tables: Tensor | Stack) -> Tensor:
         picture = ups.stacked("picture")[1]
@@ -261,14 +275,15 @@ class FedCA(LocalMethod):
         size = torch.ones(len(tables), dtype=torch.float64, device=tables.device)
         if self.shares == "samples":
             counted = ups.stacked("samples")[1][:, 0].double()
-            size = counted if counted.sum() > 0 else size
+            size = torch.where(counted.sum() > 0, counted, size)
         return (size / size.sum()).expand(len(tables), -1)
 
     def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
         return Answer(arrived, lambda some: self._mixture_of(server, some))
 
     def _mixture_of(self, server: Tensors, clients: np.ndarray) -> Down:
-        at = torch.searchsorted(server["clients"], torch.from_numpy(clients).to(server["clients"].device))
+        rows = np.searchsorted(server["clients"].cpu().numpy(), clients)
+        at = handed(rows, next(server[MIXED + name].device for name in self._names()))
         return Down(own={name: server[MIXED + name][at] for name in self._names()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:

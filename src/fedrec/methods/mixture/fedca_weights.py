@@ -10,11 +10,13 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec.federation.stack import Stack
 from fedrec.methods.mixture.aggregation import block_on, blocks_of, simplex_project, square_distances
+from fedrec.training.compiled import handed
 
 Similarity = Literal["paper", "pca1", "pca1-raw"]
 Complementarity = Literal["left-local", "left-global", "right-greedy", "right-principal", "raw"]
@@ -61,28 +63,29 @@ def represent(table: Tensor, items: Tensor, k: int, mode: Complementarity) -> Te
     left-global: the same, entry i belonging to item i. right-*: [k, d], the first principal axes of the centred rows
     (an item given twice counts twice). raw: [1, d], the mean row.
     """
-    picture = represent_all(table[None], items, torch.tensor([len(items)]), k, mode)
+    picture = represent_all(table[None], items, np.array([len(items)]), k, mode)
     if mode not in LEFT:
         return picture[0]
     place = items if mode == "left-global" else torch.arange(len(items), device=items.device)
     return spread(picture, place[None], len(table))[0]
 
 
-def represent_all(tables: Tensor, items: Tensor, counts: Tensor, k: int, mode: Complementarity) -> Tensor:
+def represent_all(tables: Tensor, items: Tensor, counts: np.ndarray, k: int, mode: Complementarity) -> Tensor:
     """The same for a stack of tables, client after client: `items` has `counts[c]` entries of client c.
 
     left-*: [clients, k, most items], entry j belonging to the j-th of a client's items. Singular vectors come from a
     small eigenproblem per client, far faster than from the many rows; clients of about equal counts go together.
     """
-    d, order = tables.shape[-1], counts.argsort()
-    ascending = counts[order].tolist()  # once for all runs: to ask the device is to wait for it
+    d, by_count = tables.shape[-1], np.argsort(counts, kind="stable")
+    ascending = counts[by_count].tolist()
     most = max(ascending, default=0)
     vectors, width = (1, d) if mode == "raw" else (k, most if mode in LEFT else d)
     result = torch.zeros(len(tables), vectors, width, dtype=torch.float64, device=tables.device)
-    first = counts.cumsum(0) - counts
+    starts = np.cumsum(counts) - counts
+    many, first, order = (handed(part, tables.device) for part in (counts, starts, by_count))
     for some in _runs(ascending, d, block_on(tables.device)):
         clients = order[some]
-        count = counts[clients, None]
+        count = many[clients, None]
         offset = torch.arange(ascending[some.stop - 1], device=tables.device)[None]
         real = (offset < count)[..., None]
         if not offset.numel():
@@ -101,14 +104,25 @@ def _mean_rows(rows: Tensor, count: Tensor) -> Tensor:
 def _vectors(rows: Tensor, real: Tensor, count: Tensor, k: int, left: bool) -> Tensor:
     """[clients, at most k, entries]: the first left singular vectors, or right ones of the centred rows."""
     used = rows if left else (rows - _mean_rows(rows, count)) * real
-    square, axes = torch.linalg.eigh(used.mT @ used)
-    square, axes = square.flip(1)[:, :k], axes.flip(2)[..., :k]  # largest first
-    size = rows.square().sum((1, 2))[:, None]
-    ranked = (square > RANK**2 * square[:, :1]) & (square > ROUNDING**2 * size)
+    square, axes, ranked = _largest(used.mT @ used, rows.square().sum((1, 2)), k)
     found = axes
     if left:
         found = used @ axes / torch.where(ranked, square, torch.ones_like(square)).sqrt()[:, None]
     return _signed(found.mT) * ranked[..., None]
+
+
+def principal_axes(scatter: Tensor, size: Tensor, k: int) -> Tensor:
+    """[clients, at most k, d]: what right-* shows of rows with this scatter around their mean and these summed
+    squares."""
+    _, axes, ranked = _largest(scatter, size, k)
+    return _signed(axes.mT) * ranked[..., None]
+
+
+def _largest(products: Tensor, size: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The k largest eigenvalues, largest first, their vectors, and which of them are more than rounding."""
+    square, axes = torch.linalg.eigh(products)
+    square, axes = square.flip(1)[:, :k], axes.flip(2)[..., :k]
+    return square, axes, (square > RANK**2 * square[:, :1]) & (square > ROUNDING**2 * size[:, None])
 
 
 def spread(pictures: Tensor, place: Tensor, length: int) -> Tensor:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.federation.accumulator import summed
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Disclosure,
@@ -37,7 +36,8 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
-from fedrec.methods.mixture.aggregation import cosines, mix
+from fedrec.methods.mixture.aggregation import cosines
+from fedrec.methods.mixture.neighbourhoods import Neighbourhoods
 from fedrec.models import BACKBONES, NCF, Backbone
 from fedrec.training.compiled import CompiledKernel, kernel_for, network_settings, packed, unpacked, work_of
 from fedrec.training.descent import Descent, Fitted, Group
@@ -146,19 +146,18 @@ class GPFedRec(LocalMethod):
         """R = A^L Q, and the mean over clients; who was absent keeps the table it had."""
         if not len(ups.clients):
             return server
-        stack = ups.stack("item")
-        weights = self.adjacency(cosines(stack))
-        mixed = mix(weights, stack)
+        stack, guide = ups.stack("item"), server["guide"]
+        graph = Neighbourhoods(self.adjacency(cosines(stack)))
+        everyone = len(stack) == len(guide)  # then they take the place of those that went down before
+        mixed, mean = graph.means(stack, guide if everyone and self.layers == 1 else None)
         for _ in range(self.layers - 1):
-            mixed = mix(weights, mixed)
-        guide = mixed
-        if len(stack) < len(server["guide"]):
-            guide = server["guide"].clone()
+            mixed, mean = graph.means(mixed)
+        if not everyone:
             guide[_places(stack.clients, server)] = mixed
-        return {"item": (summed(mixed) / len(mixed)).to(mixed.dtype), "guide": guide}
+        return {"item": mean.to(mixed.dtype), "guide": mixed if everyone else guide}
 
     def adjacency(self, cosine: Tensor) -> Tensor:
-        """Row u: equal weights on the neighbours of u, on u itself where there are none."""
+        """Row u: the neighbours of u, which are u itself where there are none."""
         relation = cosine if self.graph == "paper" else 1 - cosine
         if self.neighbours:
             nearest = relation.sort(descending=True, stable=True).indices[:, : self.neighbours]
@@ -167,8 +166,7 @@ class GPFedRec(LocalMethod):
             near = relation > self.threshold * relation.mean()
         itself = torch.eye(len(near), dtype=torch.bool, device=near.device)
         alone = near.sum(1, keepdim=True) == 0
-        near = near | (itself & (alone if self.graph == "released" else torch.ones_like(alone)))
-        return near.double() / near.sum(1, keepdim=True)
+        return near | (itself & (alone if self.graph == "released" else torch.ones_like(alone)))
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)

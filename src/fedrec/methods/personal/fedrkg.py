@@ -150,10 +150,11 @@ class FedRKG(LocalMethod):
         return Plan(chosen) if self.variant == "GIE" else Plan(everyone)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        some = self._training(chunk, round)
-        if len(some.clients) == len(chunk.clients):
+        trains = self._training(chunk, round)
+        if trains.all():
             state = self._train(state, chunk, round)
-        elif len(some.clients):
+        elif trains.any():
+            some = SomeClients(chunk, chunk.tensor(np.flatnonzero(trains)))
             some.put(self._train(some.take(state), some.chunk, round), state)
         if not self.guides(round):
             return state, {}
@@ -162,12 +163,11 @@ class FedRKG(LocalMethod):
             return state, {"item": Mean(state.per_client["sent"])}
         return state, {"item": Mean(state.per_client["item"])}
 
-    def _training(self, chunk: Chunk, round: int) -> SomeClients:
+    def _training(self, chunk: Chunk, round: int) -> np.ndarray:
         """All, but in a guidance round of everybody: there, those who are not chosen only exchange tables."""
-        trains = np.ones(len(chunk.clients), dtype=bool)
         if self.guides(round) and self.variant == "full":
-            trains = np.isin(chunk.clients, participants(chunk.world, round, chunk.world.participation))
-        return SomeClients(chunk, chunk.tensor(np.flatnonzero(trains)))
+            return np.isin(chunk.clients, participants(chunk.world, round, chunk.world.participation))
+        return np.ones(len(chunk.clients), dtype=bool)
 
     def _train(self, state: State, chunk: Chunk, round: int) -> State:
         held, user = state.per_client, state.per_user["user"]

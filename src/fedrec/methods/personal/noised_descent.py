@@ -52,8 +52,8 @@ class NoisedDescent(Descent):
         rest = Gaussian(1.0).apply({"rest": torch.zeros_like(self.table)}, self.context)["rest"]
         assert isinstance(rest, Tensor)
         rest[self.clients, s.item] = 0
-        steps = torch.empty_like(s.steps)
-        steps[s.order] = s.steps * self.settings.epochs
+        steps = torch.empty_like(s.order)
+        steps[s.order] = self.chunk.tensor(s.steps * self.settings.epochs)
         scale = self.groups["item"].rate * self.noise * steps.to(rest.dtype).sqrt()
         self.table -= scale[:, None, None] * rest
         return fitted

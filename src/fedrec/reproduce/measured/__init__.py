@@ -58,6 +58,13 @@ def shipped(paper: str) -> list[MeasuredRun]:
         raise FedrecError(f"measured/{paper}.json is damaged ({error}); install fedrec again") from None
 
 
+def timed_stages(paper: str) -> dict[tuple[str, str], float]:
+    """Seconds by dataset and stage that `python -m fedrec.bench.stages` measured, `measured/stages/PAPER.json`."""
+    file = resources.files("fedrec.reproduce.measured") / "stages" / f"{paper}.json"
+    records = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return {(one["data"], stage): spent for one in records for stage, spent in one["seconds"].items()}
+
+
 def everything() -> list[MeasuredRun]:
     """The runs of all papers that come with the library."""
     files = resources.files("fedrec.reproduce.measured").iterdir()

@@ -1,0 +1,144 @@
+"""The products of a contrastive loss, as `products.py`: similarities with their powers, and weighted sums of rows.
+
+Where sums have units of their own (`vectors.APART`), some products are replaced by sums, as many as keep both busy:
+
+    x.y = sum over pairs of (x_0 + y_1) (x_1 + y_0) - x_0 x_1 - y_0 y_1 (Winograd 1968), two products fewer of four;
+    w y for the row of x and w x for that of y: w (y - x) for the one and less for the other. They differ by multiples
+    of x and y themselves, which do not matter where only what is across to them counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.extending import intrinsic
+
+from fedrec.kernels.bounds import TILE
+from fedrec.kernels.products import ROWS
+from fedrec.kernels.vectors import APART, INDEX, LANES, Code, number
+
+TALL = 16  # rows whose similarities stay in registers
+WINOGRAD = 5 if APART else 0  # of the pairs of factors in a vector, how many by that identity
+GROUPS = ((0, 1, 5), (2, 3, 6), (4, 7))  # how these pairs follow each other in time: sums beside products
+SHARED = 4 if APART else 0
+
+# 2 ** x for |x| <= 1/2, to 2e-9; a number plus ROUND has its nearest whole number in its last bits
+EXP2 = (1.5345810970757157e-4, 1.3399930903688073e-3, 9.618489071726799e-3, 5.550328642129898e-2,
+        2.4022646248340607e-1, 6.931471824645996e-1, 1.0)  # fmt: skip
+ROUND = 3 << 22
+
+_INT = types.intp
+
+
+@intrinsic
+def set_powers(  # type: ignore[no-untyped-def]
+    typing, e, at, x, left, right, own, mine, more, other, lowest, count
+):
+    """e[at + r * TILE + l] = 2 ** max(x_r.y_l + pairs(x_r) + pairs(y_l) + own[mine + r] + more[other + l], lowest).
+
+    For all r < TALL and l < LANES, with x_r[k] = x[left + k * TILE + r] and y_l[k] = x[right + k * TILE + l] for
+    k < count, a multiple of LANES; pairs(x) is the sum of x_0 x_1 over the pairs of Winograd's identity, the first
+    WINOGRAD pairs of every LANES numbers. Exponents are above -126 and below 128. Otherwise as
+    `products.add_products`, in single precision.
+    """
+    return types.void(e, _INT, x, _INT, _INT, own, _INT, more, _INT, types.float32, _INT), _powers
+
+
+def _powers(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
+    _, at, _, left, right, _, mine, _, other, lowest, count = args
+    e, x, own, more = (code.array(k) for k in (0, 2, 5, 7))
+
+    def body(k: Any, sums: list[Any]) -> list[Any]:
+        row, column = (code.place(start, k, INDEX(TILE)) for start in (left, right))
+        for group in GROUPS:
+            ahead = {j: builder.add(column, INDEX(j * TILE)) for pair in group for j in (2 * pair, 2 * pair + 1)}
+            y = {j: code.load(x, place) for j, place in ahead.items()}
+            for r in range(TALL):
+                x_r = {j: code.repeat(x, builder.add(row, INDEX(j * TILE + r))) for j in y}
+                for pair in group:
+                    i, j = 2 * pair, 2 * pair + 1
+                    if pair < WINOGRAD:
+                        sums[r] = code.fma(builder.fadd(x_r[i], y[j]), builder.fadd(x_r[j], y[i]), sums[r])
+                    else:
+                        sums[r] = code.fma(x_r[j], y[j], code.fma(x_r[i], y[i], sums[r]))
+        return sums
+
+    starts = [code.repeat(own, builder.add(mine, INDEX(r))) for r in range(TALL)]
+    rest, least = code.load(more, other), code.spread(lowest)
+    for r, total in enumerate(code.loop(count, LANES, starts, body)):
+        power = _exp2(code, code.larger(builder.fadd(total, rest), least))
+        code.store(power, e, builder.add(at, INDEX(r * TILE)))
+    return context.get_dummy_value()
+
+
+def _exp2(code: Code, x: Any) -> Any:
+    b = code.builder
+    rounded = b.fadd(x, number(ROUND))
+    rest = b.fsub(x, b.fsub(rounded, number(ROUND)))
+    value = number(EXP2[0])
+    for term in EXP2[1:]:
+        value = code.fma(value, rest, number(term))
+    return code.times_power(value, rounded)
+
+
+@intrinsic
+def add_both(typing, c, mine, other, width, z, w, first, count):  # type: ignore[no-untyped-def]
+    """c[mine + r] += w[r, j] z[other + j] and c[other + j] += w[r, j] z[mine + r], summed over j and over r.
+
+    For all r < ROWS and j < count, and the LANES numbers from `mine` and `other` on in rows of `width` of `c` and `z`;
+    w[r, j] = w[first + r * TILE + j]. To every row of c a multiple of the same row of z may be added besides.
+    Otherwise as `products.add_products`; the rows of the two must not overlap.
+    """
+    return types.void(c, _INT, _INT, _INT, z, w, _INT, _INT), _both
+
+
+def _both(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
+    _, mine, other, width, _, _, first, count = args
+    c, z, w = (code.array(k) for k in (0, 4, 5))
+    rows = code.places(mine, ROWS, width)
+    own, w_again = [code.load(z, row) for row in rows], code.again(w)
+
+    def body(j: Any, sums: list[Any]) -> list[Any]:
+        at, weights = code.place(other, j, width), builder.add(first, j)
+        there, total, shared, new = code.load(z, at), code.load(c, at), [], []
+        for r, (here, before) in enumerate(zip(own, sums, strict=True)):
+            by = code.repeat(w, builder.add(weights, INDEX(r * TILE)))
+            if r % 2 and r < 2 * SHARED:
+                shared.append(builder.fmul(by, builder.fsub(there, here)))
+                new.append(builder.fadd(before, shared[-1]))
+            else:
+                new.append(code.fma(by, there, before))
+                total = code.fma(code.repeat(w_again, builder.add(weights, INDEX(r * TILE))), here, total)
+        code.store(builder.fsub(total, code.total(shared)) if shared else total, c, at)
+        return new
+
+    for value, row in zip(code.loop(count, 1, [code.load(c, row) for row in rows], body), rows, strict=True):
+        code.store(value, c, row)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def add_sums(typing, by_row, by_column, at, e):  # type: ignore[no-untyped-def]
+    """Add a tile's sums to LANES parts of every row's sum and, from `at` on, to that of every column."""
+    return types.void(by_row, by_column, _INT, e), _sums
+
+
+def _sums(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
+    by_row, by_column, e = (code.array(k) for k in (0, 1, 3))
+    columns = code.places(args[2], TILE // LANES, INDEX(LANES))
+
+    def body(i: Any, sums: list[Any]) -> list[Any]:
+        parts = [code.load(e, at) for at in code.places(builder.mul(i, INDEX(TILE)), len(sums), INDEX(LANES))]
+        new = [builder.fadd(total, part) for total, part in zip(sums, parts, strict=True)]
+        row = builder.mul(i, INDEX(LANES))
+        code.store(builder.fadd(code.load(by_row, row), code.total(parts)), by_row, row)
+        return new
+
+    starts = [code.load(by_column, at) for at in columns]
+    for value, at in zip(code.loop(INDEX(TILE), 1, starts, body), columns, strict=True):
+        code.store(value, by_column, at)
+    return context.get_dummy_value()
