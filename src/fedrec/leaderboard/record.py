@@ -105,11 +105,12 @@ def against_all(rows: Sequence[comparison.Row], metric: str, label: str) -> dict
 
 
 def kept_groups(rows: Sequence[Record], before: Record, here: Sequence[str]) -> dict[str, int]:
-    """The groups of an earlier time, where runs that they were found by are not `here`: without these they cannot be
-    found again. Rows whose runs are new have none. Empty where all can be grouped afresh."""
-    old = {row["label"]: row["group"] for row in before.get("rows", ()) if row["group"] is not None}
+    """The groups of an earlier time, where they name more rows than have their runs `here`; others then have none.
+    Empty where those here are grouped afresh: groups of two times do not fit together."""
     same = _unchanged(rows, before)
-    return {} if same & old.keys() <= set(here) else {label: group for label, group in old.items() if label in same}
+    old = {row["label"]: row["group"] for row in before.get("rows", ()) if row["group"] is not None}
+    kept = {label: group for label, group in old.items() if label in same}
+    return kept if len(kept) > len(here) else {}
 
 
 def kept_tests(rows: Sequence[Record], before: Record, label: str) -> dict[str, float]:
