@@ -6,6 +6,7 @@ import os
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Without an accelerator Triton's kernels are interpreted. It is read when Triton is first imported, by whatever test.
 if not Path("/dev/nvidia0").exists():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+KERNELS = Path(__file__).parents[1] / "src/fedrec/kernels"
+
+
+def pytest_configure() -> None:
+    """numba looks for changes in a kernel's own file alone: what was compiled before another changed is forgotten."""
+    changed = max((path.stat().st_mtime for path in KERNELS.glob("*.py")), default=0.0)
+    for index in KERNELS.glob("__pycache__/*.nbi"):
+        with suppress(FileNotFoundError):  # another worker was first
+            if index.stat().st_mtime < changed:
+                index.unlink()
 
 
 class Outcome(NamedTuple):

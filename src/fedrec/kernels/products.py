@@ -14,11 +14,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from fedrec.kernels.vectors import LANES
+from fedrec.kernels.vectors import INDEX, LANES, Code
 
 ROWS = 8
 
-_INDEX, _LANE = ir.IntType(64), ir.IntType(32)
+_LANE = ir.IntType(32)
 _FIRST = ir.Constant(ir.VectorType(_LANE, LANES), [0] * LANES)
 
 
@@ -34,14 +34,12 @@ def add_products(typing, c, at, stride, a, first, step, along, b, begin, width, 
 
 
 def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
     at, stride, first, step, along, begin, width, count = (args[k] for k in (1, 2, 4, 5, 6, 8, 9, 10))
-    c, a, b = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 7))
+    c, a, b = (code.array(k) for k in (0, 3, 7))
     lanes = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
     nothing, name = ir.Constant(lanes, ir.Undefined), f"llvm.fma.v{LANES}f{signature.args[0].dtype.bitwidth}"
     fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(lanes, [lanes] * 3), name)
-
-    def place(start: Any, times: Any, by: Any) -> Any:
-        return builder.add(start, builder.mul(times, by))
 
     def vector(data: Any, offset: Any) -> Any:
         return builder.bitcast(builder.gep(data, [offset]), lanes.as_pointer())
@@ -49,23 +47,14 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     def repeated(number: Any) -> Any:
         return builder.shuffle_vector(builder.insert_element(nothing, number, _LANE(0)), nothing, _FIRST)
 
-    results = [vector(c, place(at, _INDEX(r), stride)) for r in range(ROWS)]
-    left = [place(first, _INDEX(r), step) for r in range(ROWS)]
-    sums = [builder.load(result, align=4) for result in results]
-    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k, totals = builder.phi(_INDEX), [builder.phi(lanes) for _ in range(ROWS)]
-    right, along_k = builder.load(vector(b, place(begin, k, width)), align=4), builder.mul(k, along)
-    numbers = [builder.load(builder.gep(a, [builder.add(start, along_k)])) for start in left]
-    new = [builder.call(fma, [repeated(x), right, total]) for x, total in zip(numbers, totals, strict=True)]
-    following = builder.add(k, _INDEX(1))
-    for phi, start, value in zip([k, *totals], [_INDEX(0), *sums], [following, *new], strict=True):
-        phi.add_incoming(start, before)
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
-    builder.position_at_end(after)
-    for value, result in zip(new, results, strict=True):
+    def body(k: Any, totals: list[Any]) -> list[Any]:
+        right, along_k = builder.load(vector(b, code.place(begin, k, width)), align=4), builder.mul(k, along)
+        numbers = [builder.load(builder.gep(a, [builder.add(start, along_k)])) for start in left]
+        return [builder.call(fma, [repeated(x), right, total]) for x, total in zip(numbers, totals, strict=True)]
+
+    left, results = code.places(first, ROWS, step), [vector(c, place) for place in code.places(at, ROWS, stride)]
+    starts = [builder.load(result, align=4) for result in results]
+    for value, result in zip(code.loop(count, 1, starts, body), results, strict=True):
         builder.store(value, result, align=4)
     return context.get_dummy_value()
 
@@ -83,7 +72,7 @@ def _transposing(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     lanes = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
 
     def vector(data: Any, start: Any, times: int, by: Any) -> Any:
-        place = builder.add(start, builder.mul(_INDEX(times), by))
+        place = builder.add(start, builder.mul(INDEX(times), by))
         return builder.bitcast(builder.gep(data, [place]), lanes.as_pointer())
 
     def taken(one: Any, other: Any, lanes_of: list[int]) -> Any:

@@ -16,13 +16,11 @@ from numba.extending import intrinsic
 
 from fedrec.kernels.mf import FAST
 from fedrec.kernels.products import ROWS
-from fedrec.kernels.vectors import LANES
+from fedrec.kernels.vectors import INDEX, LANES, Code
 
 GROUP, SUBSETS = 4, 16
 NEAR = 20  # groups whose sums are held at once: they stay in the nearest cache
 LINE = 64  # bytes of a line of the cache
-
-_INDEX = ir.IntType(64)
 
 
 @intrinsic
@@ -37,34 +35,24 @@ def _add_chosen(typing, c, at, stride, sums, choice, first, along, count):
 
 
 def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
     at, stride, first, along, count = (args[k] for k in (1, 2, 5, 6, 7))
-    c, sums, choice = (context.make_array(signature.args[k])(context, builder, args[k]).data for k in (0, 3, 4))
+    c, sums, choice = (code.array(k) for k in (0, 3, 4))
     lanes = ir.VectorType(context.get_value_type(signature.args[0].dtype), LANES)
-
-    def place(start: Any, times: Any, by: Any) -> Any:
-        return builder.add(start, builder.mul(times, by))
 
     def vector(data: Any, offset: Any) -> Any:
         return builder.bitcast(builder.gep(data, [offset]), lanes.as_pointer())
 
-    results = [vector(c, place(at, _INDEX(r), stride)) for r in range(ROWS)]
+    def body(k: Any, totals: list[Any]) -> list[Any]:
+        group, eight = builder.mul(k, INDEX(SUBSETS * LANES)), builder.gep(choice, [code.place(first, k, along)])
+        bits = builder.load(builder.bitcast(eight, INDEX.as_pointer()), align=1)  # the first row's are the lowest
+        which = [builder.and_(builder.lshr(bits, INDEX(8 * r)), INDEX(SUBSETS - 1)) for r in range(ROWS)]
+        values = [builder.load(vector(sums, code.place(group, one, INDEX(LANES))), align=4) for one in which]
+        return [builder.fadd(total, value) for total, value in zip(totals, values, strict=True)]
+
+    results = [vector(c, place) for place in code.places(at, ROWS, stride)]
     starts = [builder.load(result, align=4) for result in results]
-    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k, totals = builder.phi(_INDEX), [builder.phi(lanes) for _ in range(ROWS)]
-    group, eight = builder.mul(k, _INDEX(SUBSETS * LANES)), builder.gep(choice, [place(first, k, along)])
-    bits = builder.load(builder.bitcast(eight, _INDEX.as_pointer()), align=1)  # the first row's are the lowest
-    which = [builder.and_(builder.lshr(bits, _INDEX(8 * r)), _INDEX(SUBSETS - 1)) for r in range(ROWS)]
-    values = [builder.load(vector(sums, place(group, one, _INDEX(LANES))), align=4) for one in which]
-    new = [builder.fadd(total, value) for total, value in zip(totals, values, strict=True)]
-    following = builder.add(k, _INDEX(1))
-    for phi, start, value in zip([k, *totals], [_INDEX(0), *starts], [following, *new], strict=True):
-        phi.add_incoming(start, before)
-        phi.add_incoming(value, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
-    builder.position_at_end(after)
-    for value, result in zip(new, results, strict=True):
+    for value, result in zip(code.loop(count, 1, starts, body), results, strict=True):
         builder.store(value, result, align=4)
     return context.get_dummy_value()
 
@@ -92,7 +80,7 @@ def _summing(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
     totals = [ir.Constant(lanes, [0.0] * LANES)]
     for g in range(GROUP):
-        one = builder.add(k, _INDEX(g))
+        one = builder.add(k, INDEX(g))
         row = builder.load(vector(source, builder.add(builder.load(builder.gep(places, [one])), lane)), align=4)
         factor = builder.insert_element(
             ir.Constant(lanes, ir.Undefined), builder.load(builder.gep(factors, [one])), ir.IntType(32)(0)
@@ -100,7 +88,7 @@ def _summing(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         row = builder.fmul(row, builder.shuffle_vector(factor, factor, everywhere))
         totals += [row, *(builder.fadd(total, row) for total in totals[1:])]
     for s, total in enumerate(totals):
-        builder.store(total, vector(sums, builder.add(at, _INDEX(s * LANES))), align=4)
+        builder.store(total, vector(sums, builder.add(at, INDEX(s * LANES))), align=4)
     return context.get_dummy_value()
 
 

@@ -26,13 +26,16 @@ def number(value: float) -> Any:
 
 
 class Code:
-    """Writes the code of one intrinsic. Arguments of it are found by their position; sums keep their order."""
+    """Writes the code of one intrinsic. Arguments of it are found by their position; sums keep their order.
+
+    What loads, stores or computes is in single precision.
+    """
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self.context, self.builder, self.signature, self.args = context, builder, signature, args
 
     def array(self, position: int) -> Any:
-        """Its data; the array has one axis and is in single precision."""
+        """Its data; the array has one axis."""
         kind = self.context.make_array(self.signature.args[position])
         return kind(self.context, self.builder, self.args[position]).data
 
