@@ -237,6 +237,8 @@ def test_a_loss_that_settles_ends_no_run_that_prints_an_epsilon(monkeypatch: pyt
     """The training loss passes no noise either."""
 
     class Settled(Observer):
+        settles = True
+
         def settled(self, round: int, before: Any, now: Any) -> bool:
             return round == 1
 
