@@ -19,6 +19,7 @@ import torch
 
 from conftest import Cli
 from fedrec.bench import goals
+from fedrec.bench.estimates import work_of
 from fedrec.bench.kept import Kept
 from fedrec.bench.machine import describe, in_a_process
 from fedrec.bench.measure import measured
@@ -37,6 +38,15 @@ from fedrec.training.samples import Samples
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 SMALL = "synthetic@users=80+items=200+interactions=4000"
+
+
+@pytest.mark.parametrize("name", ["fedmf", "lightgcn", "ifedrec", "cgfedrec"])
+def test_the_work_of_a_round_is_estimated(name: str) -> None:
+    """With a trainer, in batches without a model, in batches with one, with products that a kernel counts."""
+    task = Task(name, size="quick")
+    work = work_of(task.run(task.interactions()).simulator, 0)
+    assert work.samples >= work.interactions > 0
+    assert work.flops > 0
 
 
 def test_a_method_is_measured_from_the_command_line(cli: Cli, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def _weights(method: Any) -> int:
 
     What the first layer does to the user's half is the same for a whole batch.
     """
-    shapes = method.model.dense_shapes() if hasattr(method.model, "dense_shapes") else {}
+    model: Any = getattr(method, "model", None)  # a method with batches of its own may have none
+    shapes = model.dense_shapes() if hasattr(model, "dense_shapes") else {}
     weights = [math.prod(shape) for shape in shapes.values() if len(shape) > 1]
-    once = weights[0] // 2 if weights and getattr(method.model, "has_user", False) else 0
+    once = weights[0] // 2 if weights and getattr(model, "has_user", False) else 0
     return sum(weights) - once
