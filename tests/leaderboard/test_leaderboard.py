@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.leaderboard import page, work
 from fedrec.leaderboard import record as records
-from fedrec.leaderboard.definition import Board, Row, best_trials, board, cells_of, narrowed, trials_found
+from fedrec.leaderboard.definition import Board, Row, beginning, best_trials, board, cells_of, narrowed, trials_found
 from fedrec.leaderboard.pace import clock_of, too_long
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
@@ -110,10 +111,12 @@ def test_unknown_names_are_one_line(cli: Any) -> None:
 
 
 def test_dry_run_shows_trials_and_runs_and_does_nothing(cli: Any, tmp_path: Path) -> None:
-    outcome = cli("leaderboard", "--dry-run", "--rows", "fedmf;popularity", "--datasets", "ml-100k")
+    outcome = cli("leaderboard", "--dry-run", "--rows", "fedmf;fedblend;popularity", "--datasets", "ml-100k")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    assert lines[0] == "fedrec tune fedmf --eval-every 5 --trials 12"
+    assert lines[0] == "fedrec tune fedmf --eval-every 5 --trials 24"
+    assert lines[1].startswith("fedrec tune fedblend")
+    assert "--trials 24  # first trial: l2=1000.0 half_life=3.2" in lines[1]
     assert sum(line.startswith("fedrec run fedmf") for line in lines) == 3
     assert not list(tmp_path.glob("r*"))
 
@@ -169,6 +172,75 @@ def test_trials_are_kept_with_what_was_searched_then(ended: tuple[Path, Path]) -
     began = json.loads((runs / "trials" / "fedmf" / "study.json").read_text())
     assert (kept["searched"], kept["config"]) == (began["space"], began["config"])
     assert len(kept["trials"]) == SMALL.trials
+
+
+def test_trials_kept_with_the_results_are_the_beginning_of_the_study_elsewhere(
+    ended: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """On a machine without its folder it goes on, as it would have gone on at home."""
+    runs, results = ended
+    home, away, copied = tmp_path / "home", tmp_path / "away", tmp_path / "results"
+    shutil.copytree(runs / "trials", home / "trials")
+    shutil.copytree(results, copied)
+    more, said = dataclasses.replace(SMALL, trials=4), list[str]()
+    run_trials(more, away, copied, "cpu", said.append)
+    run_trials(more, home, tmp_path / "none", "cpu", lambda line: None)
+    assert said[0] == f"fedmf: trials 3 to 4 on {ONE}"
+    before = json.loads((copied / "trials" / "fedmf.json").read_text())["trials"]
+    write_records(more, [ONE], away, copied)
+    after = json.loads((copied / "trials" / "fedmf.json").read_text())["trials"]
+    assert (after[:2], [trial["number"] for trial in after]) == (before, [0, 1, 2, 3])
+    at_home = trials_found(more, home, tmp_path / "none")["fedmf"]
+    assert [(t["params"], t["value"]) for t in after] == [(t.params, t.value) for t in at_home]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [({"space": {"lr": "1..50"}}, "another space"), ({"run": dict(FEDMF.run) | {"rounds": 4}}, "other settings")],
+)
+def test_trials_of_another_search_are_refused_before_any_work(
+    ended: tuple[Path, Path], tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
+    """Begun afresh, the row would have had more trials than it says."""
+    other = dataclasses.replace(FEDMF, **change)
+    part = dataclasses.replace(SMALL, rows=[other], studies=[other], trials=3)
+    with pytest.raises(FedrecError, match=rf"fedmf\.json has trials with {what} than fedmf has") as error:
+        run_trials(part, tmp_path, ended[1], "cpu", lambda line: None)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_settings_that_a_row_had_before_does_not_count(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    """More trials may find something better: the figures of what was best before are not its own."""
+    runs, results = ended
+    copied = tmp_path / "results"
+    shutil.copytree(results, copied)
+    path = copied / "trials" / "fedmf.json"
+    kept = json.loads(path.read_text())
+    better = kept["trials"][0] | {"number": 2, "params": {"lr": 77.0}, "value": 0.99}
+    path.write_text(json.dumps(kept | {"trials": [*kept["trials"], better]}))
+    write_records(dataclasses.replace(SMALL, trials=3), [ONE], runs, copied)
+    rows = {row["label"]: row for row in read_records(copied, [ONE])[ONE]["rows"]}
+    assert (rows["fedmf"]["cells"], rows["fedmf"]["trials"], rows["fedmf"]["why"]) == ([], 3, "not run yet")
+    assert rows["ease"]["cells"]
+
+
+def test_processes_for_different_rows_end_in_any_order(tmp_path: Path) -> None:
+    """Each writes what it sees of the common folder; what the last one missed, a last look at the folder brings."""
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    other = dataclasses.replace(FEDMF, label="other")
+    part = dataclasses.replace(SMALL, rows=[FEDMF, other], studies=[FEDMF, other], datasets=[ONE], seeds={})
+    for label in ("fedmf", "other"):
+        mine = narrowed(part, [ONE], [label])
+        run_trials(mine, runs, results, "cpu", lambda line: None)
+        run_rows(mine, [ONE], runs, results, "cpu", 1, 20, lambda line: None)
+    write_records(part, [ONE], runs, results)
+    whole = {file.relative_to(results): file.read_text() for file in results.rglob("*.json")}
+    late = tmp_path / "late"
+    shutil.copytree(runs, late, ignore=shutil.ignore_patterns("other"))
+    write_records(part, [ONE], late, results)  # one that had looked before the other's runs had ended
+    write_records(part, [ONE], runs, results)
+    assert {file.relative_to(results): file.read_text() for file in results.rglob("*.json")} == whole
 
 
 def test_again_it_runs_nothing_and_keeps_what_only_the_data_knows(
@@ -309,20 +381,22 @@ def made(*rows: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_first_sentence_says_who_is_best_by_how_much_and_how_far_from_all_data() -> None:
     rows = [row("a", "federated", 0.12, 2), row("b", "federated", 0.10, 2), row("c", "centralised", 0.15, 1)]
-    assert finding(made(*rows), 12) == (
+    assert finding(made(*rows)) == (
         "the best federated method is `a` (Recall@10 0.2400, NDCG@10 0.1200), 20.0 % ahead of `b` in NDCG@10 (not "
         "significant). It is 20.0 % below the best centralised baseline, `c` (Recall@10 0.3000, NDCG@10 "
         "0.1500)."
     )
 
 
-def test_a_federated_row_with_more_trials_is_not_named_the_best() -> None:
+def test_a_federated_row_tuned_elsewhere_is_not_named_the_best_whatever_the_number() -> None:
     rows = [
         row("a", "federated", 0.12, 2),
         row("b", "federated", 0.10, 2),
-        row("c", "federated", 0.15, 1) | {"trials": 99},
+        row("c", "federated", 0.15, 1) | {"trials": 1},
     ]
-    assert finding(made(*rows), 12).startswith("the best federated method is `a`")
+    assert finding(made(*rows), ["c"]).startswith("the best federated method is `a`")
+    assert records.best_federated(rows, "ndcg@10", ["c"]) == "a"
+    assert records.best_federated(rows, "ndcg@10", []) == "c"
 
 
 def test_pages_are_made_from_the_data_alone(ended: tuple[Path, Path], tmp_path: Path) -> None:
@@ -402,6 +476,26 @@ def test_ranks_of_print_stand_at_the_top_as_soon_as_two_rows_have_them() -> None
     ranks = [line.split(" | ") for line in lines if line.startswith("| `")]
     assert {cells[0]: cells[-1] for cells in ranks} == {"| `fedmf`": "2 |", "| `fedavg`": "1 |"}
     assert list(page._print(whole, {"ml-100k": made(row("fedmf", "federated", 0.1, 1))})) == []
+
+
+def test_the_page_says_which_trials_are_of_another_search_and_what_the_first_was(tmp_path: Path) -> None:
+    row = dataclasses.replace(FEDMF, start={"lr": 5.0}, trials_differ="the first had another clock")
+    part = dataclasses.replace(SMALL, studies=[row])
+    (tmp_path / "trials").mkdir()
+    for first, said in ((5.0, True), (6.0, False)):
+        kept = {"trials": [{"number": 0, "params": {"lr": first}, "value": 0.1}], "searched": {}, "config": {}}
+        (tmp_path / "trials" / "fedmf.json").write_text(json.dumps(kept))
+        text = "\n".join(page._trials(part, tmp_path))
+        assert ("that of `fedmf`: lr=5.0" in text) == said
+        assert "- `fedmf`: the first had another clock." in text
+
+
+def test_every_study_that_is_kept_can_be_continued() -> None:
+    whole, results = board(), Path(__file__).parents[2] / "results" / "leaderboard"
+    for row in whole.studies:
+        trials = beginning(whole.study(row, Path("runs"), "cpu"), results, row.label)
+        assert [trial.number for trial in trials] == list(range(len(trials)))
+        assert len(trials) <= whole.trials
 
 
 def test_no_tuned_row_has_had_more_trials_than_another() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import pytest
 
 from fedrec.errors import FedrecError
@@ -237,6 +238,16 @@ def test_trials_learn_from_those_before() -> None:
         done.append(Trial(number, params, 1 / (1 + abs(params["lr"] - 0.1))))
     near = [abs(trial.params["lr"] - 0.1) for trial in done]
     assert sum(near[20:]) < sum(near[:10])
+
+
+def test_trials_of_an_earlier_search_teach_what_they_have_in_common() -> None:
+    """The others' parameters, and values that are not searched any more, are left out."""
+    optuna = pytest.importorskip("optuna")
+    space = {"lr": Between(1.0, 2.0, whole=False), "mix": Choices((0.0, 0.5))}
+    done = [Trial(n, {"lr": 1.0 + n / 12, "size": 3, "mix": 0.7}, value=1 - n / 12) for n in range(12)]
+    values = [proposed(optuna, space, {}, done, seed) for seed in range(20)]
+    assert all(value is not None and set(value) == {"lr", "mix"} for value in values)
+    assert np.mean([value["lr"] for value in values if value is not None]) < 1.35, "near the best of them"
 
 
 def test_the_best_is_the_first_among_equals() -> None:

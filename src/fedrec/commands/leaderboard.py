@@ -9,10 +9,11 @@ from pathlib import Path
 
 from fedrec import console
 from fedrec.experiment.machine import device_named
-from fedrec.leaderboard.definition import Board, board, cells_of, narrowed
+from fedrec.leaderboard.definition import Board, Row, board, cells_of, narrowed
 from fedrec.leaderboard.page import write_pages
 from fedrec.leaderboard.record import write_records
 from fedrec.leaderboard.work import run_rows, run_trials
+from fedrec.tune.space import settings_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,11 @@ def _say(line: str) -> None:
     console.err.print(line)
 
 
+def _first_of(row: Row) -> str:
+    """The first trial of a row, where it is not what the method has by itself; `fedrec tune` has no option for that."""
+    return f"  # first trial: {settings_text(row.start)}" if row.start else ""
+
+
 def _show_commands(part: Board, datasets: Sequence[str]) -> None:
     """Trials first; what they will find is not known yet, so runs stand with the methods' own settings."""
     needed = {row.source for row in part.rows}
@@ -65,7 +71,7 @@ def _show_commands(part: Board, datasets: Sequence[str]) -> None:
         config = part.config(row)
         space = [word for name, text in row.space.items() for word in ("--space", f"{name}={text}")]
         words = ["fedrec", "tune", config.method, *config.flags(), *space, "--trials", str(part.trials)]
-        console.out.print(shlex.join(words))
+        console.out.print(shlex.join(words) + _first_of(row))
     for dataset in datasets:
         for cell in cells_of(part, dataset, {}, Path(), "cpu"):
             if not part.reason_to_skip(cell):

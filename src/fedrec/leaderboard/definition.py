@@ -12,15 +12,16 @@ from typing import Any
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.checks import reads_order
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.params import method_of
 from fedrec.reproduce import definition
-from fedrec.reproduce.cells import Cell, cells
-from fedrec.schema import damaged, read_json
-from fedrec.tune.space import Space, dimension, space_of
+from fedrec.reproduce.cells import Cell, cells, work_of
+from fedrec.schema import Shape, damaged, read_json
+from fedrec.tune.space import Space, described, dimension, space_of
 from fedrec.tune.study import Study, Trial, best_of
 
 TRIALS = "trials"  # the folder of all studies
+KEPT: Shape = {"trials": [{}], "searched": {}, "config": {}}  # of a study that is kept with the results
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ class Row:
     like: str = ""
     """Another row, whose trials have found what this one has."""
     chosen_from: int = 0
-    """Trials that its settings come from, where that was before the board."""
+    """From how many settings its own were chosen, where trials of its own or of `like` did not find them."""
+    trials_differ: str = ""
+    """How some of its trials differ from the others."""
 
     @property
     def source(self) -> str:
@@ -104,6 +107,10 @@ class Board:
     def waiting(self, found: Mapping[str, Trial]) -> set[str]:
         """Rows that have not had enough trials."""
         return {row.label for row in self.rows if (row.tuned or row.like) and row.source not in found}
+
+    def chosen_elsewhere(self) -> list[str]:
+        """Rows whose settings are not what trials of the board found."""
+        return [row.label for row in self.rows if row.chosen_from]
 
     def row(self, label: str) -> Row | None:
         """None for rows of another table."""
@@ -177,13 +184,42 @@ def best_trials(whole: Board, found: Mapping[str, Sequence[Trial]]) -> dict[str,
 
 def stored_trials(results: Path, label: str) -> list[Trial]:
     """Trials as they are kept with the results."""
-    path = results / TRIALS / f"{safe(label)}.json"
+    return [Trial(**values) for values in stored_study(results, label)["trials"]]
+
+
+def stored_study(results: Path, label: str) -> dict[str, Any]:
+    """A study as it is kept with the results; without trials where it is not."""
+    path = kept_in(results, label)
     if not path.is_file():
-        return []
+        return {"trials": [], "searched": {}, "config": {}}
     try:
-        return [Trial(**values) for values in read_json(path, "trials", {"trials": [{}]})["trials"]]
+        found = dict(read_json(path, "trials", KEPT))
+        for values in found["trials"]:
+            Trial(**values)
     except (ValueError, TypeError, OSError) as error:
         raise damaged(path, error) from None
+    return found
+
+
+def kept_in(results: Path, label: str) -> Path:
+    """The file of a study that is kept with the results."""
+    return results / TRIALS / f"{safe(label)}.json"
+
+
+def beginning(study: Study, results: Path, label: str) -> list[Trial]:
+    """The trials that are kept with the results, for a study that goes on with them; refused where they are of another:
+    begun afresh, the row would have had more trials than it says."""
+    stored = stored_study(results, label)
+    if not stored["trials"]:
+        return []
+    same = stored["searched"] == described(study.space)
+    if not same or work_of(make_config(stored["config"])) != work_of(study.config):
+        what = "other settings" if same else "another space"
+        raise FedrecError(
+            f"{kept_in(results, label)} has trials with {what} than {label} has in board.toml; undo the change "
+            "there, or move the file away to begin again"
+        )
+    return stored_trials(results, label)
 
 
 def _with(run: Mapping[str, Any], trial: Trial | None) -> dict[str, Any]:

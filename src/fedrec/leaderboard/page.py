@@ -10,13 +10,12 @@ from typing import Any
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation.significance import LEVEL
-from fedrec.leaderboard.definition import TRIALS, Board, safe
+from fedrec.leaderboard.definition import Board, stored_study
 from fedrec.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, read_records
 from fedrec.report.charts.front import Offer, front, front_chart
 from fedrec.report.figures.figure import Drawing, Panel
 from fedrec.report.figures.write import as_svg
 from fedrec.reproduce import definition
-from fedrec.schema import read_json
 from fedrec.tune.space import settings_text
 from fedrec.tune.study import Trial, best_of
 
@@ -39,7 +38,7 @@ def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) ->
         "",
         START,
         "",
-        *_findings(records, whole.trials),
+        *_findings(records, whole.chosen_elsewhere()),
         *_print(whole, records),
         *_readings(whole),
         *(line for record in records.values() for line in _dataset(record)),
@@ -52,7 +51,8 @@ def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) ->
     if _offers(shown):
         _write(page.with_name(PICTURE), picture(shown))
     if readme is not None and readme.is_file():
-        _write(readme, with_block(readme.read_text(encoding="utf-8"), "\n".join(_short(shown, records, whole.trials))))
+        block = "\n".join(_short(shown, records, whole.chosen_elsewhere()))
+        _write(readme, with_block(readme.read_text(encoding="utf-8"), block))
 
 
 def with_block(text: str, block: str) -> str:
@@ -65,19 +65,19 @@ def with_block(text: str, block: str) -> str:
 # -- what comes first: who is best, by how much, how far from centralised training --
 
 
-def _findings(records: Mapping[str, Record], trials: int) -> Iterator[str]:
+def _findings(records: Mapping[str, Record], elsewhere: Sequence[str]) -> Iterator[str]:
     for dataset, record in records.items():
-        if sentence := finding(record, trials):
+        if sentence := finding(record, elsewhere):
             yield f"- **{dataset}**: {sentence}"
     yield ""
 
 
-def finding(record: Record, trials: int) -> str:
+def finding(record: Record, elsewhere: Sequence[str] = ()) -> str:
     """Which federated method is best on this data, by how much, and how it compares with centralised training.
 
-    Federated ones count if they have had no more trials than the board gives; the others may have had any number.
+    Federated ones do not count if they were tuned `elsewhere`; the others may have had any number of trials.
     """
-    federated = [row for row in _equal(record, trials) if row["kind"] == FEDERATED]
+    federated = [row for row in _equal(record, elsewhere) if row["kind"] == FEDERATED]
     together = [row for row in _ranked(record) if row["kind"] == TOGETHER]
     if len(federated) < 2:
         return ""
@@ -113,20 +113,21 @@ READINGS = """\
 Protocol `{protocol}`: all items are ranked, test histories include the validation item, rounds and parameters are
 chosen on validation items. **Trials** used the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} per
 row; the settings found there are kept on the other datasets. Rows with 0 trials use their method's default settings.
-Rows with more than {trials} were tuned before the leaderboard existed: they are listed for comparison and never count
-as the best federated method. Mean ± standard deviation over seeds. Rows in one **group** are not significantly
-different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05). **MB up**: what a client uploads
-until the chosen round, on average. **Server**: what it sees; where that is {sums}, secure aggregation can keep it
-blind. Seconds are for one run, training and evaluation, on machines busy with other work: an order of magnitude.
-Commands, versions and commits of every run are in `results/leaderboard/`; `fedrec leaderboard` continues it. The
-table of {new_items} has the rows, settings and measured runs of `fedrec reproduce {table}`, whose
-uploads are not on record; its NDCG is that of the paper's code (`fedrec metrics`).
+{elsewhere} have settings that were chosen in another way, from as many as the column says: they
+are listed for comparison and never count as the best federated method. Mean ± standard deviation over seeds. Rows in
+one **group** are not significantly different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05).
+**MB up**: what a client uploads until the chosen round, on average. **Server**: what it sees; where that is {sums},
+secure aggregation can keep it blind. Seconds are for one run, training and evaluation, on machines busy with other
+work: an order of magnitude. Commands, versions and commits of every run are in `results/leaderboard/`;
+`fedrec leaderboard` continues it. The table of {new_items} has the rows, settings and measured runs of
+`fedrec reproduce {table}`, whose uploads are not on record; its NDCG is that of the paper's code (`fedrec metrics`).
 """
 
 
 def _readings(whole: Board) -> Iterator[str]:
     yield from ("## How to read the tables", "")
     yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS,
+                          elsewhere=", ".join(f"`{label}`" for label in whole.chosen_elsewhere()) or "No rows",
                           new_items=whole.new_items["dataset"], table=whole.new_items["table"])  # fmt: skip
 
 
@@ -249,12 +250,13 @@ from their papers or from a handful of settings.
 
 
 def _trials(whole: Board, results: Path) -> Iterator[str]:
-    starts = "".join(f"; that of `{row.label}`: {settings_text(row.start)}" for row in whole.studies if row.start)
+    found = {row.label: stored_study(results, row.label) for row in whole.studies}
+    rows = [row for row in whole.studies if row.start and _began_with(row.start, found[row.label])]
+    starts = "".join(f"; that of `{row.label}`: {settings_text(row.start)}" for row in rows)
     yield from ("## Trials", "", TRIED.format(tuned_on=whole.tuned_on, starts=starts))
     lines = []
     for row in whole.studies:
-        path = results / TRIALS / f"{safe(row.label)}.json"
-        stored = read_json(path, "trials", {"trials": [{}], "searched": {}}) if path.is_file() else {"trials": []}
+        stored = found[row.label]
         trials = [Trial(**values) for values in stored["trials"]]
         best, first = best_of(trials), trials[0].value if trials else None
         if best is None:
@@ -266,19 +268,26 @@ def _trials(whole: Board, results: Path) -> Iterator[str]:
             [f"`{row.label}`", str(len(trials)), searched, settings_text(best.params), own, f"{best.value:.4f}"]
         )
     yield from _table(["", "trials", "searched", "best settings", "first NDCG@10", "best NDCG@10"], lines)
+    if differ := [f"- `{row.label}`: {row.trials_differ}." for row in whole.studies if row.trials_differ]:
+        yield from ("", "Not all trials of a row are of one search:", "", *differ)
+
+
+def _began_with(start: Mapping[str, Any], stored: Record) -> bool:
+    """Whether the first trial was a row's `start`; one of an earlier search was not."""
+    return any(start.items() <= first["params"].items() for first in stored["trials"][:1])
 
 
 # -- the README --
 
 
-def _short(record: Record, records: Mapping[str, Record], trials: int) -> Iterator[str]:
+def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[str]) -> Iterator[str]:
     """One dataset in a few columns, of rows with no more trials than others; and the finding of every one."""
     yield ""
     heads = [f"{record['dataset']}", *map(_said, record["metrics"]), "MB up per client", "server", "trials"]
     yield from _table(heads, [[cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
-                              for row in _equal(record, trials)])  # fmt: skip
+                              for row in _equal(record, elsewhere)])  # fmt: skip
     yield ""
-    yield from _findings(records, trials)
+    yield from _findings(records, elsewhere)
 
 
 # -- parts --
@@ -290,9 +299,9 @@ def _ranked(record: Record) -> list[Record]:
     return sorted((row for row in record["rows"] if row["cells"]), key=lambda row: -_figure(row, metric))
 
 
-def _equal(record: Record, trials: int) -> list[Record]:
-    """Those with no more trials than the board gives."""
-    return [row for row in _ranked(record) if row["trials"] <= trials]
+def _equal(record: Record, elsewhere: Sequence[str]) -> list[Record]:
+    """Those with no more trials than the board gives: all that were not tuned elsewhere."""
+    return [row for row in _ranked(record) if row["label"] not in elsewhere]
 
 
 def _figure(row: Record, metric: str) -> float:

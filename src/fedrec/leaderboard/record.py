@@ -18,9 +18,9 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Run
 from fedrec.federation.schema import schema_of
-from fedrec.leaderboard.definition import TRIALS, Board, best_trials, cells_of, safe, trials_found
+from fedrec.leaderboard.definition import Board, best_trials, cells_of, kept_in, safe, trials_found
 from fedrec.leaderboard.pace import clock_of, too_long
-from fedrec.leaderboard.work import made_by, why_not
+from fedrec.leaderboard.work import ended, made_by, why_not
 from fedrec.report import comparison
 from fedrec.report.significance import values_by_row
 from fedrec.reproduce.cells import STOPPED, Cell
@@ -62,7 +62,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
         together = kept_groups(rows, before, [row.label for row in here]) or groups(here, metric)
         for row in rows:
             row["group"] = together.get(row["label"])
-        tested = against_all(here, metric, best_federated(rows, metric, whole.trials))
+        tested = against_all(here, metric, best_federated(rows, metric, whole.chosen_elsewhere()))
         _write(results / f"{safe(dataset)}.json", {
             "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
             "chance": _chance(planned) or before.get("chance", {}),
@@ -90,9 +90,9 @@ def groups(rows: Sequence[comparison.Row], metric: str) -> dict[str, int]:
     return found
 
 
-def best_federated(rows: Sequence[Mapping[str, Any]], metric: str, trials: int) -> str:
-    """The label of the highest federated row that has had no more trials than this; empty where there is none."""
-    fair = [row for row in rows if row["kind"] == FEDERATED and row["trials"] <= trials and row["cells"]]
+def best_federated(rows: Sequence[Mapping[str, Any]], metric: str, elsewhere: Sequence[str]) -> str:
+    """The label of the highest federated row that was not tuned elsewhere; empty where there is none."""
+    fair = [row for row in rows if row["kind"] == FEDERATED and row["label"] not in elsewhere and row["cells"]]
     return max(fair, key=lambda row: mean(cell["test"][metric] for cell in row["cells"]))["label"] if fair else ""
 
 
@@ -151,9 +151,9 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
         one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
     }
     kept = {c.config.seed: _known_cell(known[c.command()]) for c in planned if c.command() in known} | kept
-    ended = kept | {cell.config.seed: _cell(cell) for cell in planned if cell.summary() is not None}
+    done = kept | {cell.config.seed: _cell(cell) for cell in planned if ended(cell)}
     waits, source = label in whole.waiting(best), label if row is None else row.source
-    why = "" if ended else _why(whole, planned, old or {}, len(found[source]) if waits else None, clock)
+    why = "" if done else _why(whole, planned, old or {}, len(found[source]) if waits else None, clock)
     return {
         "label": label,
         "method": info.name,
@@ -163,7 +163,7 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
         "settings": _settings(config),
         "group": None,
         "why": why,
-        "cells": [ended[seed] for seed in sorted(ended)] if not waits else [],
+        "cells": [done[seed] for seed in sorted(done)] if not waits else [],
     }
 
 
@@ -248,9 +248,9 @@ def _comparable(planned: Sequence[Cell], rows: Sequence[Record]) -> list[compari
     """Rows with all their runs at hand, user by user."""
     found = []
     for row in rows:
-        ended = [cell for cell in planned if cell.row == row["label"] and cell.summary() is not None]
-        if ended and len(ended) == len(row["cells"]):
-            found.append(comparison.Row(row["label"], tuple(comparison.read_run(cell.folder) for cell in ended)))
+        done = [cell for cell in planned if cell.row == row["label"] and ended(cell)]
+        if done and len(done) == len(row["cells"]):
+            found.append(comparison.Row(row["label"], tuple(comparison.read_run(cell.folder) for cell in done)))
     return found
 
 
@@ -264,7 +264,7 @@ def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], runs: Path
     for row in whole.studies:
         study, trials = whole.study(row, runs, "cpu"), found[row.label]
         if began := study.began() if trials == study.there() else {}:
-            _write(results / TRIALS / f"{safe(row.label)}.json", {
+            _write(kept_in(results, row.label), {
                 "label": row.label, "data": whole.tuned_on, "searched": began["space"], "config": began["config"],
                 "version": began["version"], "trials": [dataclasses.asdict(trial) for trial in trials],
             })  # fmt: skip

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrec.data.atomic import atomic_file
+from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener
-from fedrec.leaderboard.definition import Board, best_trials, cells_of, trials_found
-from fedrec.reproduce.cells import Cell, require_runnable, run_cells
+from fedrec.leaderboard.definition import Board, beginning, best_trials, cells_of, trials_found
+from fedrec.reproduce.cells import Cell, require_runnable, run_cells, work_of
 from fedrec.reproduce.estimate import hours
 from fedrec.schema import json_line
 from fedrec.tune.study import Budget, search
@@ -24,15 +25,15 @@ Told = Callable[[str], None]
 
 
 def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told) -> None:
-    """Every tuned row gets its trials, unless they are there or with the results."""
+    """Every tuned row gets the trials that it lacks: those here and those with the results are its beginning."""
     have, needed = trials_found(whole, runs, results), {row.source for row in whole.rows}
-    for row in whole.studies:
-        if row.label not in needed or len(have[row.label]) >= whole.trials:
-            continue
-        study = whole.study(row, runs, device)
-        told(f"{row.label}: {whole.trials} trials on {whole.tuned_on}")
+    rows = [row for row in whole.studies if row.label in needed and len(have[row.label]) < whole.trials]
+    studies = [whole.study(row, runs, device) for row in rows]
+    begun = [beginning(study, results, row.label) for study, row in zip(studies, rows, strict=True)]
+    for row, study, kept in zip(rows, studies, begun, strict=True):
+        told(f"{row.label}: trials {len(have[row.label]) + 1} to {whole.trials} on {whole.tuned_on}")
         done = search(study, method_of(study.config), Budget(whole.trials), lambda trial, best: None,
-                      lambda number: Listener(), row.start)  # fmt: skip
+                      lambda number: Listener(), row.start, kept)  # fmt: skip
         told(f"{row.label}: {len(done)} trials, {sum(trial.seconds for trial in done):.0f} s")
 
 
@@ -54,6 +55,11 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
         for cell in planned:
             if cell.name() in failed:
                 _note(cell.folder / WHY, {"why": failed[cell.name()] + _how_far(cell), "minutes": f"{minutes:g}"})
+
+
+def ended(cell: Cell) -> bool:
+    """Whether its run has ended, with the settings that its row has now: trials may have found others since."""
+    return cell.summary() is not None and work_of(make_config(RunFolder(cell.folder).settings())) == cell.work()
 
 
 def why_not(cell: Cell) -> str:

@@ -50,9 +50,7 @@ class Cell:
 
     def work(self) -> tuple[Method, RunConfig]:
         """What is run, whatever it is called: cells of equal work have equal results."""
-        bare = RunConfig("")
-        rest = replace(self.config, **{name: getattr(bare, name) for name in (*SAID_BY_METHOD, *MACHINE)})
-        return method_of(self.config), rest
+        return work_of(self.config)
 
     def command(self) -> str:
         """The `fedrec run` that does the same, without what is a default and what a result does not depend on."""
@@ -62,6 +60,13 @@ class Cell:
 
     def name(self) -> str:
         return f"{self.row}, {self.dataset}, {self.protocol}, seed {self.config.seed}"
+
+
+def work_of(config: RunConfig) -> tuple[Method, RunConfig]:
+    """The method as it is built, and the rest of the config: the same for configs that differ in words alone."""
+    bare = RunConfig("")
+    rest = replace(config, **{name: getattr(bare, name) for name in (*SAID_BY_METHOD, *MACHINE)})
+    return method_of(config), rest
 
 
 def cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:

@@ -160,16 +160,21 @@ def require_choosable(config: RunConfig) -> None:
 
 
 def search(study: Study, method: Method, budget: Budget, told: Callable[[Trial, Trial], None],
-           listener: Callable[[int], Listener], start: Mapping[str, Any] | None = None) -> list[Trial]:  # fmt: skip
+           listener: Callable[[int], Listener], start: Mapping[str, Any] | None = None,
+           kept: Sequence[Trial] = ()) -> list[Trial]:  # fmt: skip
     """Go on with a study until its budget is spent; `told` hears of each trial and the best so far.
 
-    The first trial is what the method has by itself, except for what `start` says.
+    The first trial is what the method has by itself, except for what `start` says. `kept`: trials of the same study
+    that are not in its folder, because another machine made them; they are its beginning.
     """
     require_choosable(study.config)
     sampler = _optuna()  # before any work: a missing package is said at once
     done = study.begin()
     first = starting_point(method, study.space) | dict(start or {})
     with study.held():
+        if len(kept) > len(done):
+            done = list(kept)
+            study.record(done)
         data: Prepared | None = None
         while not budget.over(done):
             params = proposed(sampler, study.space, first, done, study.config.seed)
@@ -232,12 +237,16 @@ def _asked(optuna: Any, space: Space, done: Sequence[Trial], seed: list[int]) ->
     sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=AT_RANDOM)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     kinds = {name: _distribution(optuna, values) for name, values in space.items()}
-    study.add_trials([
-        optuna.trial.create_trial(params=trial.params, distributions=kinds, value=trial.value or 0.0)
-        for trial in done
-    ])  # fmt: skip
+    study.add_trials([_told(optuna, space, kinds, trial) for trial in done])
     asked = study.ask(kinds).params
     return {name: space[name].neat(asked[name]) for name in space}
+
+
+def _told(optuna: Any, space: Space, kinds: Mapping[str, Any], trial: Trial) -> Any:
+    """A trial as the sampler knows it: by the parameters searched now. One of an earlier search may have others."""
+    params = {name: trial.params[name] for name, values in space.items() if values.holds(trial.params.get(name))}
+    known = {name: kinds[name] for name in params}
+    return optuna.trial.create_trial(params=params, distributions=known, value=trial.value or 0.0)
 
 
 def _distribution(optuna: Any, values: Any) -> Any:
