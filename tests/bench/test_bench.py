@@ -138,12 +138,12 @@ def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
     """Where the plain program only trains, nothing but our training is compared with it."""
     script = tmp_path / "plain.py"
     script.write_text("print('{\"seconds_per_round\": 50}')", encoding="utf-8")
+    about = describe(CPU)
     for method, alone in (("fedca", True), ("fedmf", False)):
         row = measured(Task(method, size="quick", turns=1), {PLAIN: script})
         trained = row["phases"][TRAINING] + row["phases"][SAMPLING]
         assert row["ratio"] == pytest.approx(50 / (trained if alone else row["seconds"]["round"]))
         assert row["training_ratio"] == (row["ratio"] if alone else None)
-        about = describe(CPU)
         page = speed_page({"b.json": {"command": "bench", "complete": True, "machine": about, "methods": [row]}})
         cells = next(line for line in page.splitlines() if line.startswith(f"| `{method}`")).split(" | ")
         assert cells[2:4] == (["", f"{row['ratio']:,.0f}"] if alone else [f"{row['ratio']:,.0f}", ""])
