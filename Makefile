@@ -33,6 +33,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 
 test: check
+	PYTHONPATH=tests $(BIN)/python -m kernels.users
 	$(BIN)/python -m pytest -n auto
 
 index: $(STAMP)

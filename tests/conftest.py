@@ -24,6 +24,10 @@ KERNELS = Path(__file__).parents[1] / "src/fedrec/kernels"
 
 
 def pytest_configure() -> None:
+    forget_outdated_kernels()
+
+
+def forget_outdated_kernels() -> None:
     """numba looks for changes in a kernel's own file alone: what was compiled before another changed is forgotten."""
     changed = max((path.stat().st_mtime for path in KERNELS.glob("*.py")), default=0.0)
     for index in KERNELS.glob("__pycache__/*.nbi"):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from fedrec.bench.measure import measured
 from fedrec.bench.page import speed_page
 from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
 from fedrec.bench.references import FEW, NAIVE, PLAIN, reference_of, some_clients
-from fedrec.bench.suite import compared
+from fedrec.bench.suite import compared, reach_all
 from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
 from fedrec.federation.simulator import Simulator
@@ -137,12 +138,12 @@ def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
     """Where the plain program only trains, nothing but our training is compared with it."""
     script = tmp_path / "plain.py"
     script.write_text("print('{\"seconds_per_round\": 50}')", encoding="utf-8")
+    about = describe(CPU)
     for method, alone in (("fedca", True), ("fedmf", False)):
         row = measured(Task(method, size="quick", turns=1), {PLAIN: script})
         trained = row["phases"][TRAINING] + row["phases"][SAMPLING]
         assert row["ratio"] == pytest.approx(50 / (trained if alone else row["seconds"]["round"]))
         assert row["training_ratio"] == (row["ratio"] if alone else None)
-        about = describe(CPU)
         page = speed_page({"b.json": {"command": "bench", "complete": True, "machine": about, "methods": [row]}})
         cells = next(line for line in page.splitlines() if line.startswith(f"| `{method}`")).split(" | ")
         assert cells[2:4] == (["", f"{row['ratio']:,.0f}"] if alone else [f"{row['ratio']:,.0f}", ""])
@@ -291,6 +292,29 @@ def test_goals_are_timed_whole(cli: Cli, tmp_path: Path) -> None:
     assert [one["goal"] for one in found["goals"]] == ["fedmf", "fedgram"]
     assert found["complete"]
     assert found["goals"][1] == row, "what was measured before is measured no second time"
+
+
+def test_a_goal_that_changed_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    def timed_now(words: list[str]) -> dict[str, Any]:
+        timed.append(words[2])
+        return {"goal": words[2], "within": goals.GOALS[words[2]].seconds}
+
+    def reach(data: str) -> list[dict[str, Any]]:
+        kept = Kept(tmp_path / "goals.json", "goals", resume=(tmp_path / "goals.json").exists())
+        return list(reach_all(["fedmf", "fedca"], "cpu", data, True, kept, "", lambda text: None)["goals"])
+
+    monkeypatch.setattr("fedrec.bench.suite.in_a_process", timed_now)
+    monkeypatch.setattr("fedrec.bench.suite.describe", lambda device: MACHINE)
+    for data in goals.WORLDS:
+        reach(data)
+    assert timed == ["fedmf", "fedca"] * 2, "another world is another question"
+    monkeypatch.setitem(goals.GOALS, "fedca", replace(goals.GOALS["fedca"], seconds=0.5))
+    assert [(row["goal"], row["within"]) for row in reach("synthetic")] == [
+        ("fedmf", 3.0), ("fedmf", 3.0), ("fedca", 1.0), ("fedca", 0.5),
+    ]  # fmt: skip
+    assert timed[4:] == ["fedca"]
 
 
 def test_goals_are_for_generated_worlds_or_movielens() -> None:

@@ -77,6 +77,7 @@ FREE: dict[str, tuple[Method, int]] = {  # and how many kernels a round starts a
     "fedmf": (FedMF(dim=8), 30),
     "fedmf adam": (FedMF(dim=8, optimiser="adam"), 30),
     "fedavg": (FedAvg(dim=8, backbone="ncf", shares="equal"), 130),
+    "fedavg, by samples": (FedAvg(dim=8, backbone="ncf"), 130),
     "fedrkg": (FedRKG(dim=8), 25),
     "fedrap": (FedRAP(dim=8), 45),
     "pfedrec": (PFedRec(dim=8), 45),

@@ -15,12 +15,8 @@ import torch
 import fedrec
 from fedrec.kernels import find, registry
 from fedrec.kernels.registry import KERNELS, Source
-from fedrec.methods.average.fedmf import FedMF
-from fedrec.methods.cluster.contrast import SupCon
-from fedrec.methods.cold.ifedrec import IFedRec
-from fedrec.methods.personal.fedrap import FedRAP
-from fedrec.methods.personal.fedrkg import FedRKG
-from fedrec.testing import run, tiny_world
+
+from .users import USERS
 
 ROOT = Path(fedrec.__file__).parent
 CPU, OTHER = torch.device("cpu"), torch.device("meta")
@@ -61,16 +57,6 @@ def test_a_kernel_of_another_device_is_one_line(monkeypatch):
     assert (float(value[0]), two) == (5, 2)
 
 
-USERS: dict[str, Any] = {
-    "mf": lambda: run(FedMF(dim=4), tiny_world(), 1),
-    "ncf": lambda: run(FedMF(backbone="ncf", dim=4), tiny_world(), 1),
-    "fedrap": lambda: run(FedRAP(dim=4), tiny_world(), 1),
-    "gate": lambda: run(FedRKG(dim=4, interval=1), tiny_world(), 1),
-    "aligned": lambda: run(IFedRec(dim=4), tiny_world(), 1, attributes=torch.randn(40, 5, dtype=torch.float64)),
-    "contrast": lambda: SupCon(torch.tensor([0, 0, 1]))(torch.randn(2, 3, 4)),
-}
-
-
 class AskedForError(Exception):
     pass
 
@@ -83,7 +69,7 @@ def refuse(*arguments: Any) -> None:
 def test_methods_use_what_is_registered(name, monkeypatch):
     monkeypatch.setitem(KERNELS, (name, "cpu"), Source(__name__, "refuse", needs="torch"))
     with pytest.raises(AskedForError):
-        USERS[name]()
+        USERS[name](torch.float32)
 
 
 AGAIN = """
@@ -102,7 +88,7 @@ def test_another_process_finds_what_was_compiled_before():
 
     It lies beside the modules, or where NUMBA_CACHE_DIR says, which all of them inherit.
     """
-    USERS["mf"]()
+    USERS["mf"](torch.float64)
     done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from conftest import Cli
 from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
@@ -155,13 +156,11 @@ def test_a_row_of_one_table_leaves_out_the_tables_without_it() -> None:
         (["fedca/table2-pmf", "--protocols", "honst", "--dry-run"], "honest"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], answer: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedrec.cli", "reproduce", *words], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 2
-    assert answer in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_mistakes_are_one_line(cli: Cli, words: list[str], answer: str, tmp_path: Path) -> None:
+    done = cli("reproduce", *words)
+    assert done.code == 2
+    assert answer in done.err
+    assert done.err.count("\n") == 1
     assert os.listdir(tmp_path) == []
 
 

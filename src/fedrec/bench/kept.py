@@ -57,6 +57,18 @@ class Kept:
         self._write()
         return row
 
+    def forget(self, asked: Row, unlike: str) -> None:
+        """What was found for the same but for the entry `unlike`: it answers a question that is asked no more."""
+
+        def but_for(task: Row) -> Row:
+            return {name: value for name, value in task.items() if name != unlike}
+
+        self.found[self.part] = [
+            known
+            for known in self.found[self.part]
+            if (task := known.get("task", {})) == asked or but_for(task) != but_for(asked)
+        ]
+
     def completed(self, **more: Any) -> Row:
         """All that was asked for is there."""
         self.found |= {"complete": True} | more

@@ -48,7 +48,8 @@ def reach_all(names: Sequence[str], device: str, data: str, quick: bool, kept: K
         raise FedrecError(f"--data {data} with --goals: use {' or '.join(goals.WORLDS)}")
     kept.begin(describe(device_named(device)), command)
     for number, name in enumerate(names, 1):
-        task = {"goal": name, "device": device, "data": data, "quick": quick}
+        task = {"goal": name, "device": device, "data": data, "quick": quick, "definition": asdict(goals.GOALS[name])}
+        kept.forget(task, unlike="definition")
         kept.row(task, partial(in_a_process, goals.words(name, device, data, quick)),
                  partial(say, f"{name}: {number} of {len(names)}"))  # fmt: skip
     kept.found["goals"].sort(key=lambda row: names.index(row["goal"]) if row["goal"] in names else len(names))

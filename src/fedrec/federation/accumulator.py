@@ -11,8 +11,10 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload
+from fedrec.federation.messages import content
 from fedrec.federation.noise import Noise, OnSums, SumGaussian, dense, upload_of
 from fedrec.federation.update import Update, distinct
+from fedrec.kernels.device import beside
 
 BLOCK = 1 << 14  # rows that are made double at a time
 NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
@@ -41,9 +43,7 @@ class Accumulator:
             weight = reduction.weight if isinstance(reduction, Mean) else None
             total = weighted_sum(reduction.value, weight)
             self._totals[key] = self._totals[key] + total if key in self._totals else total
-            self._weights[key] = self._weights.get(key, 0.0) + (
-                float(weight.sum()) if weight is not None else len(clients)
-            )
+            self._weights[key] = self._weights.get(key, 0.0) + _whole(weight, len(clients))
             if isinstance(reduction, Mean):
                 self._means.add(key)
             self.owed.update({(key, stage): len(clients) for stage in late})
@@ -72,17 +72,21 @@ class Accumulator:
 def weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
     """Sum over clients in float64, so that the size of chunks hardly shows."""
     if isinstance(value, PartialSum):
-        count = value.clients if weight is None else float(weight.sum())
-        return torch.add(value.total, value.base, alpha=count)
+        return torch.add(value.total, value.base, alpha=_whole(weight, value.clients))
+    near = None if weight is None else beside(weight, content(value).device)
     if isinstance(value, Rows):
         if value.shift is not None and value.towards is not None:
-            return _shifted_sum(value, value.shift, value.towards, weight)
+            return _shifted_sum(value, value.shift, value.towards, near)
         change = (value.value - value.base[value.item]).double()
-        if weight is not None:
-            change *= weight.double()[value.owner, None]
-        count = value.clients if weight is None else float(weight.sum())
-        return (value.base.double() * count).index_add_(0, value.item, change)
-    return summed(value, weight)
+        if near is not None:
+            change *= near.double()[value.owner, None]
+        return (value.base.double() * _whole(weight, value.clients)).index_add_(0, value.item, change)
+    return summed(value, near)
+
+
+def _whole(weight: Tensor | None, clients: int) -> float:
+    """All weights together."""
+    return clients if weight is None else float(weight.sum())
 
 
 def summed(value: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -316,9 +316,14 @@ class Chunk:
         ones = np.ones(len(self.items), dtype=np.float64)
         return sp.csr_matrix((ones, self.items, self.user_ptr), shape=(len(self.places), self.world.items))
 
-    def sample_counts(self) -> Tensor:
+    @property
+    def samples(self) -> np.ndarray:
         """Samples per client with negatives: the N_u of size-weighted means."""
-        return self.tensor(self.positives * (1 + self.data.negatives))
+        return self.positives * (1 + self.data.negatives)
+
+    def sample_counts(self) -> Tensor:
+        """`samples` where the clients are computed."""
+        return self.tensor(self.samples)
 
     def tensor(self, array: np.ndarray) -> Tensor:
         return handed(np.ascontiguousarray(array), self.world.device)

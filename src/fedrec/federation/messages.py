@@ -102,7 +102,10 @@ class Sum:
 
 @dataclass(frozen=True)
 class Mean:
-    """The server needs only the mean, weighted by one number per client (default: all equal)."""
+    """The server needs only the mean, weighted by one number per client (default: all equal).
+
+    Weights may lie on the host whatever the device of the values: their sum is then known without a wait.
+    """
 
     value: Upload
     weight: Tensor | None = None

@@ -47,6 +47,11 @@ def handed(array: np.ndarray, device: torch.device) -> Tensor:
     return value.to(device, non_blocking=True)
 
 
+def beside(value: Tensor, device: torch.device) -> Tensor:
+    """A tensor on a device: one of the host is handed over."""
+    return handed(value.numpy(), device) if value.device.type == "cpu" else value
+
+
 @lru_cache(maxsize=64)
 def constants(device: torch.device, *values: float) -> Tensor:
     """Settings in double precision, once per run where they stay: a launch would round them to single."""

@@ -31,7 +31,7 @@ from fedrec.kernels.arguments import (
     NetworkSettings,
 )
 from fedrec.kernels.bounds import TILE
-from fedrec.kernels.device import handed
+from fedrec.kernels.device import beside, handed
 from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose
 from fedrec.training.descent import Fitted
@@ -146,7 +146,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         user,
         table.unsqueeze(0) if shared else table,
         shared,
-        torch.ones(len(chunk.clients), dtype=torch.float64, device=world.device) if weight is None else weight.double(),
+        each(dtype=torch.float64) + 1 if weight is None else beside(weight.double(), world.device),
         blocks_of(samples_of(chunk), world.items if shared else 0),
         keys_of(chunk, round),
         each(dtype=torch.float64),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedrec.federation.clients import Chunk
@@ -15,8 +16,8 @@ ScoreWith = Literal["received", "local"]  # local: the client's own model after 
 
 
 def client_weight(shares: Shares, chunk: Chunk) -> Tensor | None:
-    """N_u: positives and sampled negatives of the client; None: all clients alike."""
-    return chunk.sample_counts() if shares == "samples" else None
+    """N_u: positives and sampled negatives of the client, on the host; None: all clients alike."""
+    return torch.from_numpy(chunk.samples) if shares == "samples" else None
 
 
 def init_clients(trainer: LocalTrainer, score_with: ScoreWith, world: World, chunk: Chunk) -> State:

@@ -93,7 +93,7 @@ class SiloFedAvg(SiloMethod):
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         trained = self.part(chunk).trainer.train(_with_model(state, down, chunk), chunk, round)
-        weight = chunk.tensor(chunk.positives)
+        weight = torch.from_numpy(chunk.positives)
         sent = {name: trained.per_client[name] for name in down.shared}
         kept = {name: value for name, value in trained.per_client.items() if name not in sent}
         return State(kept, trained.per_user), {
