@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check index bench leaderboard coverage docs clean help
+.PHONY: demo test check kernels index bench leaderboard coverage docs clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
@@ -32,8 +32,12 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check
+# what tests would compile several times over is compiled beside the type checker, which leaves cores idle
+kernels: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m kernels.users
+
+test: $(STAMP)
+	$(MAKE) -j2 check kernels
 	$(BIN)/python -m pytest -n auto
 
 index: $(STAMP)

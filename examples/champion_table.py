@@ -24,29 +24,29 @@ from typing import Any
 import numpy as np
 
 from fedrec.evaluation.significance import paired_bootstrap
-from fedrec.leaderboard.definition import safe
+from fedrec.leaderboard.definition import safe, stored_trials
 
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
 START, END = "<!-- table of results/champion.json -->", "<!-- end -->"
 SETS = ("ml-100k", "ml-1m", "amazon-video")
 CENTRAL = {
-    "sasrec": "`sasrec`, centralised, 12 trials",
-    "sasrec, averaged": "`sasrec`, centralised, 12 trials with `averaging` among them",
+    "sasrec": "`sasrec`, centralised, {trials} trials",
+    "sasrec, no averaging": "the best of its first 12 trials, which had no `averaging`",
     "sasrec, preset": "`sasrec --preset tuned`, centralised, with settings for each dataset",
     "sasrec, preset, averaged": "the same with `averaging=0.9`",
     "sasrec, own trials": "`sasrec`, centralised, 12 trials on this dataset",
 }
 FEDERATED = {
-    "fedopt, sasrec": "`fedopt --backbone sasrec`, 12 trials",
+    "fedopt, sasrec": "`fedopt --backbone sasrec`, {trials} trials",
     "fedopt, sasrec, averaged": "the same with `averaging=0.98`",
-    "fedblend": "`fedblend`, 12 trials",
+    "fedblend": "`fedblend`, {trials} trials",
 }
 METHODS = CENTRAL | FEDERATED
 ABOUT = (
     "Honest protocol, histories at test with the validation item. Rows of the leaderboard: every method has the best "
-    "of twelve trials on ml-100k, carried over to the other data; presets are those of docs/fedblend.md. One H200, "
-    "many runs at a time, so that seconds say little. `fedopt, sasrec` on ml-1m is of an earlier commit; its users' "
-    "figures are gone, so it is not tested."
+    "of its trials on ml-100k (results/leaderboard/trials), carried over to the other data; presets are those of "
+    "docs/fedblend.md. One H200, many runs at a time, so that seconds say little. `fedopt, sasrec` on ml-1m is of an "
+    "earlier commit; its users' figures are gone, so it is not tested."
 )
 
 
@@ -129,7 +129,8 @@ def table(data: dict[str, Any]) -> str:
         row = [_cell(cells[method, name], told.get((method, name)), data["strongest"][name] == method) for name in SETS]
         if not any(cells[method, name] for name in SETS):
             continue
-        lines.append(f"| {words} | " + " | ".join(row) + " |")
+        trials = len(stored_trials(DATA.parent / "leaderboard", method))
+        lines.append(f"| {words.format(trials=trials)} | " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 

@@ -177,8 +177,8 @@ def test_references_in_their_order(tmp_path: Path) -> None:
     tested = reference_of(run, task, {NAIVE: naive})
     assert tested is not None
     assert "the naive reference of its tests" in tested.what
-    alone = reference_of(run, task, {})
-    assert alone is not None
+    tries = (reference_of(run, task, {}) for _ in range(5))  # none where a busy machine took longer for less
+    alone = next(found for found in tries if found is not None)
     assert alone.what.startswith("this engine without kernels")
     assert f"{FEW} clients" in alone.what
     assert alone.seconds > 0

@@ -219,7 +219,10 @@ def test_a_run_of_settings_that_a_row_had_before_does_not_count(ended: tuple[Pat
     kept = json.loads(path.read_text())
     better = kept["trials"][0] | {"number": 2, "params": {"lr": 77.0}, "value": 0.99}
     path.write_text(json.dumps(kept | {"trials": [*kept["trials"], better]}))
-    write_records(dataclasses.replace(SMALL, trials=3), [ONE], runs, copied)
+    more = dataclasses.replace(SMALL, trials=3)
+    with pytest.raises(FedrecError, match=r"seed0 is a run with settings that fedmf had before; move it away"):
+        run_rows(more, [ONE], runs, copied, "cpu", 1, 20, lambda line: None)
+    write_records(more, [ONE], runs, copied)
     rows = {row["label"]: row for row in read_records(copied, [ONE])[ONE]["rows"]}
     assert (rows["fedmf"]["cells"], rows["fedmf"]["trials"], rows["fedmf"]["why"]) == ([], 3, "not run yet")
     assert rows["ease"]["cells"]

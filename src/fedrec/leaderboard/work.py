@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedrec.data.atomic import atomic_file
+from fedrec.errors import FedrecError
 from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
@@ -48,6 +49,8 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
         every = cells_of(whole, dataset, best, runs, device)
         planned = [cell for cell in every if cell.row not in waiting and not whole.reason_to_skip(cell)]
         planned = [cell for cell in planned if _may_end(cell, minutes)]
+        for cell in planned:
+            _require_current(cell)
         require_runnable(planned)
         for cell in planned:
             _note(cell.folder / ABOUT, {"version": __version__, "commit": commit()}, keep=True)
@@ -60,6 +63,13 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
 def ended(cell: Cell) -> bool:
     """Whether its run has ended, with the settings that its row has now: trials may have found others since."""
     return cell.summary() is not None and work_of(make_config(RunFolder(cell.folder).settings())) == cell.work()
+
+
+def _require_current(cell: Cell) -> None:
+    if cell.summary() is not None and not ended(cell):
+        raise FedrecError(
+            f"{cell.folder} is a run with settings that {cell.row} had before; move it away to run the cell again"
+        )
 
 
 def why_not(cell: Cell) -> str:
