@@ -1,4 +1,4 @@
-"""Copies past the caches end with the same numbers, whatever their type and whether or not eight bytes divide them."""
+"""Rows past the caches end as the same numbers, whatever their type, their width and where they are to lie."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ streamed = pytest.importorskip("fedrec.kernels.streamed")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 1001])
-def test_copy(dtype, count):
-    source, to = np.arange(count + 2, dtype=dtype) / 3, np.full(count + 2, -1, dtype)
-    streamed.copy_past(source[1:-1], to[1:-1])
-    assert np.array_equal(to[1:-1], source[1:-1])
-    assert to[0] == to[-1] == -1
+@pytest.mark.parametrize("wide", [1, 7, 8, 16, 32, 48])
+@pytest.mark.parametrize("start", [0, 1, 16])
+def test_rows_are_gathered_into_some_columns(dtype, wide, start):
+    rows = np.arange(5 * wide, dtype=dtype).reshape(5, wide) / 3
+    index = np.array([4, 0, 0, 3], dtype=np.uint32)
+    to = _aligned(6, 96, dtype)
+    streamed.gather_past(rows, index, to[1:5, start : start + wide])
+    assert np.array_equal(to[1:5, start : start + wide], rows[index])
+    to[1:5, start : start + wide] = -1
+    assert (to == -1).all()
+
+
+def _aligned(count, wide, dtype):
+    """Of a matrix that begins with a cache line."""
+    room = np.full(count * wide + streamed.LINE, -1, dtype)
+    skip = -room.ctypes.data % streamed.LINE // room.itemsize
+    return room[skip : skip + count * wide].reshape(count, wide)

@@ -30,23 +30,24 @@ def _train(head, bias, table, items, n_pos, order_key, settings, terms, pull, gi
     `given`: whether `known` is the contrastive loss of the table as it is, with its gradient.
     """
     batch, decay, in_turn, saturate = settings.batch, settings.decay, settings.in_turn, settings.saturate
-    order, touched, logits, coef, gradient, slope = scratch
+    order, touched, logits, gradient, slope = scratch
     loss, contrast, turns = 0.0, 0.0, 0
     for epoch in range(settings.epochs):
         order_samples(order_key, epoch, len(items), batch, order)
         for low in range(0, len(items), batch):
             now = order[low : min(low + batch, len(items))]
             scale = 1.0 / len(now) if settings.mean else 1.0
-            rates, hit = (settings.rate_head * scale, settings.rate_row * scale), touched[: len(now)]
-            loss += slopes(head, bias[0], table, items, now, n_pos, saturate, coef, hit, logits)
+            rates = (settings.rate_head * scale, settings.rate_row * scale)
+            hit, by = touched[: len(now)], logits[: len(now)]
+            loss += slopes(head, bias[0], table, items, now, n_pos, saturate, hit, by)
             if in_turn:
-                move(head, bias, table, hit, coef, gradient, rates, decay / scale, True, False)
-                slopes(head, bias[0], table, items, now, n_pos, saturate, coef, hit, logits)
+                move(head, bias, table, hit, by, gradient, rates, decay / scale, True, False)
+                slopes(head, bias[0], table, items, now, n_pos, saturate, hit, by)
             due = low == 0 or not pull.once
             if due:
                 contrast += _contrast(table, terms, given and turns == 0, known, space, slope)
                 turns += 1
-            move(head, bias, table, hit, coef, gradient, rates, decay / scale, not in_turn, True)
+            move(head, bias, table, hit, by, gradient, rates, decay / scale, not in_turn, True)
             if due:
                 _descend(table, slope, settings.rate_row * pull.strength)
     return loss, contrast, turns
@@ -75,8 +76,8 @@ def _train_block(low, high, data, slots, keys, settings, terms, pull, heads, bia
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     size = min(len(slot), settings.batch)
     space = contrast_space(n_items, width, np.empty(pull.tiles, dtype))
-    scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.zeros(n_items, dtype),
-               np.empty(width, dtype), np.empty((n_items, width), dtype))  # fmt: skip
+    scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(width, dtype),
+               np.empty((n_items, width), dtype))  # fmt: skip
     for k in range(low, high):
         n_pos = data.user_ptr[data.places[k] + 1] - data.user_ptr[data.places[k]]
         if n_pos == 0:

@@ -11,6 +11,7 @@ from numba import njit, prange
 
 from fedrec.kernels.mf import FAST, draw_client, drawing_space, fold, put_rows, take_rows
 from fedrec.kernels.ncf import count_samples, network_space, train_network
+from fedrec.kernels.streamed import gather_past
 
 
 @njit(**FAST)
@@ -29,6 +30,7 @@ def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, f
     n_items, width = table.shape
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
     held, target = np.empty((len(ids) - 1, width), table.dtype), np.empty((len(ids) - 1, width), table.dtype)
+    near, each = np.empty_like(table), np.arange(n_items)
     scratch = network_space(net, order, held, flat.shape[1], settings.adam)
     for k in range(lo, hi):
         place = data.places[k]
@@ -45,8 +47,9 @@ def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, f
             seen[k] = epochs * count
             steps = epochs * ((count + settings.batch - 1) // settings.batch)
             left = (1.0 - settings.rate_item * strength) ** steps
-        _between(table, guides[k], left, own[k])
-        put_rows(rows, own[k], which)
+        _between(table, guides[k], left, near)
+        put_rows(rows, near, which)
+        gather_past(near, each, own[k])  # the much larger `own` is written once, and not read
 
 
 @njit(parallel=True, cache=True, **FAST)

@@ -16,11 +16,13 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.kernels.streamed import copy_past
+from fedrec.kernels.exponential import exp_below
+from fedrec.kernels.streamed import gather_past
 from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
 _30, _27, _31, _32, _63, _1 = (np.uint64(bits) for bits in (30, 27, 31, 32, 63, 1))
+FACTORS = 512  # of at most 2 each: their product is a number of double precision
 ROWS = 32  # of gradients that Adam holds at once: they stay in the nearest cache
 # not nnan or ninf: a diverged run must show
 EXACT = {"error_model": "numpy"}
@@ -161,19 +163,27 @@ def _dot(p, rows, k):
 
 
 @njit(**FAST)
-def bce_slopes(batch, n_pos, coef, touched, logits):
-    """Add dloss/dlogit of one pointwise batch to the coefficients of its rows; returns the summed loss."""
-    loss, product = 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
+def bce_slopes(batch, n_pos, logits):
+    """dloss/dlogit of one pointwise batch in place of its logits; returns the summed loss."""
+    loss = 0.0
+    for low in range(0, len(batch), FACTORS):
+        high = min(low + FACTORS, len(batch))
+        loss += _bce_run(batch[low:high], n_pos, logits[low:high])
+    return loss
+
+
+@njit(**FAST)
+def _bce_run(batch, n_pos, logits):
+    """The same for at most FACTORS samples, without a branch. A small slope is no difference of large numbers."""
+    real = logits.dtype.type
+    one, loss, product = real(1.0), 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
     for t in range(len(batch)):
-        x = logits[t]
-        e = math.exp(-abs(x))
-        label = 1.0 if batch[t] < n_pos else 0.0
-        coef[touched[t]] += (1.0 if x >= 0 else e) / (1.0 + e) - label
-        loss += max(x, 0.0) - x * label
+        x, liked = logits[t], batch[t] < n_pos
+        e = exp_below(-abs(x))
+        share = (e if (x >= 0) == liked else one) / (one + e)
+        logits[t] = -share if liked else share
+        loss += max(-x if liked else x, real(0.0))
         product *= 1.0 + e
-        if product > 1e300:
-            loss += math.log(product)
-            product = 1.0
     return loss + math.log(product)
 
 
@@ -182,7 +192,11 @@ def _bce_batch(p, rows, slot, batch, n_pos, coef, touched, logits):
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
         logits[t] = _dot(p, rows, touched[t])
-    return bce_slopes(batch, n_pos, coef, touched, logits)
+    slopes = logits[: len(batch)]
+    loss = bce_slopes(batch, n_pos, slopes)
+    for t in range(len(batch)):
+        coef[touched[t]] += slopes[t]
+    return loss
 
 
 @njit(**FAST)
@@ -389,29 +403,36 @@ def put_rows(rows, table, ids):
             table[item, f] = rows[r, f]
 
 
+@njit(**EXACT)
+def row_space(table, own, most):
+    """Room for up to so many rows of a client; where its whole table is to be left, behind a copy of the common one.
+
+    Also all of it, and where in it every item's row is: of a client that has touched none.
+    """
+    common = table.shape[1] if len(own) else 0
+    every = np.empty((common + most, table.shape[2]), table.dtype)
+    every[:common] = table[0, :common]
+    return every[common:], (every, np.arange(common).astype(np.uint32))
+
+
 @njit(**FAST)
-def leave_rows(rows, ids, table, k, shared, own, copy, part, weight):
+def leave_rows(rows, ids, table, k, shared, own, space, part, weight):
     """What client k made of its rows: into its table, or into its block's part of the sum over clients.
 
-    Then, where `own` [clients, items, d] is not empty, all of its table is left there, by way of `copy`, which equals
-    the common table before and after: so the much larger `own` is written once, and not read.
+    Then, where `own` [clients, items, d] is not empty, all of its table is left there, from the `space` that the rows
+    are part of: so the much larger `own` is written once, and not read.
     """
     if not shared:
         put_rows(rows, table[k], ids)
         return
     add_changes(part, rows, table[0], ids, weight[k])
     if len(own):
-        put_rows(rows, copy, ids)
-        copy_past(copy.reshape(-1), own[k].reshape(-1))
+        every, index = space
+        for r in range(len(ids)):
+            index[ids[r]] = len(index) + r
+        gather_past(every, index, own[k])
         for item in ids:
-            for f in range(copy.shape[1]):
-                copy[item, f] = table[0, item, f]
-
-
-@njit(**EXACT)
-def common_copy(table, own):
-    """For `leave_rows`; empty where no tables are left."""
-    return table[0].copy() if len(own) else table[0, :0].copy()
+            index[item] = item
 
 
 @njit(**FAST)
@@ -423,13 +444,13 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
     rows_most, size = len(ids) - 1, min(len(slot), settings.batch)
     moments = rows_most + 1 if settings.adam else 1
-    rows = np.empty((rows_most, d), dtype=dtype)
+    part[:] = 0.0
+    rows, space = row_space(table, own, rows_most)
     touched, logits = np.empty(2 * size, dtype=np.uint32), np.empty(size, dtype=dtype)
     coef, grad = np.empty(rows_most, dtype=dtype), np.empty((1 + ROWS, d), dtype=dtype)
     first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
     start = np.empty((rows_most if settings.pull > 0.0 else 0, d), dtype=dtype)
     scratch = (order, touched, logits, coef, grad, first, second, start)
-    part[:], copy = 0.0, common_copy(table, own)
     for k in range(lo, hi):
         n_pos = user_ptr[places[k] + 1] - user_ptr[places[k]]
         mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
@@ -438,7 +459,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
             loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
                                      fold(keys.order, np.uint64(clients[k])), settings, scratch)  # fmt: skip
             seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
-        leave_rows(rows, ids[:used], table, k, shared, own, copy, part, weight)
+        leave_rows(rows, ids[:used], table, k, shared, own, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)

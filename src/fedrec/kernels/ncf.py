@@ -18,12 +18,12 @@ from fedrec.kernels.mf import (
     EXACT,
     FAST,
     adam,
-    common_copy,
     draw_client,
     drawing_space,
     fold,
     leave_rows,
     order_samples,
+    row_space,
     take_rows,
 )
 
@@ -325,8 +325,8 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net,
     """Clients lo:hi one after another; see `train_networks`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
-    part[:], copy = 0.0, common_copy(table, own)
-    held = np.empty((len(ids) - 1, user.shape[1]), dtype=table.dtype)
+    part[:] = 0.0
+    held, space = row_space(table, own, len(ids) - 1)
     scratch = network_space(net, order, held, flat.shape[1], settings.adam)
     for k in range(lo, hi):
         mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
@@ -338,7 +338,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net,
                                             fold(keys.order, np.uint64(clients[k])), settings, rows, 0.0,
                                             scratch)  # fmt: skip
             seen[k] = epochs * count_samples(samples)
-        leave_rows(rows, which, table, k, shared, own, copy, part, weight)
+        leave_rows(rows, which, table, k, shared, own, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)

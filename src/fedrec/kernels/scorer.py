@@ -35,7 +35,6 @@ class Space(NamedTuple):
     units: np.ndarray  # which are active
     logits: np.ndarray
     e: np.ndarray  # dloss/dlogit
-    each: np.ndarray  # 0, 1, ...
     places: np.ndarray
     factors: np.ndarray
     user: np.ndarray  # gradient of the user's vector
@@ -58,7 +57,7 @@ def scoring_space(samples, hidden, d, dtype):
                  np.empty(tall * wide, np.uint8), np.empty(tall * wide, np.uint8),
                  near_space(NEAR * SUBSETS * LANES, dtype), near_space(wide * width, dtype),
                  near_space(tall * width, dtype), np.empty(tall, np.int64), np.empty(wide, dtype),
-                 np.empty(wide, dtype), np.arange(wide), np.empty(longest, np.int64), np.empty(longest, dtype),
+                 np.empty(wide, dtype), np.empty(longest, np.int64), np.empty(longest, dtype),
                  np.empty(d, dtype))  # fmt: skip
 
 
@@ -112,15 +111,11 @@ def _score(space, weight1, bias1, samples, hidden):
 @njit(**FAST)
 def _slopes(space, now, n_pos, size, saturate, samples):
     """dloss/dlogit of the mean over `size` samples; returns the summed loss."""
-    e, each, logits = space.e, space.each, space.logits
-    e[:samples] = 0.0
-    if saturate:
-        loss = saturated_slopes(now, n_pos, e, each, logits)
-    else:
-        loss = bce_slopes(now, n_pos, e, each, logits)
-    by = e.dtype.type(1.0 / size)
+    logits, by = space.logits[: len(now)], space.e.dtype.type(1.0 / size)
+    loss = saturated_slopes(now, n_pos, logits) if saturate else bce_slopes(now, n_pos, logits)
+    space.e[:samples] = 0.0
     for t in range(len(now)):
-        e[t] *= by
+        space.e[t] = by * logits[t]
     return loss
 
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+LINE = 64  # bytes of a cache line: whole ones need not wait for each other
 
 
 @intrinsic
-def _store(typing: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value, marked for the compiler as a number that nobody reads soon."""
+def _store_line(typing: Any, to: Any, at: Any, source: Any, first: Any) -> Any:
+    """A line of numbers from source[first] on to to[at], marked for the compiler as one that nobody reads soon."""
 
     def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kind, (held, at, number) = signature.args[0], arguments
-        opened = context.make_array(kind)(context, builder, held)
-        place = cgutils.get_item_pointer(context, builder, kind, opened, [at], wraparound=False)
+        kinds, (_, at, _, first) = signature.args, arguments
+        place, start = (context.make_array(kinds[k])(context, builder, arguments[k]).data for k in (0, 2))
+        number = context.get_value_type(kinds[0].dtype)
+        line = ir.VectorType(number, LINE // context.get_abi_sizeof(number)).as_pointer()
+        value = builder.load(builder.bitcast(builder.gep(start, [first]), line), align=1)
         mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        builder.store(number, place).set_metadata("nontemporal", mark)
+        stored = builder.store(value, builder.bitcast(builder.gep(place, [at]), line), align=LINE)
+        stored.set_metadata("nontemporal", mark)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, array.dtype), made
+    return types.void(to, types.intp, source, types.intp), made
 
 
 @intrinsic
@@ -38,13 +41,20 @@ def _settle(typing: Any) -> Any:
 
 
 @njit(error_model="numpy")
-def copy_past(source, to):
-    """`source` to `to`, both one run of numbers of the same type: eight bytes at a time, where they make up all."""
-    if to.size * to.itemsize % 8:
-        for j in range(len(to)):
-            to[j] = source[j]
+def gather_past(rows, index, to):
+    """to[i] = rows[index[i]], of the same type: past the caches where lines make up a row.
+
+    The numbers of a row lie side by side; `to` may be some columns of a larger matrix.
+    """
+    wide, line = to.shape[1], LINE // to.itemsize
+    if wide % line or to.ctypes.data % LINE or to.strides[0] % LINE:
+        for i in range(len(to)):
+            row = rows[index[i]]
+            for f in range(wide):
+                to[i, f] = row[f]
         return
-    numbers, places = source.view(np.uint64), to.view(np.uint64)
-    for j in range(len(places)):
-        _store(places, j, numbers[j])
+    for i in range(len(to)):
+        row, place = rows[index[i]], to[i]
+        for f in range(0, wide, line):
+            _store_line(place, f, row, f)
     _settle()

@@ -39,19 +39,27 @@ class Neighbourhoods:
     def _by_steps(self, kernel: CompiledKernel, stack: Stack, mixed: Tensor) -> Tensor:
         flat, total = mixed.view(len(mixed), -1), torch.zeros(stack.width, dtype=torch.float64)
         for columns, part in stack.runs():
-            kernel(part, self._steps, columns.start, flat, total)
+            kernel(part, *self._steps, columns.start, flat, total)
         return (total / len(mixed)).view(mixed.shape[1:])
 
     @cached_property
-    def _steps(self) -> tuple[np.ndarray, ...]:
-        """As `kernels.neighbours` takes them: order, parents, where steps begin, their members and signs, sizes."""
-        near = self.near.numpy()
+    def _steps(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """As `kernels.neighbours` takes them: order, parents, where steps begin, their members and signs, sizes of the
+        neighbourhoods that differ from each other; and every client's among them."""
+        place = numbered(self.near.numpy())
+        near = self.near.numpy()[np.unique(place, return_index=True)[1]]
         order, parent = spanning_tree(near)
         changed = near ^ np.vstack([near, np.zeros_like(near[:1])])[parent]
-        client, member = changed.nonzero()
-        first = np.searchsorted(client, np.arange(len(near) + 1))
-        sign = np.where(near[client, member], 1.0, -1.0)
-        return order, parent, first, member, sign, near.sum(1)
+        which, member = changed.nonzero()
+        first = np.searchsorted(which, np.arange(len(near) + 1))
+        sign = np.where(near[which, member], 1.0, -1.0)
+        return (order, parent, first, member, sign, near.sum(1)), place
+
+
+def numbered(sets: np.ndarray) -> np.ndarray:
+    """Of every row of a boolean matrix, its number among those that differ, in order of appearance."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in np.packbits(sets, axis=1)], np.int64)
 
 
 def spanning_tree(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
