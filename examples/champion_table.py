@@ -5,9 +5,10 @@
     python examples/champion_table.py --collect FOLDER ... makes results/champion.json from what the leaderboard ran
 
 A run folder is DATA/ROW/seedN anywhere below FOLDER, with config.toml, summary.json and per_user.csv. Rows without one
-there stay as they were, untested. NDCG@10 of every federated row is compared, by a paired bootstrap over users whose
-values are means over the seeds, with that of every SASRec; the arrows are those against the strongest one on that data,
-by its NDCG@10 on the test items, which stands in bold.
+there stay as they were, and so do comparisons of two such rows. NDCG@10 of every federated row is compared, by a paired
+bootstrap over users whose values are means over the seeds, with that of every SASRec; the arrows are those against the
+strongest one on that data, by its NDCG@10 on the test items, which stands in bold. Where the runs of ORDERS are there,
+the same is done with users' means over all orders of ties.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from fedrec.leaderboard.definition import safe, stored_trials
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
 START, END = "<!-- table of results/champion.json -->", "<!-- end -->"
 SETS = ("ml-100k", "ml-1m", "amazon-video")
+ORDERS = ("ml-100k", "ml-100k@ties1", "ml-100k@ties2", "ml-100k@ties3", "ml-100k@ties4")
+ALL_ORDERS = "ml-100k, five orders of ties"
 CENTRAL = {
     "sasrec": "`sasrec`, centralised, {trials} trials",
     "sasrec, no averaging": "the best of its first 12 trials, which had no `averaging`",
@@ -38,15 +41,14 @@ CENTRAL = {
 }
 FEDERATED = {
     "fedopt, sasrec": "`fedopt --backbone sasrec`, {trials} trials",
-    "fedopt, sasrec, averaged": "the same with `averaging=0.98`",
     "fedblend": "`fedblend`, {trials} trials",
 }
 METHODS = CENTRAL | FEDERATED
 ABOUT = (
     "Honest protocol, histories at test with the validation item. Rows of the leaderboard: every method has the best "
     "of its trials on ml-100k (results/leaderboard/trials), carried over to the other data; presets are those of "
-    "docs/fedblend.md. One H200, many runs at a time, so that seconds say little. `fedopt, sasrec` on ml-1m is of an "
-    "earlier commit; its users' figures are gone, so it is not tested."
+    "docs/fedblend.md. One H200, many runs at a time, so that seconds say little. Rows are compared where the users' "
+    "figures of both were there at the same time."
 )
 
 
@@ -68,7 +70,7 @@ def record(folder: Path) -> dict[str, Any]:
     kept = ("recall@10", "ndcg@10")
     return {
         "method": label_of(folder),
-        "data": summary["dataset"]["name"],
+        "data": config.get("data", "ml-100k"),
         "seed": summary["seed"],
         "command": command(config),
         "best_round": summary["best_round"],
@@ -88,28 +90,47 @@ def ndcg(folder: Path) -> np.ndarray:
 
 
 def collected(folders: list[Path]) -> dict[str, Any]:
-    runs, users = [], defaultdict(list)
-    for path in sorted(path for folder in folders for path in folder.rglob("summary.json")):
-        if label_of(path.parent):
-            found = record(path.parent)
-            if found["data"] in SETS:
-                runs.append(found)
-                users[found["data"], found["method"]].append(ndcg(path.parent))
-    earlier = json.loads(DATA.read_text())["runs"] if DATA.is_file() else []
-    runs += [run for run in earlier if run["method"] in METHODS and (run["data"], run["method"]) not in users]
+    """All runs, new ones first, and what they say; a run that stands in two folders counts once."""
+    found = {path.parent: record(path.parent) for folder in folders for path in sorted(folder.rglob("summary.json"))
+             if label_of(path.parent)}  # fmt: skip
+    runs = {(run["data"], run["method"], run["seed"]): (run, ndcg(folder)) for folder, run in found.items()
+            if run["data"] in {*SETS, *ORDERS}}  # fmt: skip
+    users = defaultdict(list)
+    for (data, method, _), (_, values) in runs.items():
+        users[data, method].append(values)
     means = {key: np.mean(values, axis=0) for key, values in users.items()}
-    compared = [
+    earlier = json.loads(DATA.read_text()) if DATA.is_file() else {"runs": [], "ndcg@10": []}
+    kept = [run for run in earlier["runs"] if run["method"] in METHODS and (run["data"], run["method"]) not in means]
+    every = [run for run, _ in runs.values()] + kept
+    still = {(run["data"], run["method"]) for run in kept}
+    old = [pair for pair in earlier["ndcg@10"]
+           if {(pair["data"], pair["method"]), (pair["data"], pair["against"])} <= still]  # fmt: skip
+    return {"about": ABOUT, "runs": every, "strongest": strongest(every),
+            "ndcg@10": compared({**means, **over_orders(means)}) + old}  # fmt: skip
+
+
+def over_orders(means: dict[tuple[str, str], np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+    """Users' means over all orders, of rows that were run on each."""
+    return {(ALL_ORDERS, method): np.mean([means[data, method] for data in ORDERS], axis=0)
+            for method in METHODS if all((data, method) in means for data in ORDERS)}  # fmt: skip
+
+
+def compared(means: dict[tuple[str, str], np.ndarray]) -> list[dict[str, Any]]:
+    return [
         difference(data, method, against, means[data, method], means[data, against])
         for (data, method) in means
         if method in FEDERATED
         for against in CENTRAL
         if (data, against) in means
     ]
-    strongest = {
-        data: max((label for label in CENTRAL if (data, label) in means), key=lambda label: means[data, label].mean())
-        for data in SETS
-    }
-    return {"about": ABOUT, "runs": runs, "strongest": strongest, "ndcg@10": compared}
+
+
+def strongest(runs: list[dict[str, Any]]) -> dict[str, str]:
+    """By data, the SASRec of the highest mean NDCG@10 on the test items."""
+    values = defaultdict(list)
+    for run in runs:
+        values[run["data"], run["method"]].append(run["test"]["ndcg@10"])
+    return {data: max((m for m in CENTRAL if values[data, m]), key=lambda m: mean(values[data, m])) for data in SETS}
 
 
 def difference(data: str, method: str, against: str, ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
@@ -123,7 +144,7 @@ def table(data: dict[str, Any]) -> str:
     for run in data["runs"]:
         cells[run["method"], run["data"]].append(run["test"])
     told = {(pair["method"], pair["data"]): pair for pair in data["ndcg@10"]
-            if pair["against"] == data["strongest"][pair["data"]]}  # fmt: skip
+            if pair["against"] == data["strongest"].get(pair["data"])}  # fmt: skip
     lines = ["| Recall@10 / NDCG@10 | " + " | ".join(SETS) + " |", "|---" * (1 + len(SETS)) + "|"]
     for method, words in METHODS.items():
         row = [_cell(cells[method, name], told.get((method, name)), data["strongest"][name] == method) for name in SETS]
