@@ -58,8 +58,8 @@ def test_what_is_not_a_number_stays_so() -> None:
 def test_compiled_is_the_same(label: float, dtype: type) -> None:
     logits = LOGITS.numpy().astype(dtype)
     count = len(logits)
-    slope, each = np.zeros(count, dtype), np.arange(count, dtype=np.uint32)
-    loss = saturated_slopes(each, count if label else 0, slope, each, logits)
+    slope = logits.copy()
+    loss = saturated_slopes(np.arange(count, dtype=np.uint32), count if label else 0, slope)
     losses, expected = released(LOGITS, torch.full_like(LOGITS, label))
     assert np.allclose(slope, expected.numpy(), rtol=1e-5, atol=1e-12)
     assert ((slope == 0) == (expected.numpy() == 0)).all()

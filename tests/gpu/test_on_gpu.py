@@ -105,7 +105,10 @@ def test_a_kernel_agrees_with_torch_and_repeats(name: str, dtype: torch.dtype) -
     (method, own), data = CASES[name], clients_of(dtype)
     first, again, plain = (found(method, data, own, compiled) for compiled in (True, True, False))
     assert all(torch.equal(first[key], again[key]) for key in first)
-    assert max(apart(first, plain).values()) <= CLOSE[dtype]
+    # Adam divides small gradients by small ones, so single precision may be far from double whoever computes it
+    rounded = apart(plain, found(method, clients_of(torch.float64), own, False))
+    for key, distance in apart(first, plain).items():
+        assert distance <= max(CLOSE[dtype], 3 * rounded[key]), key
 
 
 def found(method: LocalMethod, data: ClientData, own: bool, compiled: bool) -> Tensors:
