@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
-import tomllib
+import shlex
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -24,7 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from fedrec.errors import FedrecError
 from fedrec.evaluation.significance import paired_bootstrap
+from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.folder import RunFolder
 from fedrec.leaderboard.definition import safe, stored_trials
 
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
@@ -52,11 +56,10 @@ ABOUT = (
 )
 
 
-def command(config: dict[str, Any]) -> str:
-    flags = ("backbone", "preset", "rounds", "eval_every", "privacy", "seed", "device", "memory")
-    given = [f"--{name.replace('_', '-')} {config[name]}" for name in flags if config.get(name) not in (None, "")]
-    params = [f"--set {name}={value}" for name, value in config.get("params", {}).items()]
-    return " ".join(["fedrec run", config["method"], f"--data {config['data']}", *given, *params])
+def command(config: RunConfig) -> str:
+    """What runs it again. The machine is not part of it."""
+    anywhere = dataclasses.replace(config, device=RunConfig.device, memory=RunConfig.memory)
+    return shlex.join(["fedrec", "run", config.method, *anywhere.flags()])
 
 
 def label_of(folder: Path) -> str:
@@ -65,12 +68,12 @@ def label_of(folder: Path) -> str:
 
 
 def record(folder: Path) -> dict[str, Any]:
-    config = tomllib.loads((folder / "config.toml").read_text())
+    config = make_config(RunFolder.open(folder).settings())
     summary = json.loads((folder / "summary.json").read_text())
     kept = ("recall@10", "ndcg@10")
     return {
         "method": label_of(folder),
-        "data": config.get("data", "ml-100k"),
+        "data": config.data,
         "seed": summary["seed"],
         "command": command(config),
         "best_round": summary["best_round"],
@@ -83,14 +86,23 @@ def record(folder: Path) -> dict[str, Any]:
     }
 
 
-def ndcg(folder: Path) -> np.ndarray:
+def ndcg(folder: Path) -> dict[str, float]:
+    """By user."""
     with (folder / "per_user.csv").open() as file:
-        rows = sorted((row["user"], float(row["ndcg@10"])) for row in csv.DictReader(file))
-    return np.array([value for _, value in rows])
+        return {row["user"]: float(row["ndcg@10"]) for row in csv.DictReader(file)}
+
+
+def of_same_users(values: list[dict[str, float]]) -> np.ndarray:
+    """Mean of several runs, user by user."""
+    users = sorted(values[0])
+    if any(sorted(one) != users for one in values):
+        raise FedrecError("runs of one row have different users; collect those of one dataset and version")
+    return np.mean([[one[user] for user in users] for one in values], axis=0)
 
 
 def collected(folders: list[Path]) -> dict[str, Any]:
-    """All runs, new ones first, and what they say; a run that stands in two folders counts once."""
+    """All runs, new ones first, and what they say. A run that stands in two folders counts once; rows of which some
+    seed was run again are those of the new runs alone."""
     found = {path.parent: record(path.parent) for folder in folders for path in sorted(folder.rglob("summary.json"))
              if label_of(path.parent)}  # fmt: skip
     runs = {(run["data"], run["method"], run["seed"]): (run, ndcg(folder)) for folder, run in found.items()
@@ -98,15 +110,31 @@ def collected(folders: list[Path]) -> dict[str, Any]:
     users = defaultdict(list)
     for (data, method, _), (_, values) in runs.items():
         users[data, method].append(values)
-    means = {key: np.mean(values, axis=0) for key, values in users.items()}
+    means = {key: of_same_users(values) for key, values in users.items()}
     earlier = json.loads(DATA.read_text()) if DATA.is_file() else {"runs": [], "ndcg@10": []}
     kept = [run for run in earlier["runs"] if run["method"] in METHODS and (run["data"], run["method"]) not in means]
     every = [run for run, _ in runs.values()] + kept
-    still = {(run["data"], run["method"]) for run in kept}
-    old = [pair for pair in earlier["ndcg@10"]
-           if {(pair["data"], pair["method"]), (pair["data"], pair["against"])} <= still]  # fmt: skip
-    return {"about": ABOUT, "runs": every, "strongest": strongest(every),
-            "ndcg@10": compared({**means, **over_orders(means)}) + old}  # fmt: skip
+    now = compared({**means, **over_orders(means)})
+    old = still_true(earlier, every, now)
+    return {"about": ABOUT, "runs": every, "strongest": strongest(every), "ndcg@10": now + old}
+
+
+def still_true(earlier: dict[str, Any], runs: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Earlier comparisons that were not made again, of rows whose figures are what they were."""
+    before, after = tests_of(earlier["runs"]), tests_of(runs)
+    same = {key for key in before if before[key] == after.get(key)}
+    again = {(pair["data"], pair["method"], pair["against"]) for pair in now}
+    return [pair for pair in earlier["ndcg@10"]
+            if {(pair["data"], pair["method"]), (pair["data"], pair["against"])} <= same
+            and (pair["data"], pair["method"], pair["against"]) not in again]  # fmt: skip
+
+
+def tests_of(runs: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
+    """By data and row, the test figures of every seed."""
+    found: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(dict)
+    for run in runs:
+        found[run["data"], run["method"]][run["seed"]] = run["test"]
+    return found
 
 
 def over_orders(means: dict[tuple[str, str], np.ndarray]) -> dict[tuple[str, str], np.ndarray]:

@@ -105,10 +105,12 @@ def test_a_kernel_agrees_with_torch_and_repeats(name: str, dtype: torch.dtype) -
     (method, own), data = CASES[name], clients_of(dtype)
     first, again, plain = (found(method, data, own, compiled) for compiled in (True, True, False))
     assert all(torch.equal(first[key], again[key]) for key in first)
-    # Adam divides small gradients by small ones, so single precision may be far from double whoever computes it
-    rounded = apart(plain, found(method, clients_of(torch.float64), own, False))
+    allowed = dict.fromkeys(plain, CLOSE[dtype])
+    if method.optimiser == "adam":  # divides small gradients by small ones: single precision alone is far from double
+        rounded = apart(plain, found(method, clients_of(torch.float64), own, False))
+        allowed |= {key: max(CLOSE[dtype], 3 * distance) for key, distance in rounded.items()}
     for key, distance in apart(first, plain).items():
-        assert distance <= max(CLOSE[dtype], 3 * rounded[key]), key
+        assert distance <= allowed[key], key
 
 
 def found(method: LocalMethod, data: ClientData, own: bool, compiled: bool) -> Tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 streamed = pytest.importorskip("fedrec.kernels.streamed")
 
@@ -19,6 +20,11 @@ def test_rows_are_gathered_into_some_columns(dtype, wide, start):
     assert np.array_equal(to[1:5, start : start + wide], rows[index])
     to[1:5, start : start + wide] = -1
     assert (to == -1).all()
+
+
+def test_rows_of_another_type_are_refused():
+    with pytest.raises(TypingError, match="differ in type"):
+        streamed.gather_past(np.ones((2, 16)), np.zeros(1, np.uint32), _aligned(1, 16, np.float32))
 
 
 def _aligned(count, wide, dtype):

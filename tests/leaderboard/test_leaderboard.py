@@ -198,16 +198,32 @@ def test_trials_kept_with_the_results_are_the_beginning_of_the_study_elsewhere(
     ("change", "what"),
     [({"space": {"lr": "1..50"}}, "another space"), ({"run": dict(FEDMF.run) | {"rounds": 4}}, "other settings")],
 )
+@pytest.mark.parametrize("trials", [2, 3])
 def test_trials_of_another_search_are_refused_before_any_work(
-    ended: tuple[Path, Path], tmp_path: Path, change: dict[str, Any], what: str
+    ended: tuple[Path, Path], tmp_path: Path, change: dict[str, Any], what: str, trials: int
 ) -> None:
-    """Begun afresh, the row would have had more trials than it says."""
+    """Begun afresh, the row would have had more trials than it says; a study that has all its trials is no better."""
     other = dataclasses.replace(FEDMF, **change)
-    part = dataclasses.replace(SMALL, rows=[other], studies=[other], trials=3)
+    part = dataclasses.replace(SMALL, rows=[other], studies=[other], trials=trials)
     with pytest.raises(FedrecError, match=rf"fedmf\.json has trials with {what} than fedmf has") as error:
         run_trials(part, tmp_path, ended[1], "cpu", lambda line: None)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_study_here_of_another_search_is_refused(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    other = dataclasses.replace(FEDMF, space={"lr": "1..50"})
+    part = dataclasses.replace(SMALL, rows=[other], studies=[other])
+    with pytest.raises(FedrecError, match="started with another --space"):
+        run_trials(part, ended[0], tmp_path, "cpu", lambda line: None)
+
+
+def test_a_cell_that_was_stopped_is_tried_again_with_other_settings(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    cell = next(cell for cell in cells_of(SMALL, ONE, {}, tmp_path, "cpu") if cell.row == "fedmf")
+    other = dataclasses.replace(cell, config=dataclasses.replace(cell.config, params={"lr": 77.0}))
+    cell.folder.mkdir(parents=True)
+    (cell.folder / work.WHY).write_text(json.dumps({"why": "stopped", "minutes": "20", "command": cell.command()}))
+    assert (work.why_not(cell), work.why_not(other)) == ("stopped", "")
 
 
 def test_a_run_of_settings_that_a_row_had_before_does_not_count(ended: tuple[Path, Path], tmp_path: Path) -> None:
@@ -220,7 +236,7 @@ def test_a_run_of_settings_that_a_row_had_before_does_not_count(ended: tuple[Pat
     better = kept["trials"][0] | {"number": 2, "params": {"lr": 77.0}, "value": 0.99}
     path.write_text(json.dumps(kept | {"trials": [*kept["trials"], better]}))
     more = dataclasses.replace(SMALL, trials=3)
-    with pytest.raises(FedrecError, match=r"seed0 is a run with settings that fedmf had before; move it away"):
+    with pytest.raises(FedrecError, match=r"seed0 is a run with settings that fedmf had before.*; move such runs away"):
         run_rows(more, [ONE], runs, copied, "cpu", 1, 20, lambda line: None)
     write_records(more, [ONE], runs, copied)
     rows = {row["label"]: row for row in read_records(copied, [ONE])[ONE]["rows"]}
@@ -506,7 +522,11 @@ def test_no_tuned_row_has_had_more_trials_than_another() -> None:
     found = [one for record in read_records(root / "results" / "leaderboard", board().datasets).values()
              for one in record["rows"] if one["cells"]]  # fmt: skip
     earlier = {row.label for row in board().rows if row.chosen_from}
-    assert max(one["trials"] for one in found if one["label"] not in earlier) <= board().trials
+    tuned = {row.label for row in board().rows if row.tuned or row.like}
+    assert {one["trials"] for one in found if one["label"] in tuned} == {board().trials}
+    assert not any(
+        one["trials"] for one in found if one["label"] in {row.label for row in board().rows} - tuned - earlier
+    )
     block = (root / "README.md").read_text().partition(START)[2].partition(END)[0]
     assert not [label for label in earlier if f"| `{label}`" in block], "the README shows none of these"
 

@@ -22,7 +22,7 @@ from fedrec.federation.ranges import Interval
 from fedrec.methods import methods
 from fedrec.training.local_training import LocalMethod
 from fedrec.tune.space import Between, Choices, space_of, starting_point
-from fedrec.tune.study import Budget, Study, Trial, best_of, proposed, search
+from fedrec.tune.study import Budget, Study, Trial, _joined, best_of, proposed, search
 
 TINY = "synthetic@users=50+items=200"
 QUICK = ("tune", "fedmf", "--data", TINY, "--rounds", "3", "--set", "dim=4", "--out", "study")
@@ -248,6 +248,13 @@ def test_trials_of_an_earlier_search_teach_what_they_have_in_common() -> None:
     values = [proposed(optuna, space, {}, done, seed) for seed in range(20)]
     assert all(value is not None and set(value) == {"lr", "mix"} for value in values)
     assert np.mean([value["lr"] for value in values if value is not None]) < 1.35, "near the best of them"
+
+
+def test_two_beginnings_of_a_study_must_be_of_one(tmp_path: Path) -> None:
+    trials = [Trial(0, {"lr": 1.0}, 0.1), Trial(1, {"lr": 2.0}, 0.2)]
+    assert _joined(trials[:1], trials, tmp_path) == _joined(trials, trials[:1], tmp_path) == trials
+    with pytest.raises(FedrecError, match="has other trials than those kept elsewhere"):
+        _joined([Trial(0, {"lr": 9.0}, 0.1)], trials, tmp_path)
 
 
 def test_the_best_is_the_first_among_equals() -> None:

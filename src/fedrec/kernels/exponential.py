@@ -10,9 +10,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-LOWEST = -87.0  # below, the result is that of this one: no number of single precision with all its digits is smaller
+LOWEST = -87.0  # below, the result is that of this one, so that it is never a number with fewer digits
 LOG2_E = 1.4426950408889634
 LN2 = (0.693145751953125, 1.428606765330187e-06)  # its first bits, so that a multiple of these is exact, and the rest
 # e ** x for |x| <= ln(2) / 2, to 4e-9
@@ -24,6 +25,8 @@ _FLOAT, _BITS = ir.FloatType(), ir.IntType(32)
 @intrinsic
 def exp_below(typing, x):  # type: ignore[no-untyped-def]
     """e ** x for x <= 0; what is not a number stays so."""
+    if x not in (types.float32, types.float64):
+        raise TypingError("exp_below takes numbers of single or double precision")
     return x(x), _single if x == types.float32 else _library
 
 

@@ -407,7 +407,7 @@ def put_rows(rows, table, ids):
 def row_space(table, own, most):
     """Room for up to so many rows of a client; where its whole table is to be left, behind a copy of the common one.
 
-    Also all of it, and where in it every item's row is: of a client that has touched none.
+    With it comes the whole space, and for every item the place of its row there before a client has touched any.
     """
     common = table.shape[1] if len(own) else 0
     every = np.empty((common + most, table.shape[2]), table.dtype)

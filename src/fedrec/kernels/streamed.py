@@ -6,14 +6,17 @@ from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-LINE = 64  # bytes of a cache line: whole ones need not wait for each other
+LINE = 64  # bytes of a cache line
 
 
 @intrinsic
 def _store_line(typing: Any, to: Any, at: Any, source: Any, first: Any) -> Any:
     """A line of numbers from source[first] on to to[at], marked for the compiler as one that nobody reads soon."""
+    if to.dtype != source.dtype:
+        raise TypingError("rows and the place they go to differ in type")
 
     def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds, (_, at, _, first) = signature.args, arguments

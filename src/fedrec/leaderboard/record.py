@@ -174,7 +174,8 @@ def _why(whole: Board, planned: Sequence[Cell], old: Mapping[str, Any], trials: 
         return skipped
     if trials is not None:
         return f"{trials} of its {whole.trials} trials done"
-    stopped = old["why"] if old.get("why", "").startswith(STOPPED) else ""
+    same = old.get("settings") == _settings(planned[0].config)
+    stopped = old["why"] if same and old.get("why", "").startswith(STOPPED) else ""
     tried = next(filter(None, map(why_not, planned)), "") or stopped
     return tried or too_long(clock, planned[0], whole.minutes) or "not run yet"
 

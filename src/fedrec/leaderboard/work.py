@@ -28,10 +28,15 @@ Told = Callable[[str], None]
 def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told) -> None:
     """Every tuned row gets the trials that it lacks: those here and those with the results are its beginning."""
     have, needed = trials_found(whole, runs, results), {row.source for row in whole.rows}
-    rows = [row for row in whole.studies if row.label in needed and len(have[row.label]) < whole.trials]
+    rows = [row for row in whole.studies if row.label in needed]
     studies = [whole.study(row, runs, device) for row in rows]
+    for study in studies:
+        if study.about.exists():
+            study.begin()  # refuses trials of another search, a finished one too
     begun = [beginning(study, results, row.label) for study, row in zip(studies, rows, strict=True)]
     for row, study, kept in zip(rows, studies, begun, strict=True):
+        if len(have[row.label]) >= whole.trials:
+            continue
         told(f"{row.label}: trials {len(have[row.label]) + 1} to {whole.trials} on {whole.tuned_on}")
         done = search(study, method_of(study.config), Budget(whole.trials), lambda trial, best: None,
                       lambda number: Listener(), row.start, kept)  # fmt: skip
@@ -49,32 +54,47 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
         every = cells_of(whole, dataset, best, runs, device)
         planned = [cell for cell in every if cell.row not in waiting and not whole.reason_to_skip(cell)]
         planned = [cell for cell in planned if _may_end(cell, minutes)]
-        for cell in planned:
-            _require_current(cell)
+        _require_current(planned)
         require_runnable(planned)
         for cell in planned:
             _note(cell.folder / ABOUT, {"version": __version__, "commit": commit()}, keep=True)
         failed = run_cells(planned, jobs, told, drop_models=True, minutes=minutes)
         for cell in planned:
             if cell.name() in failed:
-                _note(cell.folder / WHY, {"why": failed[cell.name()] + _how_far(cell), "minutes": f"{minutes:g}"})
+                _note(cell.folder / WHY, {"why": failed[cell.name()] + _how_far(cell), "minutes": f"{minutes:g}",
+                                          "command": cell.command()})  # fmt: skip
 
 
 def ended(cell: Cell) -> bool:
     """Whether its run has ended, with the settings that its row has now: trials may have found others since."""
-    return cell.summary() is not None and work_of(make_config(RunFolder(cell.folder).settings())) == cell.work()
+    return cell.summary() is not None and _current(cell)
 
 
-def _require_current(cell: Cell) -> None:
-    if cell.summary() is not None and not ended(cell):
-        raise FedrecError(
-            f"{cell.folder} is a run with settings that {cell.row} had before; move it away to run the cell again"
-        )
+def _current(cell: Cell) -> bool:
+    """Whether the run in its folder has the settings that its row has now."""
+    try:
+        return work_of(make_config(RunFolder(cell.folder).settings())) == cell.work()
+    except FedrecError:
+        return False  # of a version that knew other parameters
+
+
+def _require_current(planned: Sequence[Cell]) -> None:
+    earlier = [cell for cell in planned if RunFolder(cell.folder).config.is_file() and not _current(cell)]
+    if earlier:
+        more = f", and so are {len(earlier) - 1} others" if len(earlier) > 1 else ""
+        raise FedrecError(f"{earlier[0].folder} is a run with settings that {earlier[0].row} had before{more}; "
+                          "move such runs away to run their cells again")  # fmt: skip
 
 
 def why_not(cell: Cell) -> str:
     """Why a run did not end; empty where it did, or was not tried."""
-    return _said(cell.folder / WHY).get("why", "")
+    return _stopped(cell).get("why", "")
+
+
+def _stopped(cell: Cell) -> dict[str, str]:
+    """What was noted of a run that did not end, with the settings that its row has now."""
+    said = _said(cell.folder / WHY)
+    return said if said.get("command", cell.command()) == cell.command() else {}
 
 
 def made_by(cell: Cell) -> dict[str, str]:
@@ -94,7 +114,7 @@ def _how_far(cell: Cell) -> str:
 
 def _may_end(cell: Cell, minutes: float) -> bool:
     """What was stopped after as many minutes before is not tried again."""
-    return float(_said(cell.folder / WHY).get("minutes", "0")) < minutes
+    return float(_stopped(cell).get("minutes", "0")) < minutes
 
 
 def commit() -> str:

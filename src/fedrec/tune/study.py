@@ -169,11 +169,12 @@ def search(study: Study, method: Method, budget: Budget, told: Callable[[Trial, 
     """
     require_choosable(study.config)
     sampler = _optuna()  # before any work: a missing package is said at once
-    done = study.begin()
+    study.begin()
     first = starting_point(method, study.space) | dict(start or {})
     with study.held():
-        if len(kept) > len(done):
-            done = list(kept)
+        here = study.there()
+        done = _joined(here, kept, study.path)
+        if len(done) > len(here):
             study.record(done)
         data: Prepared | None = None
         while not budget.over(done):
@@ -185,6 +186,14 @@ def search(study: Study, method: Method, budget: Budget, told: Callable[[Trial, 
             study.record(done)
             told(trial, best_of(done) or trial)
     return done
+
+
+def _joined(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Trial]:
+    """The longer of two beginnings of one study."""
+    shorter, longer = sorted((kept, here), key=len)
+    if any((a.params, a.value) != (b.params, b.value) for a, b in zip(shorter, longer, strict=False)):
+        raise FedrecError(f"{path} has other trials than those kept elsewhere; move it away to go on with those")
+    return list(longer)
 
 
 def tried(config: RunConfig, params: Mapping[str, Any], number: int, listener: Listener,
