@@ -149,6 +149,17 @@ def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
         assert cells[2:4] == (["", f"{row['ratio']:,.0f}"] if alone else [f"{row['ratio']:,.0f}", ""])
 
 
+def test_rows_of_different_days_are_told_apart() -> None:
+    row = measured(Task("popularity", size="quick", turns=1), {})
+    about = {"command": "bench", "complete": True, "machine": describe(CPU)}
+    same, other = (
+        [row | {"day": "2026-01-01"}, row | {"method": "fedmf"} | day] for day in ({"day": "2026-01-01"}, {})
+    )
+    assert "different days" not in speed_page({"b.json": about | {"methods": same}})
+    page = speed_page({"b.json": about | {"methods": other}})
+    assert "- 2026-01-01: `popularity`\n- an earlier day: `fedmf`" in page
+
+
 def test_draws_of_kernels_are_timed_alone() -> None:
     assert seconds_of_draws(tiny_world(), 0) > 0
     assert seconds_of_draws(tiny_world(negatives=0), 0) == 0

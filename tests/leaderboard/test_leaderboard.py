@@ -37,7 +37,6 @@ SMALL = Board(
     metrics=["recall@10", "ndcg@10"],
     tuned_on=ONE,
     trials=2,
-    enough=2,
     minutes=20,
     datasets=[ONE, TWO],
     seeds={ONE: [0, 1]},

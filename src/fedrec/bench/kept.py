@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Kept:
         except FedrecError as error:
             row = {**asked, "ratio": None, "error": str(error)}
         rows = [known for known in self.found[self.part] if known.get("task") != asked]
-        self.found[self.part] = [*rows, row | {"task": asked}]
+        self.found[self.part] = [*rows, row | {"task": asked, "day": date.today().isoformat()}]
         self._write()
         return row
 

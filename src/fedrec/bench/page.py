@@ -73,6 +73,7 @@ It copies {about["copy_gb_per_s"]:.1f} GB/s and multiplies {about["matmul_gflop_
 def _methods(found: Row) -> list[str]:
     rows = [row for row in found["methods"] if "seconds" in row]
     parts = [
+        _days(rows),
         _rounds(rows),
         _against(rows),
         "\n### Where the time of a round goes\n",
@@ -81,6 +82,21 @@ def _methods(found: Row) -> list[str]:
         _rates(rows),
     ]
     return parts + (["\n### What the accelerator did\n", _traces(rows, "method")] if any(map(_trace, rows)) else [])
+
+
+def _days(rows: Sequence[Row]) -> str:
+    """Which rows are of which day, where there are several: a machine is not equally fast on all."""
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        by.setdefault(row.get("day", "an earlier day"), []).append(f"`{row['method']}`")
+    if len(by) < 2:
+        return ""
+    said = "\n".join(f"- {day}: {', '.join(names)}" for day, names in by.items())
+    return f"""Measured on different days, by the versions of these days; load and rates above are those of the first.
+References ran at another speed too, so compare ratios of one day only.
+
+{said}
+"""
 
 
 def _rounds(rows: Sequence[Row]) -> str:

@@ -59,8 +59,6 @@ class Board:
     metrics: Sequence[str]
     tuned_on: str
     trials: int
-    enough: int
-    """Trials with which a row is run, though more are to come."""
     minutes: float
     """That a cell may take; longer ones stay empty."""
     datasets: Sequence[str]
@@ -105,7 +103,7 @@ class Board:
         return self.skipped.get(cell.dataset, "") if reads_order(method_of(cell.config)) else ""
 
     def waiting(self, found: Mapping[str, Trial]) -> set[str]:
-        """Rows that have not had enough trials."""
+        """Rows that have not had all their trials."""
         return {row.label for row in self.rows if (row.tuned or row.like) and row.source not in found}
 
     def chosen_elsewhere(self) -> list[str]:
@@ -177,8 +175,8 @@ def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Tria
 
 
 def best_trials(whole: Board, found: Mapping[str, Sequence[Trial]]) -> dict[str, Trial]:
-    """The best trial of every row that has had enough of them."""
-    best = {label: best_of(trials[: whole.trials]) for label, trials in found.items() if len(trials) >= whole.enough}
+    """The best trial of every row that has had all of them."""
+    best = {label: best_of(trials[: whole.trials]) for label, trials in found.items() if len(trials) >= whole.trials}
     return {label: trial for label, trial in best.items() if trial is not None}
 
 
