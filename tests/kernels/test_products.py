@@ -8,7 +8,7 @@ from numba import njit
 
 from fedrec.kernels.bounds import TILE
 from fedrec.kernels.contrast import aligned, set_pairs
-from fedrec.kernels.contrast_products import BESIDE, HELD, TALL, add_both, add_sums, set_powers
+from fedrec.kernels.contrast_products import BESIDE, HELD, TALL, add_both, add_sums, attract, set_powers, square_of
 from fedrec.kernels.products import ROWS, add_products
 from fedrec.kernels.vectors import LANES
 
@@ -85,6 +85,33 @@ def test_sums_of_a_tile():
     _sums(found, columns, e.ravel())
     assert np.allclose(found.reshape(rows.shape).sum(1), e.sum(1), atol=1e-4)
     assert np.allclose(columns, 1 + e.sum(0), atol=1e-4)
+
+
+@njit(fastmath=False)
+def _attract(pull, z, at, friends, mates, two, unit, by, width):
+    return attract(pull, z, at, friends, mates, two, unit, by, width)
+
+
+def test_friends_join_and_what_is_along_the_row_leaves():
+    width = 3 * LANES
+    pull, z, unit, friends = numbers(5, width), numbers(4, width), numbers(4, width), numbers(6, width)
+    found, two, by = pull.flatten(), np.float32(0.3), np.float32(1.7)
+    alike = _attract(found, z.ravel(), 2 * width, friends.ravel(), 4 * width, two, unit.ravel(), by, width)
+    slope = pull[2] - two * (friends[4] - z[2])
+    pull[2] = by * (slope - (slope @ unit[2]) * unit[2])
+    assert np.allclose(found.reshape(pull.shape), pull, atol=1e-4), "no other row moves"
+    assert alike == pytest.approx(float(z[2] @ (friends[4] - z[2])), rel=1e-5)
+
+
+@njit(fastmath=False)
+def _square(x, at, width):
+    return square_of(x, at, width)
+
+
+def test_square_of_a_row():
+    x = numbers(5 * LANES)
+    part = x[LANES : 4 * LANES]
+    assert _square(x, LANES, 3 * LANES) == pytest.approx(float(part @ part), rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [1, 16, 1000])

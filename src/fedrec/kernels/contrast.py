@@ -10,7 +10,17 @@ import numpy as np
 from numba import njit
 
 from fedrec.kernels.bounds import TILE
-from fedrec.kernels.contrast_products import BESIDE, HELD, TALL, WINOGRAD, add_both, add_sums, set_powers
+from fedrec.kernels.contrast_products import (
+    BESIDE,
+    HELD,
+    TALL,
+    WINOGRAD,
+    add_both,
+    add_sums,
+    attract,
+    set_powers,
+    square_of,
+)
 from fedrec.kernels.mf import FAST
 from fedrec.kernels.products import ROWS, add_products, transpose
 from fedrec.kernels.vectors import LANES
@@ -40,18 +50,27 @@ def contrast_space(items, d, tiles):
 
 
 @njit(**FAST)
+def _copy(row, out):
+    """As an assignment, but at once."""
+    for j in range(len(row)):
+        out[j] = row[j]
+
+
+@njit(**FAST)
+def _scale(row, by):
+    for j in range(len(row)):
+        row[j] *= by
+
+
+@njit(**STEADY)
 def _directions(table, steep, width, rows, norms):
     """Scaled directions, filled up with zeros, and norms."""
-    f, (items, d) = np.float32, table.shape
-    root = np.sqrt(steep * LOG2_E)
+    f, (items, d), root = np.float32, table.shape, np.sqrt(steep * LOG2_E)
     for i in range(items):
-        square = f(0)
-        for j in range(d):
-            square += table[i, j] * table[i, j]
-        norms[i] = max(np.sqrt(square), f(1e-12))
-        by = root / norms[i]
-        for j in range(d):
-            rows[i * width + j] = table[i, j] * by
+        _copy(table[i], rows[i * width : i * width + d])
+    for i in range(items):
+        norms[i] = max(np.sqrt(square_of(rows, i * width, width)), f(1e-12))
+        _scale(rows[i * width : (i + 1) * width], root / norms[i])
 
 
 @njit(**STEADY)
@@ -141,7 +160,8 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
     unused, parts, weighed = aligned(TILE), aligned(TILE * LANES), aligned(SIZE)
     _set_columns(rows, width, columns)
     set_pairs(columns, own)
-    more[:] = own - steep * LOG2_E  # exponents are measured from a row's similarity to itself
+    for i in range(len(own)):
+        more[i] = own[i] - steep * LOG2_E  # exponents are measured from a row's similarity to itself
     pull[:], total[:], by[:] = f(0), f(0), f(0)
     for mine in range(0, items, TILE):
         parts[:] = f(0)
@@ -169,15 +189,28 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
     return found
 
 
-@njit(**FAST)
-def _dot(left, right):
-    total = np.float32(0)
-    for j in range(len(left)):
-        total += left[j] * right[j]
-    return total
-
-
 @njit(**DIVIDED)
+def _divide(row, norm, out):
+    for j in range(len(row)):
+        out[j] = row[j] / norm
+
+
+@njit(**FAST)
+def _gather(rows, width, labels, out):
+    """Sums of rows by label."""
+    out[:] = np.float32(0)
+    for i in range(len(labels)):
+        into, row = out[labels[i] * width : (labels[i] + 1) * width], rows[i * width : (i + 1) * width]
+        for j in range(width):
+            into[j] += row[j]
+
+
+@njit(**STEADY)
+def _attract(pull, rows, at, friends, mates, share, directions, by, width):
+    return attract(pull, rows, at, friends, mates, np.float32(2) * share, directions, by, width)
+
+
+@njit(**FAST)
 def evaluate(table, terms, space, out):
     """The loss of one table [items, d], by `arguments.ContrastTerms`; its gradient into `out`."""
     f, (items, d) = np.float32, table.shape
@@ -186,21 +219,17 @@ def evaluate(table, terms, space, out):
     _directions(table, steep, width, rows, norms)
     log_sum = _repel(rows, columns, own, more, terms.weight, steep, f(terms.floor), f(terms.lowest), pull, total,
                      weights, tiles)  # fmt: skip
-    sums, square, alike = np.zeros((terms.clusters, d), f), steep * LOG2_E, 0.0
+    friends, square, alike = aligned(terms.clusters * width), steep * LOG2_E, 0.0
+    _gather(rows, width, labels, friends)
+    factor = f(terms.scale) * steep / np.sqrt(square)
     for i in range(items):
-        for j in range(d):
-            sums[labels[i], j] += rows[i * width + j]
-    for i in range(items):
-        z, slope, friends = rows[i * width : i * width + d], pull[i * width : i * width + d], sums[labels[i]]
-        alike += share[i] * ((_dot(z, friends) - _dot(z, z)) / square)
-        two, norm = f(2) * share[i], norms[i]
-        for j in range(d):
-            slope[j] -= two * (friends[j] - z[j])
-            z[j] = table[i, j] / norm
-        along, by = _dot(slope, z), f(terms.scale) * steep / (np.sqrt(square) * norm)
-        for j in range(d):
-            out[i, j] = by * (slope[j] - along * z[j])
-    return terms.scale * (log_sum - steep * alike)
+        at = i * width
+        _divide(table[i], norms[i], columns[at : at + d])  # what the columns were for is done
+        alike += share[i] * _attract(
+            pull, rows, at, friends, labels[i] * width, share[i], columns, factor / norms[i], width
+        )
+        _copy(pull[at : at + d], out[i])
+    return terms.scale * (log_sum - steep * (alike / square))
 
 
 @njit(nogil=True, cache=True, **FAST)

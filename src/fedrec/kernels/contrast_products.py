@@ -22,9 +22,9 @@ WINOGRAD = 5 if APART else 0  # of the pairs of factors in a vector, how many by
 ORDER = (5, 0, 6, 1, 2, 7, 3, 4)  # of these pairs in time: sums beside products
 HELD = 8  # vectors of rows whose weighted sums stay in registers
 
-# 2 ** x for |x| <= 1/2, to 2e-9; a number plus ROUND has its nearest whole number in its last bits
-EXP2 = (1.5345810970757157e-4, 1.3399930903688073e-3, 9.618489071726799e-3, 5.550328642129898e-2,
-        2.4022646248340607e-1, 6.931471824645996e-1, 1.0)  # fmt: skip
+# 2 ** x for |x| <= 1/2, to 9e-8; a number plus ROUND has its nearest whole number in its last bits
+EXP2 = (1.3264727195346174e-3, 9.671512639766289e-3, 5.550733743257949e-2, 2.4022242085372453e-1, 6.931469775991601e-1,
+        1.0)  # fmt: skip
 ROUND = 3 << 22
 
 _INT = types.intp
@@ -131,6 +131,69 @@ def _both(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     for value, row in zip(code.loop(count, 1, [code.load(c, row) for row in rows], body), rows, strict=True):
         code.store(value, c, row)
     return context.get_dummy_value()
+
+
+@intrinsic
+def square_of(typing, x, at, width):  # type: ignore[no-untyped-def]
+    """The sum of the squares of the `width` numbers from `at` on, in the same order wherever this is compiled."""
+    return types.float32(x, _INT, _INT), _squared
+
+
+def _squared(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code, (_, at, width) = Code(context, builder, signature, args), args
+    x = code.array(0)
+
+    def body(k: Any, sums: list[Any]) -> list[Any]:
+        values = code.load(x, builder.add(at, k))
+        return [code.fma(values, values, sums[0])]
+
+    return builder.extract_element(_total(code, *code.loop(width, LANES, [number(0)], body)), INDEX(0))
+
+
+@intrinsic
+def attract(typing, pull, z, at, friends, mates, two, unit, by, width):  # type: ignore[no-untyped-def]
+    """Add to a row's gradient the pull of its friends; keep what is across to the row, times `by`.
+
+    p -= two * (f - z), then p = by * (p - (p.u) u), for the `width` numbers from `at` on of pull, z and unit, and of
+    friends from `mates` on. Returns z.(f - z).
+    """
+    one = types.float32
+    return one(pull, z, _INT, friends, _INT, one, unit, one, _INT), _attraction
+
+
+def _attraction(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
+    _, _, at, _, mates, two, _, by, width = args
+    pull, z, friends, unit = (code.array(k) for k in (0, 1, 3, 6))
+    less, by = builder.fneg(code.spread(two)), code.spread(by)
+
+    def join(k: Any, sums: list[Any]) -> list[Any]:
+        here, (alike, along) = builder.add(at, k), sums
+        own = code.load(z, here)
+        others = builder.fsub(code.load(friends, builder.add(mates, k)), own)
+        slope = code.fma(less, others, code.load(pull, here))
+        code.store(slope, pull, here)
+        return [code.fma(own, others, alike), code.fma(slope, code.load(unit, here), along)]
+
+    alike, along = (_total(code, parts) for parts in code.loop(width, LANES, [number(0)] * 2, join))
+
+    def leave(k: Any, nothing: list[Any]) -> list[Any]:
+        here = builder.add(at, k)
+        across = code.fma(builder.fneg(along), code.load(unit, here), code.load(pull, here))
+        code.store(builder.fmul(by, across), pull, here)
+        return nothing
+
+    code.loop(width, LANES, [], leave)
+    return builder.extract_element(alike, INDEX(0))
+
+
+def _total(code: Code, vector: Any) -> Any:
+    """The sum of all lanes, in all lanes."""
+    apart = LANES // 2
+    while apart:
+        vector = code.builder.fadd(vector, code.taken(vector, [lane ^ apart for lane in range(LANES)]))
+        apart //= 2
+    return vector
 
 
 @intrinsic

@@ -70,6 +70,10 @@ class Code:
         lane = self.builder.insert_element(_NOTHING, one, _BITS(0))
         return self.builder.shuffle_vector(lane, _NOTHING, _FIRST)
 
+    def taken(self, vector: Any, lanes: Sequence[int]) -> Any:
+        """In every lane what is in another one."""
+        return self.builder.shuffle_vector(vector, vector, ir.Constant(_WHOLE, list(lanes)))
+
     def fma(self, left: Any, right: Any, total: Any) -> Any:
         kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
         function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.fma.v{LANES}f32")
