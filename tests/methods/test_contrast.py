@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -110,7 +114,7 @@ def test_many_rows_in_single_precision():
 
 
 @pytest.mark.parametrize("items", [1, 63, 64, 65, 130])
-@pytest.mark.parametrize("width", [1, 16, 33])
+@pytest.mark.parametrize("width", [1, 16, 20, 33])
 def test_compiled_tiles_of_any_size(items, width):
     """Rows, tiles and vectors that are not full, and a row that is alone, against float64."""
     generator = torch.Generator().manual_seed(11)
@@ -120,6 +124,41 @@ def test_compiled_tiles_of_any_size(items, width):
     found, exact = SupCon(labels, 0.1)(tables), SupCon(labels, 0.1)(tables.double())
     assert torch.allclose(found[0].double(), exact[0], rtol=1e-5)
     assert torch.allclose(found[1].double(), exact[1], rtol=1e-4, atol=1e-5 * float(exact[1].abs().max()))
+
+
+@pytest.mark.parametrize("form", ["paper", "released"])
+@pytest.mark.parametrize("temperature", [0.025, 0.1, 0.5])
+def test_compiled_tables_of_unusual_rows(form, temperature):
+    """Rows of nothing, twice the same row, opposite ones, most of them alike, one that is tiny: against float64."""
+    generator = torch.Generator().manual_seed(13)
+    table = torch.randn(200, 32, generator=generator)
+    table[64:160] = table[64] + 1e-3 * torch.randn(96, 32, generator=generator)
+    table[3], table[170], table[171], table[5] = 0, table[4], -table[4], table[5] * 1e-6
+    labels = torch.randint(0, 7, (200,), generator=generator)
+    found = SupCon(labels, temperature, form)(table[None])
+    exact = SupCon(labels, temperature, form)(table[None].double())
+    assert torch.allclose(found[0].double(), exact[0], rtol=1e-5)
+    scale = table.double().norm(dim=1).clamp(min=1e-12)[:, None]  # a gradient is as large as its row is short
+    ours, theirs = found[1][0].double() * scale, exact[1][0] * scale
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+ONCE = """
+import hashlib, torch
+from fedrec.methods.cluster.contrast import SupCon
+generator = torch.Generator().manual_seed(17)
+tables, labels = torch.randn(1, 150, 40, generator=generator), torch.randint(0, 9, (150,), generator=generator)
+print(*(hashlib.sha256(part.numpy().tobytes()).hexdigest() for part in SupCon(labels)(tables)))
+"""
+
+
+@pytest.mark.slow
+def test_compiled_now_or_earlier_is_the_same(tmp_path):
+    """What a compiler may reorder can come out differently when it is loaded from the disk."""
+    command, place = [sys.executable, "-c", ONCE], os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, again = (subprocess.run(command, env=place, capture_output=True, check=True).stdout for _ in range(2))
+    assert list(tmp_path.rglob("*.nbc")), "it was kept"
+    assert first == again
 
 
 @pytest.mark.parametrize(("form", "temperature"), [("paper", 0.1), ("released", 0.1), ("released", 0.01)])

@@ -10,9 +10,19 @@ import numpy as np
 from numba import njit
 
 from fedrec.kernels.bounds import TILE
-from fedrec.kernels.contrast_products import TALL, WINOGRAD, add_both, add_sums, set_powers
+from fedrec.kernels.contrast_products import (
+    BESIDE,
+    HELD,
+    TALL,
+    WINOGRAD,
+    add_both,
+    add_sums,
+    attract,
+    set_powers,
+    square_of,
+)
 from fedrec.kernels.mf import FAST
-from fedrec.kernels.products import ROWS, add_products
+from fedrec.kernels.products import ROWS, add_products, transpose
 from fedrec.kernels.vectors import LANES
 
 SIZE = TILE * TILE
@@ -23,51 +33,77 @@ LOG2_E = np.float32(np.log2(np.e))
 
 
 @njit(**FAST)
+def aligned(count):
+    """Zeros whose vectors lie in one line of the cache each."""
+    room = np.zeros(count + LANES, np.float32)
+    skip = -(room.ctypes.data // room.itemsize) % LANES
+    return room[skip : skip + count]
+
+
+@njit(**FAST)
 def contrast_space(items, d, tiles):
     """Room for one table at a time; `tiles` for all tiles on and above the diagonal."""
-    f, height, width = np.float32, (items + TILE - 1) // TILE * TILE, (d + LANES - 1) // LANES * LANES
-    rows, columns, pull = np.zeros(height * width, f), np.zeros(height * width, f), np.empty(height * width, f)
-    own, more = np.zeros(height, f), np.zeros(height, f)
-    return rows, columns, own, more, np.empty(items, f), pull, np.empty(height, f), np.empty(height, f), tiles
+    height, width = (items + TILE - 1) // TILE * TILE, (d + LANES - 1) // LANES * LANES
+    rows, columns, pull = aligned(height * width), aligned(height * width), aligned(height * width)
+    own, more, total, weights = aligned(height), aligned(height), aligned(height), aligned(height)
+    return rows, columns, own, more, np.empty(items, np.float32), pull, total, weights, tiles
 
 
 @njit(**FAST)
-def own_pairs(row):
-    """What a dot product by `set_powers` has to be freed of: - x_0 x_1 of all pairs in Winograd's identity."""
-    total = np.float32(0)
-    for k in range(0, len(row), LANES):
-        for pair in range(WINOGRAD):
-            total -= row[k + 2 * pair] * row[k + 2 * pair + 1]
-    return total
+def _copy(row, out):
+    """As an assignment, but at once."""
+    for j in range(len(row)):
+        out[j] = row[j]
 
 
 @njit(**FAST)
-def _directions(table, steep, rows, columns, own, more, norms):
-    """Scaled directions, one after another and as the columns of every tile's rows, and norms.
+def _scale(row, by):
+    for j in range(len(row)):
+        row[j] *= by
 
-    Rows and tiles are filled up with zeros.
-    """
-    f, (items, d), width = np.float32, table.shape, len(rows) // len(own)
-    root = np.sqrt(steep * LOG2_E)
+
+@njit(**STEADY)
+def _directions(table, steep, width, rows, norms):
+    """Scaled directions, filled up with zeros, and norms."""
+    f, (items, d), root = np.float32, table.shape, np.sqrt(steep * LOG2_E)
     for i in range(items):
-        square = f(0)
-        for j in range(d):
-            square += table[i, j] * table[i, j]
-        norms[i] = max(np.sqrt(square), f(1e-12))
-        by = root / norms[i]
-        for j in range(d):
-            value = table[i, j] * by
-            rows[i * width + j] = value
-            columns[(i // TILE * width + j) * TILE + i % TILE] = value
-        own[i] = own_pairs(rows[i * width : (i + 1) * width])
-        more[i] = own[i] - steep * LOG2_E  # exponents are measured from a row's similarity to itself
+        _copy(table[i], rows[i * width : i * width + d])
+    for i in range(items):
+        norms[i] = max(np.sqrt(square_of(rows, i * width, width)), f(1e-12))
+        _scale(rows[i * width : (i + 1) * width], root / norms[i])
+
+
+@njit(**STEADY)
+def _set_columns(rows, width, columns):
+    """Rows as the columns of every tile's rows."""
+    for i in range(0, len(rows) // width, LANES):
+        for k in range(0, width, LANES):
+            transpose(columns, (i // TILE * width + k) * TILE + i % TILE, TILE, rows, i * width + k, width)
+
+
+@njit(**FAST)
+def set_pairs(columns, own):
+    """What dot products by `set_powers` have to be freed of: - x_0 x_1 of all pairs in Winograd's identity."""
+    width = len(columns) // len(own)
+    own[:] = np.float32(0)
+    for tile in range(0, len(own), TILE):
+        for k in range(0, width, LANES):
+            for pair in range(WINOGRAD):
+                at = tile * width + (k + 2 * pair) * TILE
+                _take_products(columns[at : at + TILE], columns[at + TILE : at + 2 * TILE], own[tile : tile + TILE])
+
+
+@njit(**FAST)
+def _take_products(left, right, out):
+    for i in range(TILE):
+        out[i] -= left[i] * right[i]
 
 
 @njit(**STEADY)
 def _compare(tile, columns, own, more, mine, other, items, lowest):
     """Exponentials of similarities of the rows from `mine` and from `other` on; 0 where rows meet themselves."""
     width, tall, wide = len(columns) // len(own), min(TILE, items - mine), min(TILE, items - other)
-    for j in range(0, wide, LANES):
+    for j in range(0, wide, BESIDE * LANES):
         for i in range(0, tall, TALL):
             set_powers(tile, i * TILE + j, columns, mine * width + i, other * width + j, own, mine + i, more, other + j,
                        lowest, width)  # fmt: skip
@@ -97,14 +133,21 @@ def _weigh(tile, mine, other, out):
 @njit(**STEADY)
 def _spread(tile, pull, rows, width, mine, other, items):
     """Add the tile's weighted sums of the rows from `other` on to those of `mine`, and the other way round."""
-    wide = min(TILE, items - other)
-    for i in range(0, min(TILE, items - mine), ROWS):
-        for f in range(0, width, LANES):
-            here, there = (mine + i) * width + f, other * width + f
-            if mine == other:
+    tall, wide = min(TILE, items - mine), min(TILE, items - other)
+    if mine == other:
+        for i in range(0, tall, ROWS):
+            for f in range(0, width, LANES):
+                here, there = (mine + i) * width + f, other * width + f
                 add_products(pull, here, width, tile, i * TILE, TILE, 1, rows, there, width, wide)
-            else:
-                add_both(pull, here, there, width, rows, tile, i * TILE, wide)
+        return
+    two = 2 * LANES
+    paired = width // two * two
+    for f in range(0, paired, two):
+        for i in range(0, tall, HELD // 2):
+            add_both(pull, (mine + i) * width + f, other * width + f, width, rows, tile, i * TILE, wide, 2)
+    if paired < width:
+        for i in range(0, tall, HELD):
+            add_both(pull, (mine + i) * width + paired, other * width + paired, width, rows, tile, i * TILE, wide, 1)
 
 
 @njit(**FAST)
@@ -114,7 +157,11 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
     To every row of the gradient a multiple of its own direction may be added.
     """
     f, items, width, at, found = np.float32, len(weight), len(rows) // len(own), 0, 0.0
-    unused, parts, weighed = np.empty(TILE, f), np.empty(TILE * LANES, f), np.empty(SIZE, f)
+    unused, parts, weighed = aligned(TILE), aligned(TILE * LANES), aligned(SIZE)
+    _set_columns(rows, width, columns)
+    set_pairs(columns, own)
+    for i in range(len(own)):
+        more[i] = own[i] - steep * LOG2_E  # exponents are measured from a row's similarity to itself
     pull[:], total[:], by[:] = f(0), f(0), f(0)
     for mine in range(0, items, TILE):
         parts[:] = f(0)
@@ -142,38 +189,47 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
     return found
 
 
-@njit(**FAST)
-def _dot(left, right):
-    total = np.float32(0)
-    for j in range(len(left)):
-        total += left[j] * right[j]
-    return total
-
-
 @njit(**DIVIDED)
+def _divide(row, norm, out):
+    for j in range(len(row)):
+        out[j] = row[j] / norm
+
+
+@njit(**FAST)
+def _gather(rows, width, labels, out):
+    """Sums of rows by label."""
+    out[:] = np.float32(0)
+    for i in range(len(labels)):
+        into, row = out[labels[i] * width : (labels[i] + 1) * width], rows[i * width : (i + 1) * width]
+        for j in range(width):
+            into[j] += row[j]
+
+
+@njit(**STEADY)
+def _attract(pull, rows, at, friends, mates, share, directions, by, width):
+    return attract(pull, rows, at, friends, mates, np.float32(2) * share, directions, by, width)
+
+
+@njit(**FAST)
 def evaluate(table, terms, space, out):
     """The loss of one table [items, d], by `arguments.ContrastTerms`; its gradient into `out`."""
     f, (items, d) = np.float32, table.shape
     rows, columns, own, more, norms, pull, total, weights, tiles = space
     steep, labels, share, width = f(terms.steep), terms.labels, terms.share, len(rows) // len(own)
-    _directions(table, steep, rows, columns, own, more, norms)
+    _directions(table, steep, width, rows, norms)
     log_sum = _repel(rows, columns, own, more, terms.weight, steep, f(terms.floor), f(terms.lowest), pull, total,
                      weights, tiles)  # fmt: skip
-    sums, square, alike = np.zeros((terms.clusters, d), f), steep * LOG2_E, 0.0
+    friends, square, alike = aligned(terms.clusters * width), steep * LOG2_E, 0.0
+    _gather(rows, width, labels, friends)
+    factor = f(terms.scale) * steep / np.sqrt(square)
     for i in range(items):
-        for j in range(d):
-            sums[labels[i], j] += rows[i * width + j]
-    for i in range(items):
-        z, slope, friends = rows[i * width : i * width + d], pull[i * width : i * width + d], sums[labels[i]]
-        alike += share[i] * ((_dot(z, friends) - _dot(z, z)) / square)
-        two, norm = f(2) * share[i], norms[i]
-        for j in range(d):
-            slope[j] -= two * (friends[j] - z[j])
-            z[j] = table[i, j] / norm
-        along, by = _dot(slope, z), f(terms.scale) * steep / (np.sqrt(square) * norm)
-        for j in range(d):
-            out[i, j] = by * (slope[j] - along * z[j])
-    return terms.scale * (log_sum - steep * alike)
+        at = i * width
+        _divide(table[i], norms[i], columns[at : at + d])  # what the columns were for is done
+        alike += share[i] * _attract(
+            pull, rows, at, friends, labels[i] * width, share[i], columns, factor / norms[i], width
+        )
+        _copy(pull[at : at + d], out[i])
+    return terms.scale * (log_sum - steep * (alike / square))
 
 
 @njit(nogil=True, cache=True, **FAST)

@@ -15,17 +15,16 @@ from numba import types
 from numba.extending import intrinsic
 
 from fedrec.kernels.bounds import TILE
-from fedrec.kernels.products import ROWS
 from fedrec.kernels.vectors import APART, INDEX, LANES, Code, number
 
-TALL = 16  # rows whose similarities stay in registers
+TALL, BESIDE = 8, 2  # rows, and vectors of columns, whose similarities stay in registers
 WINOGRAD = 5 if APART else 0  # of the pairs of factors in a vector, how many by that identity
-GROUPS = ((0, 1, 5), (2, 3, 6), (4, 7))  # how these pairs follow each other in time: sums beside products
-SHARED = 4 if APART else 0
+ORDER = (5, 0, 6, 1, 2, 7, 3, 4)  # of these pairs in time: sums beside products
+HELD = 8  # vectors of rows whose weighted sums stay in registers
 
-# 2 ** x for |x| <= 1/2, to 2e-9; a number plus ROUND has its nearest whole number in its last bits
-EXP2 = (1.5345810970757157e-4, 1.3399930903688073e-3, 9.618489071726799e-3, 5.550328642129898e-2,
-        2.4022646248340607e-1, 6.931471824645996e-1, 1.0)  # fmt: skip
+# 2 ** x for |x| <= 1/2, to 9e-8; a number plus ROUND has its nearest whole number in its last bits
+EXP2 = (1.3264727195346174e-3, 9.671512639766289e-3, 5.550733743257949e-2, 2.4022242085372453e-1, 6.931469775991601e-1,
+        1.0)  # fmt: skip
 ROUND = 3 << 22
 
 _INT = types.intp
@@ -37,8 +36,8 @@ def set_powers(  # type: ignore[no-untyped-def]
 ):
     """e[at + r * TILE + l] = 2 ** max(x_r.y_l + pairs(x_r) + pairs(y_l) + own[mine + r] + more[other + l], lowest).
 
-    For all r < TALL and l < LANES, with x_r[k] = x[left + k * TILE + r] and y_l[k] = x[right + k * TILE + l] for
-    k < count, a multiple of LANES; pairs(x) is the sum of x_0 x_1 over the pairs of Winograd's identity, the first
+    For all r < TALL and l < BESIDE * LANES, with x_r[k] = x[left + k * TILE + r] and y_l[k] = x[right + k * TILE + l],
+    for k < count, a multiple of LANES; pairs(x) is the sum of x_0 x_1 over the pairs of Winograd's identity, the first
     WINOGRAD pairs of every LANES numbers. Exponents are above -126 and below 128. Otherwise as
     `products.add_products`, in single precision.
     """
@@ -52,25 +51,35 @@ def _powers(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
     def body(k: Any, sums: list[Any]) -> list[Any]:
         row, column = (code.place(start, k, INDEX(TILE)) for start in (left, right))
-        for group in GROUPS:
-            ahead = {j: builder.add(column, INDEX(j * TILE)) for pair in group for j in (2 * pair, 2 * pair + 1)}
-            y = {j: code.load(x, place) for j, place in ahead.items()}
+        for pair in ORDER:
+            i, j = INDEX(2 * pair * TILE), INDEX((2 * pair + 1) * TILE)
+            y_i, y_j = (_load_beside(code, x, builder.add(column, at), BESIDE) for at in (i, j))
             for r in range(TALL):
-                x_r = {j: code.repeat(x, builder.add(row, INDEX(j * TILE + r))) for j in y}
-                for pair in group:
-                    i, j = 2 * pair, 2 * pair + 1
+                own_row = builder.add(row, INDEX(r))
+                x_i, x_j = (code.held(code.repeat(x, builder.add(own_row, at))) for at in (i, j))
+                for n, (a, b) in enumerate(zip(y_i, y_j, strict=True), r * BESIDE):
                     if pair < WINOGRAD:
-                        sums[r] = code.fma(builder.fadd(x_r[i], y[j]), builder.fadd(x_r[j], y[i]), sums[r])
+                        sums[n] = code.fma(builder.fadd(x_i, b), builder.fadd(x_j, a), sums[n])
                     else:
-                        sums[r] = code.fma(x_r[j], y[j], code.fma(x_r[i], y[i], sums[r]))
+                        sums[n] = code.fma(x_j, b, code.fma(x_i, a, sums[n]))
         return sums
 
-    starts = [code.repeat(own, builder.add(mine, INDEX(r))) for r in range(TALL)]
-    rest, least = code.load(more, other), code.spread(lowest)
-    for r, total in enumerate(code.loop(count, LANES, starts, body)):
-        power = _exp2(code, code.larger(builder.fadd(total, rest), least))
-        code.store(power, e, builder.add(at, INDEX(r * TILE)))
+    starts = [code.repeat(own, builder.add(mine, INDEX(r))) for r in range(TALL) for _ in range(BESIDE)]
+    rest, least = _load_beside(code, more, other, BESIDE), code.spread(lowest)
+    for n, total in enumerate(code.loop(count, LANES, starts, body)):
+        r, half = divmod(n, BESIDE)
+        power = _exp2(code, code.larger(builder.fadd(total, rest[half]), least))
+        code.store(power, e, builder.add(at, INDEX(r * TILE + half * LANES)))
     return context.get_dummy_value()
+
+
+def _beside(code: Code, at: Any, count: int) -> list[Any]:
+    """Where vectors begin that follow each other."""
+    return code.places(at, count, INDEX(LANES))
+
+
+def _load_beside(code: Code, data: Any, at: Any, count: int) -> list[Any]:
+    return [code.load(data, place) for place in _beside(code, at, count)]
 
 
 def _exp2(code: Code, x: Any) -> Any:
@@ -84,40 +93,107 @@ def _exp2(code: Code, x: Any) -> Any:
 
 
 @intrinsic
-def add_both(typing, c, mine, other, width, z, w, first, count):  # type: ignore[no-untyped-def]
+def add_both(typing, c, mine, other, width, z, w, first, count, beside):  # type: ignore[no-untyped-def]
     """c[mine + r] += w[r, j] z[other + j] and c[other + j] += w[r, j] z[mine + r], summed over j and over r.
 
-    For all r < ROWS and j < count, and the LANES numbers from `mine` and `other` on in rows of `width` of `c` and `z`;
-    w[r, j] = w[first + r * TILE + j]. To every row of c a multiple of the same row of z may be added besides.
-    Otherwise as `products.add_products`; the rows of the two must not overlap.
+    For all r < HELD / beside and j < count, and the numbers of `beside` vectors, 1 or 2 as a literal, from `mine` and
+    `other` on in rows of `width` of `c` and `z`; w[r, j] = w[first + r * TILE + j]. To every row of c a multiple of the
+    same row of z may be added besides. Otherwise as `products.add_products`; the rows of the two must not overlap.
     """
-    return types.void(c, _INT, _INT, _INT, z, w, _INT, _INT), _both
+    if not isinstance(beside, types.IntegerLiteral):
+        return None
+    return types.void(c, _INT, _INT, _INT, z, w, _INT, _INT, beside), _both
 
 
 def _both(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    code = Code(context, builder, signature, args)
-    _, mine, other, width, _, _, first, count = args
+    code, beside = Code(context, builder, signature, args), signature.args[8].literal_value
+    _, mine, other, width, _, _, first, count, _ = args
     c, z, w = (code.array(k) for k in (0, 4, 5))
-    rows = code.places(mine, ROWS, width)
-    own, w_again = [code.load(z, row) for row in rows], code.again(w)
+    tall = HELD // beside
+    rows = [place for row in code.places(mine, tall, width) for place in _beside(code, row, beside)]
+    own = [code.load(z, row) for row in rows]
 
     def body(j: Any, sums: list[Any]) -> list[Any]:
-        at, weights = code.place(other, j, width), builder.add(first, j)
-        there, total, shared, new = code.load(z, at), code.load(c, at), [], []
-        for r, (here, before) in enumerate(zip(own, sums, strict=True)):
-            by = code.repeat(w, builder.add(weights, INDEX(r * TILE)))
-            if r % 2 and r < 2 * SHARED:
-                shared.append(builder.fmul(by, builder.fsub(there, here)))
-                new.append(builder.fadd(before, shared[-1]))
-            else:
-                new.append(code.fma(by, there, before))
-                total = code.fma(code.repeat(w_again, builder.add(weights, INDEX(r * TILE))), here, total)
-        code.store(builder.fsub(total, code.total(shared)) if shared else total, c, at)
-        return new
+        at, weights = _beside(code, code.place(other, j, width), beside), builder.add(first, j)
+        by = [code.held(code.repeat(w, place)) for place in code.places(weights, tall, INDEX(TILE))]
+        for k, place in enumerate(at):
+            there, total, shared = code.load(z, place), code.load(c, place), []
+            for n, weight in zip(range(k, HELD, beside), by, strict=True):
+                if n // beside % 2 and APART:
+                    shared.append(builder.fmul(weight, builder.fsub(there, own[n])))
+                    sums[n] = builder.fadd(sums[n], shared[-1])
+                else:
+                    sums[n] = code.fma(weight, there, sums[n])
+                    total = code.fma(weight, own[n], total)
+            code.store(builder.fsub(total, code.total(shared)) if shared else total, c, place)
+        return sums
 
     for value, row in zip(code.loop(count, 1, [code.load(c, row) for row in rows], body), rows, strict=True):
         code.store(value, c, row)
     return context.get_dummy_value()
+
+
+@intrinsic
+def square_of(typing, x, at, width):  # type: ignore[no-untyped-def]
+    """The sum of the squares of the `width` numbers from `at` on, in the same order wherever this is compiled."""
+    return types.float32(x, _INT, _INT), _squared
+
+
+def _squared(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code, (_, at, width) = Code(context, builder, signature, args), args
+    x = code.array(0)
+
+    def body(k: Any, sums: list[Any]) -> list[Any]:
+        values = code.load(x, builder.add(at, k))
+        return [code.fma(values, values, sums[0])]
+
+    return builder.extract_element(_total(code, *code.loop(width, LANES, [number(0)], body)), INDEX(0))
+
+
+@intrinsic
+def attract(typing, pull, z, at, friends, mates, two, unit, by, width):  # type: ignore[no-untyped-def]
+    """Add to a row's gradient the pull of its friends; keep what is across to the row, times `by`.
+
+    p -= two * (f - z), then p = by * (p - (p.u) u), for the `width` numbers from `at` on of pull, z and unit, and of
+    friends from `mates` on. Returns z.(f - z).
+    """
+    one = types.float32
+    return one(pull, z, _INT, friends, _INT, one, unit, one, _INT), _attraction
+
+
+def _attraction(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    code = Code(context, builder, signature, args)
+    _, _, at, _, mates, two, _, by, width = args
+    pull, z, friends, unit = (code.array(k) for k in (0, 1, 3, 6))
+    less, by = builder.fneg(code.spread(two)), code.spread(by)
+
+    def join(k: Any, sums: list[Any]) -> list[Any]:
+        here, (alike, along) = builder.add(at, k), sums
+        own = code.load(z, here)
+        others = builder.fsub(code.load(friends, builder.add(mates, k)), own)
+        slope = code.fma(less, others, code.load(pull, here))
+        code.store(slope, pull, here)
+        return [code.fma(own, others, alike), code.fma(slope, code.load(unit, here), along)]
+
+    alike, along = (_total(code, parts) for parts in code.loop(width, LANES, [number(0)] * 2, join))
+
+    def leave(k: Any, nothing: list[Any]) -> list[Any]:
+        here = builder.add(at, k)
+        across = code.fma(builder.fneg(along), code.load(unit, here), code.load(pull, here))
+        code.store(builder.fmul(by, across), pull, here)
+        return nothing
+
+    code.loop(width, LANES, [], leave)
+    return builder.extract_element(alike, INDEX(0))
+
+
+def _total(code: Code, vector: Any) -> Any:
+    """The sum of all lanes, in all lanes."""
+    apart = LANES // 2
+    while apart:
+        vector = code.builder.fadd(vector, code.taken(vector, [lane ^ apart for lane in range(LANES)]))
+        apart //= 2
+    return vector
 
 
 @intrinsic

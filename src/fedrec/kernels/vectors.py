@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import binding, ir
-from numba.core import cgutils
+from numba.core import cgutils, config
 
 LANES = 16
 APART = binding.get_host_cpu_name().startswith("znver")
 """Whether sums have units of their own beside those of products: then two sums cost as little as one product."""
+
+_FOLDS = not (config.CPU_NAME or config.CPU_FEATURES) and bool(binding.get_host_cpu_features().get("avx512f"))
+"""Whether an instruction can load a number into all lanes by itself; not known where a user names the processor."""
 
 INDEX, _BITS, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 _VECTOR, _WHOLE = ir.VectorType(_FLOAT, LANES), ir.VectorType(_BITS, LANES)
@@ -39,13 +42,13 @@ class Code:
         kind = self.context.make_array(self.signature.args[position])
         return kind(self.context, self.builder, self.args[position]).data
 
-    def again(self, data: Any) -> Any:
-        """The same data, which the compiler does not know to be the same: it loads from there once more.
+    def held(self, value: Any) -> Any:
+        """The same value in a register, which the compiler does not know to be the same.
 
-        A load that is part of an instruction is free, one whose value is used twice is not.
+        It would load a number into all lanes again with each of its uses, and loads are as scarce as products.
         """
-        kind = ir.FunctionType(data.type, [data.type])
-        return self.builder.asm(kind, "", "=r,0", [data], False)
+        kind = ir.FunctionType(value.type, [value.type])
+        return self.builder.asm(kind, "", "=v,0", [value], False) if _FOLDS else value
 
     def place(self, start: Any, times: Any, by: Any) -> Any:
         return self.builder.add(start, self.builder.mul(times, by))
@@ -66,6 +69,10 @@ class Code:
     def spread(self, one: Any) -> Any:
         lane = self.builder.insert_element(_NOTHING, one, _BITS(0))
         return self.builder.shuffle_vector(lane, _NOTHING, _FIRST)
+
+    def taken(self, vector: Any, lanes: Sequence[int]) -> Any:
+        """In every lane what is in another one."""
+        return self.builder.shuffle_vector(vector, vector, ir.Constant(_WHOLE, list(lanes)))
 
     def fma(self, left: Any, right: Any, total: Any) -> Any:
         kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
