@@ -320,13 +320,13 @@ def network_space(net, order, rows, weights, adam):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own, weight,
-                 loss, seen):  # fmt: skip
+def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own,
+                 changed, weight, loss, seen):  # fmt: skip
     """Clients lo:hi one after another; see `train_networks`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
     part[:] = 0.0
-    held, space = row_space(table, own, len(ids) - 1)
+    held, space = row_space(table, own, changed, len(ids) - 1)
     scratch = network_space(net, order, held, flat.shape[1], settings.adam)
     for k in range(lo, hi):
         mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
@@ -338,12 +338,12 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net,
                                             fold(keys.order, np.uint64(clients[k])), settings, rows, 0.0,
                                             scratch)  # fmt: skip
             seen[k] = epochs * count_samples(samples)
-        leave_rows(rows, which, table, k, shared, own, space, part, weight)
+        leave_rows(rows, which, table, k, shared, own, changed, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_networks(data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own, weight, blocks,
-                   parts, loss, seen):  # fmt: skip
+def train_networks(data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own, changed, weight,
+                   blocks, parts, loss, seen):  # fmt: skip
     """Train clients of one user each. `user` [clients, d] and `flat` [clients, all weights] are updated in place.
 
     As `mf.train_clients`, by `arguments.NetworkSettings` on `arguments.Layers`, except that `parts`
@@ -351,4 +351,4 @@ def train_networks(data, n_items, slots, pairs, keys, settings, net, user, table
     """
     for b in prange(len(blocks) - 1):
         _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, settings, net, user, table,
-                     flat, shared, own, weight, loss, seen)  # fmt: skip
+                     flat, shared, own, changed, weight, loss, seen)  # fmt: skip
