@@ -5,7 +5,7 @@ a program of the checkout; the library's own engine with every client alone and 
 few clients, which stand for all by their number of interactions.
 
 That does not hold where users are compared with each other. So a naive reference runs on more users too; where these
-take more than their share, it runs on all, or, where that would take too long, a quadratic part is told apart.
+take more than their share, it runs on all, unless that would take too long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KNOWN = {"fedmf": "round", "pfedrec": "round", "fedca": TRAINING}
 """The methods of the first, and what of ours it is to be compared with."""
 FEW, MORE = 12, 96  # clients
 LONGEST, WHOLE = 30.0, 600.0  # seconds that a naive reference may take on a few clients, and a round of it on all
-LINEAR = 1.5  # times its share that more users may take of time, by noise and what caches hold
+LINEAR = 1.2  # times their share of the time that more users may take, by noise and what caches hold
 ALONE = 2  # bytes: a budget under which every client is alone in its chunk
 
 
@@ -154,15 +154,14 @@ def of_all(few: Part, units: int, measured: Callable[[int, float], Part | None])
     if more is None or more.scaled < LINEAR * few.scaled:
         known = few if more is None else more
         return known.scaled, f"{known.users} users, scaled"
-    expected = with_pairs(few, more)
-    whole = on(units, 2 * WHOLE) if expected < WHOLE else None
-    if whole is not None:
-        return whole.seconds, "all users, whom it compares with each other"
-    return expected, f"{few.users} and {more.users} users, whom it compares with each other, scaled with their pairs"
+    whole = on(units, 2 * WHOLE) if with_pairs(few, more) < WHOLE else None
+    if whole is None:
+        return more.scaled, f"{more.users} users, scaled: at least, because more of them take more than their share"
+    return whole.seconds, "all users, because more of them take more than their share"
 
 
 def with_pairs(few: Part, more: Part) -> float:
-    """Seconds for all, of a part that grows with their share and one that grows with its square, as pairs do."""
+    """Expected for all, of a part that grows with the users and one that grows with their pairs."""
     known = np.array([[part.share, part.share**2] for part in (few, more)])
     return float(np.linalg.solve(known, [few.seconds, more.seconds]).sum())
 
