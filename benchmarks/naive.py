@@ -1,7 +1,8 @@
-"""The naive references of the tests, timed for `fedrec bench`: `python benchmarks/naive.py '{"method": "fedrap"}'`.
+"""The naive references of the tests, timed for `fedrec bench`: `python benchmarks/naive.py '{"method": "fedrap"}' 12`.
 
-A reference works on a few clients with the method's usual settings; its seconds are scaled to all. Prints
-{"seconds": ..., "users": ...}; seconds are null where a method has no reference, or one that knows other settings only.
+A reference works on so many clients, or on all, with the method's usual settings. Prints {"seconds": ..., "users": ...,
+"share": ...}: of a round, and these clients' share of all interactions; seconds are null where a method has no
+reference, or one that knows other settings only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.bench.machine import told
-from fedrec.bench.references import few_clients, seconds_of_a_round
+from fedrec.bench.references import seconds_of_a_round, some_clients, units_of
 from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Method
@@ -27,19 +28,20 @@ OTHER_SETTINGS = (
 )  # fmt: skip
 
 
-def naive(task: Task) -> dict[str, Any]:
+def naive(task: Task, users: int) -> dict[str, Any]:
     run = task.run(task.interactions())
-    data, share = few_clients(run)
+    data, share = some_clients(run.simulator.data, users)
+    whole = users == units_of(run)
     for kind in _kinds(run.method):
         made = kind()
         made.method = _with_settings(kind.method, run.method)
         try:
-            if made.reference(data, 1):  # also what only the first call takes
-                took = seconds_of_a_round(partial(made.reference, data))
-                return {"seconds": None if took is None else took / share, "users": len(data.users)}
+            if whole or made.reference(data, 1):  # also what only the first call takes, which is little of the whole
+                took = seconds_of_a_round(partial(made.reference, data), first=0 if whole else 1)
+                return {"seconds": took, "users": len(data.users), "share": share}
         except OTHER_SETTINGS:
             continue
-    return {"seconds": None, "users": len(data.users)}
+    return {"seconds": None, "users": len(data.users), "share": share}
 
 
 def _with_settings(tested: Method, wanted: Method) -> Method:
@@ -64,4 +66,4 @@ def _kinds(method: Method) -> Iterator[Any]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
-    sys.exit(told(lambda: naive(Task(**json.loads(sys.argv[1])))))
+    sys.exit(told(lambda: naive(Task(**json.loads(sys.argv[1])), int(sys.argv[2]))))

@@ -26,7 +26,7 @@ from fedrec.bench.machine import describe, in_a_process
 from fedrec.bench.measure import measured
 from fedrec.bench.page import speed_page
 from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
-from fedrec.bench.references import FEW, NAIVE, PLAIN, reference_of, some_clients
+from fedrec.bench.references import FEW, MORE, NAIVE, PLAIN, Part, of_all, reference_of, some_clients
 from fedrec.bench.suite import compared, reach_all
 from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
@@ -173,6 +173,52 @@ def test_a_few_clients_stand_for_all() -> None:
     assert few.positives.min() < np.median(data.positives) < few.positives.max()
     users, _ = some_clients(tiny_world(silos=(12,)), 4)
     assert (users.world.clients, len(users.users)) == (1, 4)
+
+
+def quadratic(users: int, units: int = 1_000) -> Part:
+    """A reference that takes 10 s for all users on their own and 90 s for all pairs."""
+    share = users / units
+    return Part(10 * share + 90 * share**2, users, share)
+
+
+def test_a_reference_that_compares_users_runs_on_all_of_them() -> None:
+    asked: list[int] = []
+
+    def measured(users: int, within: float) -> Part:
+        asked.append(users)
+        return quadratic(users)
+
+    seconds, how = of_all(quadratic(FEW), 1_000, measured)
+    assert seconds == pytest.approx(100)
+    assert how.startswith("all users")
+    assert asked == [MORE, 1_000]
+
+
+def test_a_reference_that_takes_too_long_on_all_is_scaled_from_below() -> None:
+    def measured(users: int, within: float) -> Part:
+        if users == 1_000:
+            raise FedrecError("it took more than a while")
+        return quadratic(users)
+
+    seconds, how = of_all(quadratic(FEW), 1_000, measured)
+    assert seconds == pytest.approx(quadratic(MORE).scaled)
+    assert seconds < 100
+    assert how.startswith(f"{MORE} users, scaled: at least")
+
+
+def test_a_reference_that_takes_them_one_by_one_is_scaled() -> None:
+    def measured(users: int, within: float) -> Part:
+        assert users == MORE
+        return Part(0.01 * users, users, users / 1_000)
+
+    assert of_all(Part(0.12, FEW, FEW / 1_000), 1_000, measured) == (pytest.approx(10), f"{MORE} users, scaled")
+
+
+def test_a_slow_reference_runs_on_a_few_users_alone() -> None:
+    def measured(users: int, within: float) -> Part:
+        raise AssertionError
+
+    assert of_all(Part(12.0, FEW, FEW / 1_000), 1_000, measured) == (pytest.approx(1_000), f"{FEW} users, scaled")
 
 
 def test_references_in_their_order(tmp_path: Path) -> None:

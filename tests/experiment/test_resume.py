@@ -46,6 +46,7 @@ CONFIGS = {
     ),
     "silos": RunConfig("fedavg", data=SMALL, rounds=ROUNDS, silos="4:taste", params={"dim": 4}),
     "seldom evaluated": RunConfig("fedmf", data=SMALL, rounds=ROUNDS, eval_every=3, params={"dim": 8}),
+    "work left": RunConfig("pfedrec", data=SMALL, rounds=ROUNDS, eval_every=3, params={"dim": 8}),
 }
 
 

@@ -3,6 +3,9 @@
 In this order: a plain program for the methods that it knows; the naive reference that the method is tested against, by
 a program of the checkout; the library's own engine with every client alone and nothing compiled. The last two work on a
 few clients, which stand for all by their number of interactions.
+
+That does not hold where users are compared with each other. So a naive reference runs on more users too; where these
+take more than their share, it runs on all, unless that would take too long.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,11 +33,13 @@ from fedrec.federation.simulator import Simulator
 PLAIN, NAIVE = "plain", "naive"
 PROGRAMS = {PLAIN: Path("../shared/bench/naive.py"), NAIVE: Path("benchmarks/naive.py")}
 """Where they are looked for. The first: `--data u.data --work METHOD --rounds N` prints {"seconds_per_round": ...};
-the second: a task as JSON prints {"seconds": ..., "users": ...}, null where it knows no reference."""
+the second: a task as JSON and a number of users print {"seconds": ..., "users": ..., "share": ...}: of a round of so
+many users, and their share of all interactions; seconds are null where it knows no reference."""
 KNOWN = {"fedmf": "round", "pfedrec": "round", "fedca": TRAINING}
 """The methods of the first, and what of ours it is to be compared with."""
-FEW = 12  # clients
-LONGEST = 30.0  # seconds that a naive reference may take
+FEW, MORE = 12, 96  # clients
+LONGEST, WHOLE = 30.0, 600.0  # seconds that a naive reference may take on a few clients, and a round of it on all
+LINEAR = 1.2  # times their share of the time that more users may take, by noise and what caches hold
 ALONE = 2  # bytes: a budget under which every client is alone in its chunk
 
 
@@ -48,13 +54,16 @@ class Reference:
 
 def reference_of(run: Run, task: Task, programs: Mapping[str, Path]) -> Reference | None:
     """The first that works; None where a client is the whole world."""
-    return _plain(run, programs.get(PLAIN)) or _naive(task, programs.get(NAIVE)) or _alone(run)
+    return _plain(run, programs.get(PLAIN)) or _naive(run, task, programs.get(NAIVE)) or _alone(run)
 
 
-def few_clients(run: Run) -> tuple[ClientData, float]:
-    """A few of a run's clients, or of its users where all are with one, and their share of all interactions."""
-    units = len(run.simulator.data.users) if run.method.info.centralised else run.world.clients
-    return some_clients(run.simulator.data, max(1, min(FEW, units // 5)))
+def units_of(run: Run) -> int:
+    """A run's clients, or its users where all are with one."""
+    return len(run.simulator.data.users) if run.method.info.centralised else run.world.clients
+
+
+def few_of(units: int) -> int:
+    return max(1, min(FEW, units // 5))
 
 
 def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
@@ -76,10 +85,13 @@ def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
     return made, len(mine.items) / len(data.items)
 
 
-def seconds_of_a_round(work: Callable[[int], object]) -> float | None:
-    """Of rounds, without what comes before the first and after the last; None where it cannot be told."""
+def seconds_of_a_round(work: Callable[[int], object], first: int = 1) -> float | None:
+    """Of rounds, without what comes before the first and after the last; None where it cannot be told.
+
+    Once with `first` rounds and once with one more.
+    """
     took = []
-    for rounds in (1, 2):
+    for rounds in (first, first + 1):
         started = time.perf_counter()
         work(rounds)
         took.append(time.perf_counter() - started)
@@ -96,23 +108,68 @@ def _plain(run: Run, program: Path | None) -> Reference | None:
     return Reference("a plain program, one client at a time", found["seconds_per_round"], KNOWN[name])
 
 
-def _naive(task: Task, program: Path | None) -> Reference | None:
+@dataclass(frozen=True)
+class Part:
+    """Seconds of a naive reference's round on some users, and their share of all interactions."""
+
+    seconds: float
+    users: int
+    share: float
+
+    @property
+    def scaled(self) -> float:
+        return self.seconds / self.share
+
+
+def _naive(run: Run, task: Task, program: Path | None) -> Reference | None:
     if program is None:
         return None
+    words, units = [str(program), json.dumps(asdict(replace(task, device="cpu")))], units_of(run)
+
+    def measured(users: int, within: float) -> Part | None:
+        found = in_a_process([*words, str(users)], within)
+        return None if found["seconds"] is None else Part(**found)
+
     try:
-        found = in_a_process([str(program), json.dumps(asdict(replace(task, device="cpu")))], LONGEST)
+        few = measured(few_of(units), LONGEST)
     except FedrecError as error:
         return Reference(f"the naive reference of its tests: {error}", None)
-    if found["seconds"] is None:
+    if few is None:
         return None
-    what = f"the naive reference of its tests (double precision), {found['users']} users, scaled"
-    return Reference(what, found["seconds"])
+    seconds, how = of_all(few, units, measured)
+    return Reference(f"the naive reference of its tests (double precision), {how}", seconds)
+
+
+def of_all(few: Part, units: int, measured: Callable[[int, float], Part | None]) -> tuple[float, str]:
+    """Seconds of a round with all users, from one with a few, and how they were found; see `_naive` for `measured`."""
+
+    def on(users: int, within: float) -> Part | None:
+        with suppress(FedrecError):  # it took too long after all
+            return measured(users, within)
+        return None
+
+    first, second = few_of(units), min(MORE, units // 2)
+    bearable = second > first and few.seconds * second / first < LONGEST
+    more = on(second, 4 * LONGEST) if bearable else None
+    if more is None or more.scaled < LINEAR * few.scaled:
+        known = few if more is None else more
+        return known.scaled, f"{known.users} users, scaled"
+    whole = on(units, 2 * WHOLE) if with_pairs(few, more) < WHOLE else None
+    if whole is None:
+        return more.scaled, f"{more.users} users, scaled: at least, because more of them take more than their share"
+    return whole.seconds, "all users, because more of them take more than their share"
+
+
+def with_pairs(few: Part, more: Part) -> float:
+    """Expected for all, of a part that grows with the users and one that grows with their pairs."""
+    known = np.array([[part.share, part.share**2] for part in (few, more)])
+    return float(np.linalg.solve(known, [few.seconds, more.seconds]).sum())
 
 
 def _alone(run: Run) -> Reference | None:
     if run.method.info.centralised:
         return None
-    data, share = few_clients(run)
+    data, share = some_clients(run.simulator.data, few_of(units_of(run)))
     took = seconds_of_a_round(lambda rounds: _one_by_one(run, data, rounds))
     what = f"this engine without kernels, one client at a time, {len(data.clients)} clients, scaled"
     return None if took is None else Reference(what, took / share)

@@ -6,7 +6,7 @@ The group may be all clients of a simulation, a shard of them in one process of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedrec.federation.clients import (
     Chunk,
     ClientData,
     Histories,
+    LeftWork,
     ascending,
     concatenated_ranges,
     pointers,
@@ -40,11 +41,38 @@ Delivered = Callable[[np.ndarray], Down]
 
 @dataclass
 class CohortState:
-    """The state of the hosted clients of one cohort. `user_ptr[k]` is where the users of its k-th client start."""
+    """The state of the hosted clients of one cohort. `user_ptr[k]` is where the users of its k-th client start.
+
+    What training has left for later is done when the state is looked at.
+    """
 
     cohort: Cohort
-    state: State
+    held: State  # with work on it left, or not
     user_ptr: np.ndarray
+    left: dict[range, list[LeftWork]] = field(default_factory=dict)  # by the run of clients that it is about
+
+    @property
+    def state(self) -> State:
+        self._finish(list(self.left))
+        return self.held
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.left.clear()
+        self.held = state
+
+    def to_train(self, run: range | None) -> State:
+        """For a run of clients: what these have left need not be done any more, because they write the same again."""
+        if run is None:
+            return self.state
+        self.left.pop(run, None)
+        self._finish([other for other in self.left if other.start < run.stop and run.start < other.stop])
+        return self.held
+
+    def _finish(self, runs: list[range]) -> None:
+        for run in runs:
+            for work in self.left.pop(run):
+                work()
 
     def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of `clients`, ascending, live here, and where."""
@@ -89,16 +117,18 @@ class ClientSide:
     # -- what clients do --
 
     def train(self, clients: np.ndarray, sending: np.ndarray, round: int, down: Delivered,
-              planned: int | None = None, blind: BlindSum | None = None) -> tuple[Update, Seen]:  # fmt: skip
+              planned: int | None = None, blind: BlindSum | None = None,
+              looked_at: bool = False) -> tuple[Update, Seen]:  # fmt: skip
         """Local training of some hosted clients; the uploads of those who send, reduced, and what was seen of it.
 
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
         `blind`: each upload enters this sum by itself, and nothing but what comes out of it is seen.
+        `looked_at`: before their next training somebody will look at the state, so that no work on it is left.
         """
         self.wire.ledger.trained(round, len(clients))
         accumulator, seen = Accumulator(), []
         for group, send in _by_sending(clients, sending):
-            for members, chunk, where in self._chunks(group):
+            for members, chunk, where in self._chunks(group, leaving=not looked_at):
                 delivered = down(chunk.clients)
                 payload = self._train(members, chunk, where, round, delivered)
                 if send:
@@ -113,7 +143,10 @@ class ClientSide:
                down: Down) -> dict[str, Reduction]:  # fmt: skip
         self.wire.send_down(down, chunk.clients, round)
         with decomposable(self.method, round):
-            state, payload = self.method.local(self._take(members, where), down, chunk, round)
+            state, payload = self.method.local(self._take(members, where, to_train=True), down, chunk, round)
+        run = _run_of(where)
+        if chunk.later and run is not None:
+            members.left[run] = chunk.later
         self._put(members, where, state)
         return payload
 
@@ -217,9 +250,9 @@ class ClientSide:
     # -- chunks: as many clients side by side as fit the memory --
 
     def _chunks(
-        self, clients: np.ndarray, cost: np.ndarray | None = None
+        self, clients: np.ndarray, cost: np.ndarray | None = None, leaving: bool = False
     ) -> Iterator[tuple[CohortState, Chunk, np.ndarray]]:
-        """`cost`: bytes of every client, by position in the group."""
+        """`cost`: bytes of every client, by position in the group. `leaving`: they may leave work on no copy."""
         budget = self.memory // 2
         if cost is None:
             needed = self.method.footprint(self.world)
@@ -229,21 +262,22 @@ class ClientSide:
         for members in self.cohorts:
             here, where = members.positions(ascending(clients))  # `_index` counts on ascending places
             for part in _pieces(cost[self.data.positions(here)], budget):
-                chunk = self.data.chunk(here[part], members.cohort.name, self.wire.foldable)
-                yield members, chunk, where[part]
+                later: list[LeftWork] | None = [] if leaving and _run_of(where[part]) is not None else None
+                yield members, self.data.chunk(here[part], members.cohort.name, self.wire.foldable, later), where[part]
 
-    def _take(self, members: CohortState, where: np.ndarray) -> State:
+    def _take(self, members: CohortState, where: np.ndarray, to_train: bool = False) -> State:
         clients, users = self._index(where), self._index(members.users(where))
+        state = members.to_train(_run_of(where)) if to_train else members.state
         return State(
-            {name: value[clients] for name, value in members.state.per_client.items()},
-            {name: value[users] for name, value in members.state.per_user.items()},
+            {name: value[clients] for name, value in state.per_client.items()},
+            {name: value[users] for name, value in state.per_user.items()},
         )
 
     def _put(self, members: CohortState, where: np.ndarray, state: State) -> None:
         clients, users = self._index(where), self._index(members.users(where))
         for kept, new, index in (
-            (members.state.per_client, state.per_client, clients),
-            (members.state.per_user, state.per_user, users),
+            (members.held.per_client, state.per_client, clients),
+            (members.held.per_user, state.per_user, users),
         ):
             for name, value in new.items():
                 if not isinstance(index, slice) or value.data_ptr() != kept[name][index].data_ptr():
@@ -251,9 +285,14 @@ class ClientSide:
 
     def _index(self, where: np.ndarray) -> slice | Tensor:
         """A slice where possible: a view costs nothing and is updated in place."""
-        if len(where) and where[-1] - where[0] + 1 == len(where):
-            return slice(int(where[0]), int(where[-1]) + 1)
-        return handed(where, self.world.device)
+        run = _run_of(where)
+        return handed(where, self.world.device) if run is None else slice(run.start, run.stop)
+
+
+def _run_of(where: np.ndarray) -> range | None:
+    """Ascending places as a run, where none is left out."""
+    whole = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
+    return range(int(where[0]), int(where[-1]) + 1) if whole else None
 
 
 def _by_sending(clients: np.ndarray, sending: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:

@@ -9,6 +9,7 @@ Users are numbered by place: those of one client lie together, clients in order,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -24,6 +25,9 @@ from fedrec.kernels.device import handed
 
 Unique = Literal["positive", "user"]
 """Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
+
+LeftWork = Callable[[], object]
+"""What somebody has put off."""
 
 Figure = float | Tensor
 """A number, or a tensor of one in double precision."""
@@ -226,8 +230,9 @@ class ClientData:
         """One user per client."""
         return len(self.users) == len(self.clients) and bool((np.diff(self.client_ptr) == 1).all())
 
-    def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False) -> Chunk:
-        return Chunk(self, _int64(clients), cohort, foldable)
+    def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False,
+              later: list[LeftWork] | None = None) -> Chunk:  # fmt: skip
+        return Chunk(self, _int64(clients), cohort, foldable, later)
 
 
 @dataclass(frozen=True)
@@ -238,6 +243,12 @@ class Chunk:
     clients: np.ndarray
     cohort: str = "all"
     foldable: bool = False
+    later: list[LeftWork] | None = None
+    """Where training may leave work on tensors of the state that it wrote in place, such as rows that did not change.
+
+    It is done when somebody looks at the state, but not for these clients' next training: a method that leaves work
+    never reads those tensors in `local`, and writes them anew. None: nothing can be left.
+    """
     observed: dict[str, tuple[Figure, Figure]] = field(default_factory=dict)
     known: Histories | None = None
     """Everybody's histories to answer from, where they are longer than what was trained on."""

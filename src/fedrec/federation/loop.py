@@ -134,7 +134,7 @@ class _Rounds:
         number = self.progress.next_round + len(self.begun)
         due = self.rules.due(number)
         try:
-            self.begun.append(self.simulator.begin(number, self.before_answer if due else None))
+            self.begun.append(self.simulator.begin(number, self.before_answer if due else None, due))
         except Exception:
             self._take(down_to=0)  # what went wrong may have begun there
             raise

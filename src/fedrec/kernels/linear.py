@@ -115,15 +115,15 @@ def _train(head, bias, rows, slot, n_pos, order_key, settings, scratch):
 
 
 @njit(**FAST)
-def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, biases, table, shared, own, weight, loss,
-                 seen):  # fmt: skip
+def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, biases, table, shared, own, changed,
+                 weight, loss, seen):  # fmt: skip
     """Clients low:high one after another; see `train_linear`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     dtype, width = table.dtype, table.shape[2]
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     held_most, size = len(ids) - 1, min(len(slot), settings.batch)
     part[:] = 0.0
-    held, space = row_space(table, own, held_most)
+    held, space = row_space(table, own, changed, held_most)
     scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(width, dtype))
     for k in range(low, high):
         n_pos = user_ptr[places[k] + 1] - user_ptr[places[k]]
@@ -134,16 +134,16 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, b
             loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys.order, np.uint64(clients[k])),
                                      settings, scratch)  # fmt: skip
             seen[k] = epochs * len(mine)
-        leave_rows(rows, which, table, k, shared, own, space, part, weight)
+        leave_rows(rows, which, table, k, shared, own, changed, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_linear(data, n_items, slots, keys, settings, heads, biases, table, shared, own, weight, blocks, parts, loss,
-                 seen):  # fmt: skip
+def train_linear(data, n_items, slots, keys, settings, heads, biases, table, shared, own, changed, weight, blocks,
+                 parts, loss, seen):  # fmt: skip
     """Train clients of one user each. `heads` [clients, d] and `biases` [clients, 1] are updated in place.
 
     Otherwise as `ncf.train_networks`, by `arguments.HeadSettings`.
     """
     for b in prange(len(blocks) - 1):
         _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, keys, settings, heads, biases, table,
-                     shared, own, weight, loss, seen)  # fmt: skip
+                     shared, own, changed, weight, loss, seen)  # fmt: skip

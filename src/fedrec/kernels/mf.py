@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit, prange
 
 from fedrec.kernels.exponential import exp_below
-from fedrec.kernels.streamed import gather_past
+from fedrec.kernels.streamed import gather_past, scatter_past
 from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
@@ -404,29 +404,37 @@ def put_rows(rows, table, ids):
 
 
 @njit(**EXACT)
-def row_space(table, own, most):
+def row_space(table, own, changed, most):
     """Room for up to so many rows of a client; where its whole table is to be left, behind a copy of the common one.
 
     With it comes the whole space, and for every item the place of its row there before a client has touched any.
     """
-    common = table.shape[1] if len(own) else 0
+    common = table.shape[1] if len(own) > len(changed) else 0
     every = np.empty((common + most, table.shape[2]), table.dtype)
     every[:common] = table[0, :common]
     return every[common:], (every, np.arange(common).astype(np.uint32))
 
 
 @njit(**FAST)
-def leave_rows(rows, ids, table, k, shared, own, space, part, weight):
+def leave_rows(rows, ids, table, k, shared, own, changed, space, part, weight):
     """What client k made of its rows: into its table, or into its block's part of the sum over clients.
 
     Then, where `own` [clients, items, d] is not empty, all of its table is left there, from the `space` that the rows
-    are part of: so the much larger `own` is written once, and not read.
+    are part of: so the much larger `own` is written once, and not read. Where `changed` [clients, items] is not empty,
+    only these rows are left, and marked there.
     """
     if not shared:
         put_rows(rows, table[k], ids)
         return
     add_changes(part, rows, table[0], ids, weight[k])
-    if len(own):
+    if len(changed):
+        mark = changed[k]
+        for item in range(len(mark)):
+            mark[item] = False
+        for item in ids:
+            mark[item] = True
+        scatter_past(rows, ids, own[k])
+    elif len(own):
         every, index = space
         for r in range(len(ids)):
             index[ids[r]] = len(index) + r
@@ -436,8 +444,8 @@ def leave_rows(rows, ids, table, k, shared, own, space, part, weight):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user, table, shared, own, weight, loss,
-                 seen):  # fmt: skip
+def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user, table, shared, own, changed, weight,
+                 loss, seen):  # fmt: skip
     """Clients lo:hi one after another; see `train_clients`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     d, dtype = user.shape[1], table.dtype
@@ -445,7 +453,7 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
     rows_most, size = len(ids) - 1, min(len(slot), settings.batch)
     moments = rows_most + 1 if settings.adam else 1
     part[:] = 0.0
-    rows, space = row_space(table, own, rows_most)
+    rows, space = row_space(table, own, changed, rows_most)
     touched, logits = np.empty(2 * size, dtype=np.uint32), np.empty(size, dtype=dtype)
     coef, grad = np.empty(rows_most, dtype=dtype), np.empty((1 + ROWS, d), dtype=dtype)
     first, second = np.empty((moments, d), dtype=dtype), np.empty((moments, d), dtype=dtype)
@@ -459,16 +467,17 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
             loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
                                      fold(keys.order, np.uint64(clients[k])), settings, scratch)  # fmt: skip
             seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
-        leave_rows(rows, ids[:used], table, k, shared, own, space, part, weight)
+        leave_rows(rows, ids[:used], table, k, shared, own, changed, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_clients(data, n_items, slots, pairs, keys, settings, user, table, shared, own, weight, blocks, total, loss,
-                  seen):  # fmt: skip
+def train_clients(data, n_items, slots, pairs, keys, settings, user, table, shared, own, changed, weight, blocks, total,
+                  loss, seen):  # fmt: skip
     """Train clients of one user each by `arguments.FactorSettings`. `user` [clients, d] is updated in place.
 
     shared: `table` [1, items, d] is everybody's start, and `total` becomes the sum of weight * (own table - start);
-    `own` [clients, items, d], unless it is empty, becomes each client's own table.
+    `own` [clients, items, d], unless it is empty, becomes each client's own table; with `changed`
+    [clients, items] only the rows that training changed, which are marked: `own_tables.complete` writes the others.
     otherwise: `table` [clients, items, d] is updated in place. Clients blocks[b]:blocks[b + 1] form block b: a fixed
     division, so that the order of summation does not depend on the number of cores. `loss` and `seen` become each
     client's summed loss and the samples that it is from.
@@ -477,7 +486,7 @@ def train_clients(data, n_items, slots, pairs, keys, settings, user, table, shar
     parts = np.empty((count, n_items if shared else 0, d), dtype=table.dtype)  # of `total`, one per block
     for b in prange(count):
         _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, settings, user, table,
-                     shared, own, weight, loss, seen)  # fmt: skip
+                     shared, own, changed, weight, loss, seen)  # fmt: skip
     for i in prange(len(total)):
         for f in range(d):
             value = 0.0

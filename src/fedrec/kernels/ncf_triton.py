@@ -308,8 +308,8 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
 
 
 def train_networks(data: Data, n_items: int, slots: int, pairs: bool, keys: Keys, settings: NetworkSettings,
-                   net: Layers, user: Tensor, table: Tensor, flat: Tensor, shared: bool, own: Tensor, weight: Tensor,
-                   blocks: np.ndarray, parts: Tensor, loss: Tensor, seen: Tensor) -> None:  # fmt: skip
+                   net: Layers, user: Tensor, table: Tensor, flat: Tensor, shared: bool, own: Tensor, changed: Tensor,
+                   weight: Tensor, blocks: np.ndarray, parts: Tensor, loss: Tensor, seen: Tensor) -> None:  # fmt: skip
     """As `ncf.train_networks`, with tensors of the device; the first of `parts` becomes the sum of all clients."""
     drawn = draw(data, n_items, slots, keys, table.device)
     device, samples, d, (clients, weights) = table.device, len(drawn.row), table.shape[2], flat.shape

@@ -37,6 +37,7 @@ KERNELS: dict[tuple[str, str], Source] = {
     ("gate", "cpu"): Source("fedrec.kernels.gate", "guide_clients"),
     ("contrast", "cpu"): Source("fedrec.kernels.contrast", "contrast", products="products"),
     ("contrastive", "cpu"): Source("fedrec.kernels.contrastive", "train_contrastive", products="products"),
+    ("own_tables", "cpu"): Source("fedrec.kernels.own_tables", "complete"),
     ("guided", "cpu"): Source("fedrec.kernels.guided", "train_guided"),
     ("aligned", "cpu"): Source("fedrec.kernels.aligned", "train_aligned"),
     ("neighbours", "cpu"): Source("fedrec.kernels.neighbours", "add_means"),

@@ -61,3 +61,20 @@ def gather_past(rows, index, to):
         for f in range(0, wide, line):
             _store_line(place, f, row, f)
     _settle()
+
+
+@njit(error_model="numpy")
+def scatter_past(rows, index, to):
+    """to[index[i]] = rows[i], in the same way."""
+    wide, line = to.shape[1], LINE // to.itemsize
+    if wide % line or to.ctypes.data % LINE or to.strides[0] % LINE:
+        for i in range(len(index)):
+            row = rows[i]
+            for f in range(wide):
+                to[index[i], f] = row[f]
+        return
+    for i in range(len(index)):
+        row, place = rows[i], to[index[i]]
+        for f in range(0, wide, line):
+            _store_line(place, f, row, f)
+    _settle()

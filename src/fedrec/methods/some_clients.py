@@ -21,8 +21,8 @@ class SomeClients:
 
     @cached_property
     def chunk(self) -> Chunk:
-        """What is observed of them is observed of the whole chunk."""
-        return replace(self.whole, clients=self.whole.clients[self.clients.cpu().numpy()])
+        """What is observed of them is observed of the whole chunk. Their state is a copy: no work on it can be left."""
+        return replace(self.whole, clients=self.whole.clients[self.clients.cpu().numpy()], later=None)
 
     @cached_property
     def users(self) -> Tensor:

@@ -64,6 +64,7 @@ class Work:
     loss: Tensor
     seen: Tensor
     own: Tensor  # [clients, items, d] for each client's table after a shared start, or empty
+    changed: Tensor  # [clients, items]: rows of `own` that were written, where the others can wait; or empty
 
     def data(self) -> Data:
         return data_of(self.chunk)
@@ -77,6 +78,12 @@ class Work:
 
     def observe(self) -> None:
         self.chunk.observe("loss", self.loss.sum(), self.seen.sum())
+
+    def leave(self) -> None:
+        """For later: the rows of clients' own tables that training did not change."""
+        complete, later = kernel_for("own_tables", self.chunk.world), self.chunk.later
+        if len(self.changed) and complete is not None and later is not None:
+            later.append(partial(complete, self.own, self.tables[0], self.changed))
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int
     assert compiled is not None
     total, dense = kernel.train(compiled, work, dense)
     work.observe()
+    work.leave()
     return Fitted(trained, PartialSum(table, total, len(chunk.clients)) if shared else table, dense)
 
 
@@ -139,6 +147,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
             weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
     world, shared = chunk.world, table.dim() == 2
+    waits = own is not None and chunk.later is not None and kernel_for("own_tables", world) is not None
     each = partial(torch.zeros, len(chunk.clients), device=world.device)
     return Work(
         trainer,
@@ -152,15 +161,15 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
         each(dtype=torch.float64),
         each(dtype=torch.int64),
         table.new_empty(0, 0, 0) if own is None else own,
+        table.new_empty((len(chunk.clients), world.items) if waits else (0, 0), dtype=torch.bool),
     )
 
 
 def summed(parts: Tensor) -> Tensor:
     """Of all blocks, one after another in double precision."""
-    total = parts[0].double()
-    for part in parts[1:]:
-        total = total + part
-    return total
+    if parts.device.type == "cpu":  # on the core that is awake: waking another one takes longer than the sum
+        return torch.from_numpy(parts.numpy().sum(0, dtype=np.float64))
+    return parts.sum(0, dtype=torch.float64)
 
 
 def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
@@ -178,7 +187,8 @@ def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
         phases=len(work.trainer.phases),
     )
     train(work.data(), items, work.chunk.data.negatives, settings.loss == "bpr", work.keys, arguments, work.user,
-          work.tables, work.shared, work.own, work.weight, work.blocks, total, work.loss, work.seen)  # fmt: skip
+          work.tables, work.shared, work.own, work.changed, work.weight, work.blocks, total, work.loss,
+          work.seen)  # fmt: skip
     return total, dense
 
 
@@ -219,8 +229,8 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     flat, net = packed(model, dense)
     parts = work.parts()
     train(work.data(), work.chunk.world.items, data.negatives, work.trainer.settings.loss == "bpr", work.keys,
-          network_settings(work.trainer), net, work.user, work.tables, flat, work.shared, work.own, work.weight,
-          work.blocks, parts, work.loss, work.seen)  # fmt: skip
+          network_settings(work.trainer), net, work.user, work.tables, flat, work.shared, work.own, work.changed,
+          work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
     return summed(parts), unpacked(model, flat)
 
 
@@ -248,7 +258,8 @@ def head_settings(trainer: LocalTrainer) -> HeadSettings:
 def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
     (head, bias), parts = heads_of(dense), work.parts()
     train(work.data(), work.chunk.world.items, work.chunk.data.negatives, work.keys, head_settings(work.trainer), head,
-          bias, work.tables, work.shared, work.own, work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+          bias, work.tables, work.shared, work.own, work.changed, work.weight, work.blocks, parts, work.loss,
+          work.seen)  # fmt: skip
     return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 

@@ -1,0 +1,109 @@
+"""Rows of own tables that training did not change are written when somebody looks: the same bits as at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedrec.federation.clients import ClientData
+from fedrec.federation.simulator import Simulator
+from fedrec.methods import PFedRec
+from fedrec.testing import tiny_world
+
+SMALL = {"dim": 16, "init_std": 0.3, "batch": 16, "lr": 0.3, "lr_item": 0.9}
+BACKBONES = ("linear", "mf", "ncf")
+ALONE = 2  # bytes: a budget under which every client is a chunk of its own
+
+
+def rounds(data: ClientData, looked_at: bool, count: int = 3, backbone: str = "linear", memory: int = 8 << 30,
+           **more: float) -> Simulator:  # fmt: skip
+    simulator = Simulator(PFedRec(**SMALL, backbone=backbone, **more), data, memory=memory)
+    for number in range(count):
+        simulator.begin(number, looked_at=looked_at).log()
+    return simulator
+
+
+def left(simulator: Simulator) -> int:
+    """Clients with work left."""
+    return sum(len(run) for members in simulator.cohorts for run in members.left)
+
+
+def scores(simulator: Simulator) -> Tensor:
+    return torch.cat([some for _, some in simulator.scores(9)])
+
+
+def assert_same_bits(one: Simulator, other: Simulator) -> None:
+    assert torch.equal(scores(one), scores(other))
+    mine, theirs = one.client_side.tensors(), other.client_side.tensors()
+    assert list(mine) == list(theirs)
+    for name, value in mine.items():
+        assert torch.equal(value, theirs[name]), name
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tables_are_whole_when_somebody_looks(backbone, dtype):
+    data = tiny_world(200, dtype=dtype)
+    later, now = (rounds(data, looked_at, backbone=backbone) for looked_at in (False, True))
+    assert left(later) == data.world.clients
+    assert left(now) == 0
+    held = later.cohorts[0].held.per_client["item"]
+    assert not torch.equal(held, now.cohorts[0].held.per_client["item"]), "nothing was left, so nothing is tested"
+    assert_same_bits(later, now)
+    assert left(later) == 0
+
+
+def test_looking_changes_no_later_round():
+    data = tiny_world(200)
+    seen, unseen = rounds(data, looked_at=False, count=2), rounds(data, looked_at=False, count=2)
+    scores(seen)
+    for simulator in (seen, unseen):
+        simulator.round(2)
+    assert_same_bits(seen, unseen)
+
+
+@pytest.mark.parametrize("more", [{"participation": 0.5}, {"participation": 0.25}])
+def test_the_absent_keep_their_tables(more):
+    """Some clients of a round are a run of places and may leave work, others are not; none may lose a table."""
+    data = tiny_world(200, **more)
+    assert_same_bits(rounds(data, looked_at=False, count=6), rounds(data, looked_at=True, count=6))
+
+
+def test_a_run_within_another():
+    """Everybody leaves work, then some of them train again, then others: each has what it would have without that."""
+    data = tiny_world(200)
+    both = [rounds(data, looked_at, count=1) for looked_at in (False, True)]
+    for simulator, looked_at in zip(both, (False, True), strict=True):
+        for number, some in enumerate((np.arange(3, 7), np.arange(5, 9), np.array([0, 2, 11])), 1):
+            down = simulator.server_side.broadcast(some, number)
+            simulator.client_side.train(some, some, number, lambda _, down=down: down, looked_at=looked_at)
+    assert_same_bits(*both)
+
+
+def test_chunks_of_one_client():
+    data = tiny_world(200)
+    later = rounds(data, looked_at=False, memory=ALONE)
+    assert left(later) == data.world.clients
+    assert_same_bits(later, rounds(data, looked_at=True, memory=ALONE))
+
+
+def test_clients_whose_uploads_are_lost():
+    data = tiny_world(200)
+    assert_same_bits(rounds(data, looked_at=False, aggregated_fraction=0.5),
+                     rounds(data, looked_at=True, aggregated_fraction=0.5))  # fmt: skip
+
+
+def test_a_state_that_is_replaced_keeps_what_it_has():
+    data = tiny_world(200)
+    simulator, other = rounds(data, looked_at=False, count=1), rounds(data, looked_at=True, count=2)
+    simulator.cohorts[0].state = other.cohorts[0].state
+    assert_same_bits(simulator, other)
+
+
+def test_a_restored_state_keeps_what_it_has():
+    data = tiny_world(200)
+    simulator, other = rounds(data, looked_at=False, count=1), rounds(data, looked_at=True, count=2)
+    simulator.client_side.restore(other.client_side.tensors())
+    assert_same_bits(simulator, other)
