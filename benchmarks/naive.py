@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.bench.machine import told
-from fedrec.bench.references import seconds_of_a_round, some_clients, units_of
+from fedrec.bench.references import few_of, seconds_of_a_round, some_clients, units_of
 from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Method
@@ -32,11 +32,12 @@ def naive(task: Task, users: int) -> dict[str, Any]:
     run = task.run(task.interactions())
     data, share = some_clients(run.simulator.data, users)
     whole = users == units_of(run)
+    few = some_clients(run.simulator.data, few_of(users))[0] if whole else data
     for kind in _kinds(run.method):
         made = kind()
         made.method = _with_settings(kind.method, run.method)
         try:
-            if whole or made.reference(data, 1):  # also what only the first call takes, which is little of the whole
+            if made.reference(few, 1):  # which also takes what only a first call takes
                 took = seconds_of_a_round(partial(made.reference, data), first=0 if whole else 1)
                 return {"seconds": took, "users": len(data.users), "share": share}
         except OTHER_SETTINGS:

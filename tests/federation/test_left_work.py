@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.clients import ClientData
+from fedrec.federation.contract import Tensors, Ups
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import PFedRec
 from fedrec.testing import tiny_world
+from fedrec.training.compiled import UnchangedRows
 
 SMALL = {"dim": 16, "init_std": 0.3, "batch": 16, "lr": 0.3, "lr_item": 0.9}
 BACKBONES = ("linear", "mf", "ncf")
@@ -49,8 +51,8 @@ def test_tables_are_whole_when_somebody_looks(backbone, dtype):
     later, now = (rounds(data, looked_at, backbone=backbone) for looked_at in (False, True))
     assert left(later) == data.world.clients
     assert left(now) == 0
-    held = later.cohorts[0].held.per_client["item"]
-    assert not torch.equal(held, now.cohorts[0].held.per_client["item"]), "nothing was left, so nothing is tested"
+    held = later.cohorts[0].unfinished.per_client["item"]
+    assert not torch.equal(held, now.cohorts[0].unfinished.per_client["item"]), "nothing was left, so nothing is tested"
     assert_same_bits(later, now)
     assert left(later) == 0
 
@@ -107,3 +109,44 @@ def test_a_restored_state_keeps_what_it_has():
     simulator, other = rounds(data, looked_at=False, count=1), rounds(data, looked_at=True, count=2)
     simulator.client_side.restore(other.client_side.tensors())
     assert_same_bits(simulator, other)
+
+
+class InPlace(PFedRec):
+    """The server changes the table that it sent."""
+
+    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        server["item"].copy_(ups["item"])
+        return server
+
+
+def test_a_server_that_works_in_place_changes_no_clients_table():
+    data = tiny_world(200)
+    both = [Simulator(InPlace(**SMALL), data) for _ in range(2)]
+    for simulator, looked_at in zip(both, (False, True), strict=True):
+        simulator.begin(0, looked_at=looked_at).log()
+    assert left(both[0]) == data.world.clients
+    assert_same_bits(*both)
+
+
+def test_an_interrupt_loses_no_work(monkeypatch):
+    data = tiny_world(200)
+    simulator, other = rounds(data, looked_at=False), rounds(data, looked_at=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(UnchangedRows, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scores(simulator)
+    assert left(simulator) == data.world.clients
+    assert_same_bits(simulator, other)
+
+
+def interrupted(work: UnchangedRows) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_is_put_off_is_what_did_not_change():
+    data = tiny_world(200)
+    simulator = rounds(data, looked_at=False)
+    put_off = simulator.client_side.put_off()
+    assert 0 < put_off < simulator.cohorts[0].unfinished.per_client["item"].nbytes
+    scores(simulator)
+    assert simulator.client_side.put_off() == 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from numba import njit
@@ -118,3 +122,11 @@ def test_square_of_a_row():
 def test_rooms_begin_with_a_line_of_the_cache(count):
     rooms = [aligned(count) for _ in range(5)]
     assert all(room.ctypes.data % 64 == 0 and len(room) == count and not room.any() for room in rooms)
+
+
+def test_a_user_may_forbid_wide_vectors():
+    """Code for registers that are not there would end the process."""
+    code = "from fedrec.kernels import vectors; print(vectors._FOLDS)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          env=os.environ | {"NUMBA_ENABLE_AVX": "0"})  # fmt: skip
+    assert told.stdout.strip() == "False"

@@ -47,7 +47,8 @@ def work_of(simulator: Simulator, number: int) -> Work:
     samples = interactions * (1 + data.negatives) * int(getattr(method, "epochs", 1)) if trains else interactions
     width = int(getattr(method, "dim", 0)) if trains else 0
     network = 0 if counted or not trains else _weights(method)
-    held = simulator.client_side.held()[0] + sum(value.nbytes for value in simulator.server.values())
+    side = simulator.client_side
+    held = side.held()[0] - side.put_off() + sum(value.nbytes for value in simulator.server.values())
     return Work(
         interactions,
         samples,

@@ -90,7 +90,6 @@ def _phases(run: Run, turns: int) -> tuple[dict[str, float], float]:
         with phases.watching(run.simulator):
             whole = seconds(partial(run.simulator.round, number), run.world.device)
         seen.append((whole, phases.seconds | {"other": whole - sum(phases.seconds.values())}))
-        run.simulator.client_side.tensors()  # whole: a round that is to be evaluated leaves no work
         evaluations.append(seconds(partial(run.evaluate, "valid", number), run.world.device))
     return min(seen, key=lambda one: one[0])[1], min(evaluations)
 

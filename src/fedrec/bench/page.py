@@ -13,7 +13,9 @@ Made by `fedrec bench --page docs/speed.md {sources}`; do not edit.
 
 Every method does a fixed amount of work in its own process: rounds with its default settings on the same data. The time
 is that of the fastest of up to ten rounds, half of them before the reference is measured and half after. The breakdown
-is of a further round, in which the functions of clients, server and wire are timed from outside.
+is of a further round, in which the functions of clients, server and wire are timed from outside. Rounds are timed as
+they are between two evaluations: rows of clients' own tables that did not change (`pfedrec`) are written when somebody
+looks at them, and that time counts as *evaluation*.
 
 *Set-up* makes the server and the clients; *compilation* is what the first round took beyond a usual one: little where
 compiled kernels are cached on disk.

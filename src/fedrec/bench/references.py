@@ -2,10 +2,8 @@
 
 In this order: a plain program for the methods that it knows; the naive reference that the method is tested against, by
 a program of the checkout; the library's own engine with every client alone and nothing compiled. The last two work on a
-few clients, which stand for all by their number of interactions.
-
-That does not hold where users are compared with each other. So a naive reference runs on more users too; where these
-take more than their share, it runs on all, unless that would take too long.
+few clients, which stand for all by their number of interactions, unless more of them take more than their share, as
+where users are compared with each other: then a naive reference runs on all, if that does not take too long.
 """
 
 from __future__ import annotations

@@ -47,32 +47,33 @@ class CohortState:
     """
 
     cohort: Cohort
-    held: State  # with work on it left, or not
+    unfinished: State  # with work on it left, or not
     user_ptr: np.ndarray
     left: dict[range, list[LeftWork]] = field(default_factory=dict)  # by the run of clients that it is about
 
     @property
     def state(self) -> State:
         self._finish(list(self.left))
-        return self.held
+        return self.unfinished
 
     @state.setter
     def state(self, state: State) -> None:
         self.left.clear()
-        self.held = state
+        self.unfinished = state
 
     def to_train(self, run: range | None) -> State:
-        """For a run of clients: what these have left need not be done any more, because they write the same again."""
+        """For a run of clients: what these have left need not be done any more, because they write all of it anew."""
         if run is None:
             return self.state
         self.left.pop(run, None)
         self._finish([other for other in self.left if other.start < run.stop and run.start < other.stop])
-        return self.held
+        return self.unfinished
 
     def _finish(self, runs: list[range]) -> None:
         for run in runs:
-            for work in self.left.pop(run):
+            for work in self.left[run]:
                 work()
+            del self.left[run]  # not before: an interrupt leaves work that can be done again
 
     def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of `clients`, ascending, live here, and where."""
@@ -226,11 +227,15 @@ class ClientSide:
         kept = scoring = 0
         idle = self.method.footprint(self.world).training_only
         for members in self.cohorts:
-            for name, value in (members.state.per_client | members.state.per_user).items():
+            for name, value in (members.unfinished.per_client | members.unfinished.per_user).items():
                 size = value.numel() * value.element_size()
                 kept += size
                 scoring += size * (name not in idle)
         return kept, scoring
+
+    def put_off(self) -> int:
+        """Bytes of hosted clients' states that are to be written when somebody looks at them."""
+        return sum(work.nbytes for members in self.cohorts for left in members.left.values() for work in left)
 
     # -- keep and restore --
 
@@ -276,8 +281,8 @@ class ClientSide:
     def _put(self, members: CohortState, where: np.ndarray, state: State) -> None:
         clients, users = self._index(where), self._index(members.users(where))
         for kept, new, index in (
-            (members.held.per_client, state.per_client, clients),
-            (members.held.per_user, state.per_user, users),
+            (members.unfinished.per_client, state.per_client, clients),
+            (members.unfinished.per_user, state.per_user, users),
         ):
             for name, value in new.items():
                 if not isinstance(index, slice) or value.data_ptr() != kept[name][index].data_ptr():

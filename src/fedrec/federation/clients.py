@@ -9,10 +9,9 @@ Users are numbered by place: those of one client lie together, clients in order,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,9 +24,6 @@ from fedrec.kernels.device import handed
 
 Unique = Literal["positive", "user"]
 """Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
-
-LeftWork = Callable[[], object]
-"""What somebody has put off."""
 
 Figure = float | Tensor
 """A number, or a tensor of one in double precision."""
@@ -233,6 +229,16 @@ class ClientData:
     def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False,
               later: list[LeftWork] | None = None) -> Chunk:  # fmt: skip
         return Chunk(self, _int64(clients), cohort, foldable, later)
+
+
+class LeftWork(Protocol):
+    """What training has put off. Doing it twice is as good as once."""
+
+    def __call__(self) -> None: ...
+
+    @property
+    def nbytes(self) -> int:
+        """How much it writes."""
 
 
 @dataclass(frozen=True)

@@ -409,7 +409,7 @@ def row_space(table, own, changed, most):
 
     With it comes the whole space, and for every item the place of its row there before a client has touched any.
     """
-    common = table.shape[1] if len(own) > len(changed) else 0
+    common = table.shape[1] if len(own) and not len(changed) else 0
     every = np.empty((common + most, table.shape[2]), table.dtype)
     every[:common] = table[0, :common]
     return every[common:], (every, np.arange(common).astype(np.uint32))

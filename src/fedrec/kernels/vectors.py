@@ -15,8 +15,9 @@ LANES = 16
 APART = binding.get_host_cpu_name().startswith("znver")
 """Whether sums have units of their own beside those of products: then two sums cost as little as one product."""
 
-_FOLDS = not (config.CPU_NAME or config.CPU_FEATURES) and bool(binding.get_host_cpu_features().get("avx512f"))
-"""Whether an instruction can load a number into all lanes by itself; not known where a user names the processor."""
+_ASKED = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX  # a user says what to compile for
+_FOLDS = not _ASKED and bool(binding.get_host_cpu_features().get("avx512f"))
+"""Whether an instruction can load a number into all lanes by itself."""
 
 INDEX, _BITS, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
 _VECTOR, _WHOLE = ir.VectorType(_FLOAT, LANES), ir.VectorType(_BITS, LANES)

@@ -83,7 +83,25 @@ class Work:
         """For later: the rows of clients' own tables that training did not change."""
         complete, later = kernel_for("own_tables", self.chunk.world), self.chunk.later
         if len(self.changed) and complete is not None and later is not None:
-            later.append(partial(complete, self.own, self.tables[0], self.changed))
+            later.append(UnchangedRows(complete, self.own, self.tables[0].clone(), self.changed))
+
+
+@dataclass(frozen=True)
+class UnchangedRows:
+    """Of clients' `own` tables: where nothing is `changed` they are to have the rows of `table`, a copy, because the
+    server may change in place what it sent."""
+
+    complete: CompiledKernel
+    own: Tensor
+    table: Tensor
+    changed: Tensor
+
+    def __call__(self) -> None:
+        self.complete(self.own, self.table, self.changed)
+
+    @property
+    def nbytes(self) -> int:
+        return int((~self.changed).sum()) * self.table[0].nbytes
 
 
 @dataclass(frozen=True)
@@ -147,7 +165,7 @@ def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table
             weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
     world, shared = chunk.world, table.dim() == 2
-    waits = own is not None and chunk.later is not None and kernel_for("own_tables", world) is not None
+    waits = shared and own is not None and chunk.later is not None and kernel_for("own_tables", world) is not None
     each = partial(torch.zeros, len(chunk.clients), device=world.device)
     return Work(
         trainer,
