@@ -44,7 +44,7 @@ class Script:
         self.progress = Progress()
         self.evaluated: list[int] = []
 
-    def begin(self, number: int, before_answer: object = None, looked_at: bool = False) -> Played:
+    def begin(self, number: int, before_answer: object = None, will_be_read: bool = False) -> Played:
         return Played(number)
 
     def evaluate(self, number: int) -> Score:

@@ -34,7 +34,7 @@ class Line:
     told: list[tuple[str, int]] = field(default_factory=list)
     progress: Progress = field(default_factory=Progress)
 
-    def begin(self, number: int, before_answer: object = None, looked_at: bool = False) -> OnTheWay:
+    def begin(self, number: int, before_answer: object = None, will_be_read: bool = False) -> OnTheWay:
         if number == self.fails:
             raise FedrecError("an accident")
         self.told.append(("begun", number))

@@ -119,17 +119,17 @@ class ClientSide:
 
     def train(self, clients: np.ndarray, sending: np.ndarray, round: int, down: Delivered,
               planned: int | None = None, blind: BlindSum | None = None,
-              looked_at: bool = False) -> tuple[Update, Seen]:  # fmt: skip
+              will_be_read: bool = False) -> tuple[Update, Seen]:  # fmt: skip
         """Local training of some hosted clients; the uploads of those who send, reduced, and what was seen of it.
 
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
         `blind`: each upload enters this sum by itself, and nothing but what comes out of it is seen.
-        `looked_at`: before their next training somebody will look at the state, so that no work on it is left.
+        `will_be_read`: somebody will read the state before their next training, so nothing is put off.
         """
         self.wire.ledger.trained(round, len(clients))
         accumulator, seen = Accumulator(), []
         for group, send in _by_sending(clients, sending):
-            for members, chunk, where in self._chunks(group, leaving=not looked_at):
+            for members, chunk, where in self._chunks(group, leaving=not will_be_read):
                 delivered = down(chunk.clients)
                 payload = self._train(members, chunk, where, round, delivered)
                 if send:
@@ -257,7 +257,8 @@ class ClientSide:
     def _chunks(
         self, clients: np.ndarray, cost: np.ndarray | None = None, leaving: bool = False
     ) -> Iterator[tuple[CohortState, Chunk, np.ndarray]]:
-        """`cost`: bytes of every client, by position in the group. `leaving`: they may leave work on no copy."""
+        """`cost`: bytes of every client, by position in the group. `leaving`: training may put
+        work off, where clients train on their state itself and not on a copy."""
         budget = self.memory // 2
         if cost is None:
             needed = self.method.footprint(self.world)

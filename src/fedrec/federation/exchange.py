@@ -183,7 +183,7 @@ class Node:
     def _train(self, step: Step) -> Update:
         sending = step.clients if step.sending is None else step.sending
         planned = int(step.options["planned"])
-        return self.side.train(step.clients, sending, step.round, step.delivered, planned, looked_at=True)[0]
+        return self.side.train(step.clients, sending, step.round, step.delivered, planned, will_be_read=True)[0]
 
 
 @dataclass

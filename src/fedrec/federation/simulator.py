@@ -141,10 +141,12 @@ class Simulator:
         """`before_answer` may look at what clients have trained, before they receive anything back."""
         return self.begin(number, before_answer).log()
 
-    def begin(self, number: int, before_answer: Callable[[int], None] | None = None, looked_at: bool = False) -> Begun:
+    def begin(
+        self, number: int, before_answer: Callable[[int], None] | None = None, will_be_read: bool = False
+    ) -> Begun:
         """A round whose figures nobody has read: an accelerator may still be at it, and the next one may begin.
 
-        `looked_at`: somebody will look at clients' states before their next round, so that no work on them is left.
+        `will_be_read`: somebody will read clients' states before their next round, so nothing is put off.
         """
         plan = self.server_side.plan(number)
         begun = Begun(self, number, len(plan.train))
@@ -155,7 +157,7 @@ class Simulator:
         try:
             update, begun.seen = self.client_side.train(
                 train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads()),
-                blind, looked_at,
+                blind, will_be_read,
             )  # fmt: skip
         except DivergedError as error:  # the other processes must hear of it
             update, diverged = Update(), error.what
