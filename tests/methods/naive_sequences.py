@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fedrec.federation.clients import ClientData
 from fedrec.methods import CentralSASRec
 from fedrec.models import SASRec
+from fedrec.random import Purpose, fold
 from fedrec.training.local_training import LocalMethod
 from fedrec.training.samples import negatives
 from fedrec.training.sequences import SequenceSamples
@@ -151,7 +152,18 @@ class Federation(naive.Federation):
         chunk = self.data.chunk(np.array([number]))
         drawn = negatives(chunk, round).split(np.diff(chunk.user_ptr).tolist())
         history, client = self.histories(number), self.clients[number]
-        return torch.stack([x for u in users for x in losses(self.method, client, history[u], drawn[u])])
+        kept = [len(items) - self.left_out(number, u, len(items), round) for u, items in enumerate(history)]
+        return torch.stack(
+            [x for u in users for x in losses(self.method, client, history[u][: kept[u]], drawn[u][: kept[u]])]
+        )
+
+    def left_out(self, number: int, place: int, items: int, round: int) -> int:
+        """How many items at the end of a user's history come after the window that is drawn for the round."""
+        if getattr(self.method, "windows", "last") == "last":
+            return 0
+        chunk = self.data.chunk(np.array([number]))
+        draw = fold(chunk.secret.stream(Purpose.WINDOWS, round), int(chunk.users[place]))
+        return (draw >> 32) * max(1, items - self.method.length) >> 32
 
     def train(self, number: int, round: int) -> None:
         method, client = self.method, self.clients[number]

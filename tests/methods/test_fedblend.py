@@ -53,6 +53,10 @@ class TestFedBlendAveraged(TestFedBlend):
     method = FedBlend(**SMALL, gram_share=0.3, averaging=0.6)
 
 
+class TestFedBlendDrawnWindows(TestFedBlend):
+    method = FedBlend(**SMALL, gram_share=0.3, windows="drawn")
+
+
 class TestFedBlendSampled(MethodTests):
     method = FedBlend(**SMALL | {"dropout": 0.2}, sampled=6)
     sampled_rows_only = False

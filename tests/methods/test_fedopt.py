@@ -174,6 +174,17 @@ class TestSasrecAveraged(FedOptTests):
     sampled_rows_only = False
 
 
+class TestSasrecDrawnWindows(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", clip=0.5, windows="drawn")
+    sampled_rows_only = False
+
+
+class TestSasrecDrawnWindowsEpochs(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, windows="drawn",
+                    server_optimiser="sgd")  # fmt: skip
+    sampled_rows_only = False
+
+
 class TestMfAveraged(FedOptTests):
     method = FedOpt(**MF, server_optimiser="sgd", averaging=0.3)
 

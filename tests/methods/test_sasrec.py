@@ -76,6 +76,13 @@ class TestSoftmaxWithoutDropout(MethodTests):
         return naive.central(self.method, data, rounds)
 
 
+class TestDrawnWindows(MethodTests):
+    method = CentralSASRec(dim=4, length=5, batch=5, loss="ce", dropout=0.0, lr=0.01, windows="drawn")
+
+    def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
+        return naive.central(self.method, data, rounds)
+
+
 class TestLigr(MethodTests):
     method = CentralSASRec(dim=4, length=5, batch=5, heads=2, loss="ce", weight_decay=0.1, block_kind="ligr")
 

@@ -61,6 +61,7 @@ SHARED = {
     "temperature": "Temperature of the contrastive loss.",
     "weight_decay": "Weight decay of everything that is trained.",
     "window": "Following items that each item of a history predicts.",
+    "windows": "sasrec: what a round trains on of a history longer than `length`: its last items, or drawn ones in a row.",
 }
 """Parameters that several methods have and declare each for itself."""
 

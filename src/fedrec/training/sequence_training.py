@@ -81,7 +81,8 @@ class SequenceDescent(Descent):
         trainer, settings = self.trainer, self.settings
         assert isinstance(trainer.model, Sequential)
         self.model = trainer.model
-        return self.kind(self.chunk, round, settings.loss, settings.batch, self.model.length, trainer.slots)
+        return self.kind(self.chunk, round, settings.loss, settings.batch, self.model.length, trainer.slots,
+                         trainer.windows)  # fmt: skip
 
     def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: SequenceBatch) -> tuple[Tensor, list[Tensor]]:
         total = torch.zeros(batch.clients, dtype=torch.float64, device=batch.size.device)

@@ -21,11 +21,13 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk, pointers
 from fedrec.federation.contract import Tensors
 from fedrec.models import Sequential
-from fedrec.random import Purpose, fold_tensor, permute
+from fedrec.random import Purpose, below, fold_tensor, permute
 from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import negatives
 
 SequenceLoss = Literal["bce", "bpr", "ce"]
+WindowKind = Literal["last", "drawn"]
+"""Of a history longer than the model reads, what a round trains on: the last items, or a stretch drawn every round."""
 FLOATS = 32 << 20  # of a band's activations
 FLOATS_ON_GPU = 1 << 30
 LANES = 4  # draws of 16 bits in one hash
@@ -38,6 +40,17 @@ def windows(ptr: np.ndarray, length: int, targets: bool) -> tuple[np.ndarray, np
     """
     last = 1 if targets else 0
     return ptr[1:] - last, np.clip(np.diff(ptr) - last, 0, length)
+
+
+def training_windows(chunk: Chunk, length: int, round: int, kind: WindowKind) -> tuple[np.ndarray, np.ndarray]:
+    """As `windows` with targets. A drawn one ends anywhere that leaves it as long: over the rounds a user's whole history
+    is trained on, and its items at different positions."""
+    end, size = windows(chunk.user_ptr, length, targets=True)
+    if kind == "last":
+        return end, size
+    earlier = np.maximum(np.diff(chunk.user_ptr) - 1 - size, 0)  # steps that are left out
+    key = fold_tensor(chunk.secret.stream(Purpose.WINDOWS, round), torch.from_numpy(chunk.users))
+    return end - below(key, torch.from_numpy(earlier + 1)).numpy(), size
 
 
 def bands(lengths: Sequence[int], model: Sequential, device: torch.device) -> Iterator[slice]:
@@ -159,12 +172,13 @@ class SequenceSamples:
     """
 
     def __init__(
-        self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None
-    ) -> None:
+        self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None,
+        kind: WindowKind = "last",
+    ) -> None:  # fmt: skip
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
         # what depends on the data alone is found on the host, which has to know most of it
         users = np.diff(chunk.client_ptr)
-        end, size = windows(chunk.user_ptr, length, targets=True)
+        end, size = training_windows(chunk, length, round, kind)
         owner = np.repeat(np.arange(len(users)), users)
         sequences = np.bincount(owner[size > 0], minlength=len(users))
         steps = np.bincount(owner, size, len(users)).astype(np.int64)

@@ -35,11 +35,13 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.declarations import Preset, Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN
+from fedrec.training.sequences import WindowKind
 
 Kind = TypeVar("Kind", bound=Method)
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
@@ -83,11 +85,13 @@ class FedBlend(Method):
     blocks: int = 2
     heads: int = 1
     block_kind: BlockKind = "sasrec"
+    windows: WindowKind = "last"
     dropout: Annotated[float, Interval("[0, 1)")] = 0.2
     sampled: int = 0
     clip: float = 0.5
     """Largest norm of a client's upload; 0: any."""
     clients_per_round: int = 128
+    shares: Shares = "equal"
     server_lr: float = 0.001
     server_decay: float = 0.0
     cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
@@ -112,7 +116,7 @@ class FedBlend(Method):
     @property
     def disclosure(self) -> Disclosure:
         """A Gram matrix alone would reveal everything; a gradient can be as far from another as its clip allows."""
-        return Disclosure(secure_aggregation=True)
+        return Disclosure(secure_aggregation=True, covered_with={"shares": "equal"})
 
     # -- every round is FedOpt's, the first one FedGram's too --
 
