@@ -188,6 +188,17 @@ def test_time_is_estimated_from_the_nearest_run() -> None:
     assert [hours(seconds) for seconds in (0.2, 60, 600, 7200)] == ["1 s", "60 s", "10 min", "2.0 h"]
 
 
+def test_the_time_of_one_variant_says_little_about_another() -> None:
+    """Without clusters CGFedRec is PFedRec, which takes a tenth of its time."""
+    planned = {cell.row: cell for cell in cells(tables("cgfedrec")["table3"], Path(), "cpu", "8G")
+               if cell.dataset == "ml-100k"}  # fmt: skip
+    short, whole = (run_of("cgfedrec", "table3", row, "ml-100k", seconds=seconds, rounds=100, backbone="linear")
+                    for row, seconds in (("CGFedRec-E (= PFedRec)", 7.0), ("CGFedRec", 60.0)))  # fmt: skip
+    clock = Clock([short, whole])
+    assert clock.of(planned["CGFedRec"]) == Estimate(60.0, "cpu")
+    assert clock.of(planned["CGFedRec-E (= PFedRec)"]) == Estimate(7.0, "cpu")
+
+
 def test_what_does_not_fit_into_the_hour_of_its_table_takes_too_long() -> None:
     """In the table's order, by device; what was measured has spent its time, and a shorter row may still fit."""
     slow = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.4}, rounds=100, seconds=3000.0)

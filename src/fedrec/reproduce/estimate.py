@@ -27,11 +27,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Kind:
-    """What decides how a run is computed: noise on gradients has no kernel."""
+    """What decides how a run is computed: noise on gradients has no kernel, a variant may leave the longest part out."""
 
     method: str
     backbone: str
     noised: bool
+    variant: str = ""
 
 
 class Clock:
@@ -43,7 +44,7 @@ class Clock:
         self.by_method: dict[str, list[tuple[Kind, MeasuredRun]]] = {}
         for run in known:
             if run.seconds > 0:
-                kind = Kind(run.command.split()[2], run.backbone, "--set dp=" in run.command)
+                kind = Kind(run.command.split()[2], run.backbone, "--set dp=" in run.command, _variant(run.command))
                 self.by_method.setdefault(kind.method, []).append((kind, run))
 
     def of(self, cell: Cell) -> Estimate | None:
@@ -51,7 +52,8 @@ class Clock:
         method in the same way; None where nothing is known. Runs of more than a few rounds count first, then those on
         the cell's own device."""
         method = method_of(cell.config)
-        kind = Kind(cell.config.method, getattr(method, "backbone", ""), "dp" in cell.config.params)
+        noised = "dp" in cell.config.params
+        kind = Kind(cell.config.method, getattr(method, "backbone", ""), noised, _variant(cell.command()))
         found = self.by_method.get(kind.method, ())
         same = [run for other, run in found if other == kind]
         for runs, rough in ((same, False), ([run for _, run in found], True)):
@@ -71,6 +73,12 @@ class Clock:
         size = self.sizes.get(dataset)
         if runs and size:
             yield lambda run: size / max(run.interactions, 1), runs
+
+
+def _variant(command: str) -> str:
+    """Of a method that has some; empty: the whole method."""
+    named = command.partition("--set variant=")[2].split(" ")[0]
+    return "" if named == "full" else named
 
 
 def hours(seconds: float) -> str:

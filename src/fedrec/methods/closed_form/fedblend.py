@@ -116,7 +116,7 @@ class FedBlend(Method):
     @property
     def disclosure(self) -> Disclosure:
         """A Gram matrix alone would reveal everything; a gradient can be as far from another as its clip allows."""
-        return Disclosure(secure_aggregation=True, covered_with={"shares": "equal"})
+        return Disclosure(secure_aggregation=True)
 
     # -- every round is FedOpt's, the first one FedGram's too --
 
