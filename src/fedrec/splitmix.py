@@ -25,7 +25,7 @@ class Purpose(IntEnum):
     CANDIDATES = 8
     TRIPLES = 9
     LOST = 10
-    WINDOWS = 11
+    CROP = 11
 
 
 def signed(value: int) -> int:

@@ -1,6 +1,6 @@
 """SASRec as anyone would first write it: sequences filled up on the left, one at a time, torch.nn and torch.optim.
 
-Only the drawn negatives, the order of sequences and the initial values come from the library.
+Only drawn negatives, the order of sequences, the keys of random windows and initial values come from the library.
 """
 
 from __future__ import annotations
@@ -158,11 +158,11 @@ class Federation(naive.Federation):
         )
 
     def left_out(self, number: int, place: int, items: int, round: int) -> int:
-        """How many items at the end of a user's history come after the window that is drawn for the round."""
-        if getattr(self.method, "windows", "last") == "last":
+        """How many items at the end of a user's history come after the round's window."""
+        if getattr(self.method, "crop", "last") == "last":
             return 0
         chunk = self.data.chunk(np.array([number]))
-        draw = fold(chunk.secret.stream(Purpose.WINDOWS, round), int(chunk.users[place]))
+        draw = fold(chunk.secret.stream(Purpose.CROP, round), int(chunk.users[place]))
         return (draw >> 32) * max(1, items - self.method.length) >> 32
 
     def train(self, number: int, round: int) -> None:
@@ -173,7 +173,7 @@ class Federation(naive.Federation):
             {"params": own, "lr": rates["dense"], "weight_decay": method.weight_decay_dense},
         ])  # fmt: skip
         samples = SequenceSamples(
-            self.data.chunk(np.array([number])), round, method.loss, method.batch, method.length, None
+            self.data.chunk(np.array([number])), round, method.loss, method.batch, method.length, None, "last"
         )
         for epoch in range(method.epochs):
             for batch in samples.epoch(epoch):
@@ -198,7 +198,7 @@ def central(method: CentralSASRec, data: ClientData, rounds: int) -> dict[str, T
     decay = {"betas": (0.9, 0.98), "weight_decay": method.weight_decay}
     steps = torch.optim.AdamW(client.parameters(), lr=method.lr, **decay)
     for round in range(rounds):
-        samples = SequenceSamples(data.chunk(np.array([0])), round, "bce", method.batch, method.length, None)
+        samples = SequenceSamples(data.chunk(np.array([0])), round, "bce", method.batch, method.length, None, "last")
         for batch in samples.epoch(0):
             every = federation.losses(0, round, samples.user[batch.sequence].tolist())
             steps.zero_grad()

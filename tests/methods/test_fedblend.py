@@ -53,8 +53,12 @@ class TestFedBlendAveraged(TestFedBlend):
     method = FedBlend(**SMALL, gram_share=0.3, averaging=0.6)
 
 
-class TestFedBlendDrawnWindows(TestFedBlend):
-    method = FedBlend(**SMALL, gram_share=0.3, windows="drawn")
+class TestFedBlendRandomCrop(TestFedBlend):
+    method = FedBlend(**SMALL, gram_share=0.3, crop="random")
+
+
+class TestFedBlendShares(TestFedBlend):
+    method = FedBlend(**SMALL, gram_share=0.3, shares="samples")
 
 
 class TestFedBlendSampled(MethodTests):

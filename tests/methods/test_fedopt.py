@@ -71,7 +71,7 @@ class Sequences(naive_sequences.Federation):
         if not self.method.sampled:
             return super().losses(number, round, users)
         method, client = self.method, self.clients[number]
-        s = AmongDrawn(self.data.chunk(np.array([number])), round, "ce", ALL, method.length, method.sampled)
+        s = AmongDrawn(self.data.chunk(np.array([number])), round, "ce", ALL, method.length, method.sampled, "last")
         found = []
         for row, user in enumerate(s.user.tolist()):
             counts = s.log_weight[row] > -math.inf
@@ -102,13 +102,22 @@ def reference(method: FedOpt, data: ClientData, rounds: int, everybody_first: bo
     for round in range(rounds):
         asked = data.clients.tolist() if everybody_first and round == 0 else taking_part(data, round)
         changes = [change_of(federation, number, round, shared) for number in asked]
+        counts = [samples_of(data, number) if method.shares == "samples" else 1.0 for number in asked]
+        weight = torch.tensor(counts, dtype=torch.float64)
         for name, value in x.items():
-            value.grad = -torch.stack([change[name] for change in changes]).mean(0)
+            every = torch.stack([change[name] for change in changes])
+            value.grad = -torch.tensordot((weight / weight.sum()).to(every.dtype), every, 1)
         optimiser.step()
         seen.append({name: value.detach().clone() for name, value in x.items()})
         federation.server |= seen[-1]
     federation.server |= averaged(seen, method.averaging)
     return as_sent(method, seen[-1]) | {"scores": federation.scores(True)}
+
+
+def samples_of(data: ClientData, number: int) -> float:
+    """The items of a client's users, each with its negatives."""
+    first, last = data.client_ptr[number : number + 2]
+    return float((data.user_ptr[last] - data.user_ptr[first]) * (1 + data.negatives))
 
 
 def averaged(models: list[dict[str, Tensor]], keep: float) -> dict[str, Tensor]:
@@ -174,14 +183,19 @@ class TestSasrecAveraged(FedOptTests):
     sampled_rows_only = False
 
 
-class TestSasrecDrawnWindows(FedOptTests):
-    method = FedOpt(**SASREC, loss="ce", clip=0.5, windows="drawn")
+class TestSasrecRandomCrop(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", clip=0.5, crop="random")
     sampled_rows_only = False
 
 
-class TestSasrecDrawnWindowsEpochs(FedOptTests):
-    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, windows="drawn",
+class TestSasrecRandomCropEpochs(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, crop="random",
                     server_optimiser="sgd")  # fmt: skip
+    sampled_rows_only = False
+
+
+class TestSasrecShares(FedOptTests):
+    method = FedOpt(**SASREC, loss="ce", clip=0.5, shares="samples")
     sampled_rows_only = False
 
 
@@ -294,7 +308,7 @@ def test_the_sum_over_the_catalogue_is_estimated_without_bias():
     chunk, values = data.chunk(np.array([1])), torch.rand(40, dtype=torch.float64, generator=torch.Generator())
     found = []
     for round in range(400):
-        s = AmongDrawn(chunk, round, "ce", ALL, 5, 6)
+        s = AmongDrawn(chunk, round, "ce", ALL, 5, 6, "last")
         found.append(float((values[s.item[s.among[0]]] * s.log_weight[0].exp()).sum()))
     error = np.std(found) / math.sqrt(len(found))
     assert error > 0
@@ -309,7 +323,7 @@ def test_only_rows_of_own_and_drawn_items_have_a_gradient():
     moved = set((simulator.server["item"] != start).any(1).nonzero().flatten().tolist())
     drawn: set[int] = set()
     for number in range(12):
-        s = AmongDrawn(data.chunk(np.array([number])), 0, "ce", ALL, 5, 6)
+        s = AmongDrawn(data.chunk(np.array([number])), 0, "ce", ALL, 5, 6, "last")
         drawn |= set(s.item.tolist())
     assert moved
     assert moved <= drawn

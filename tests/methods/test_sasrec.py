@@ -76,8 +76,8 @@ class TestSoftmaxWithoutDropout(MethodTests):
         return naive.central(self.method, data, rounds)
 
 
-class TestDrawnWindows(MethodTests):
-    method = CentralSASRec(dim=4, length=5, batch=5, loss="ce", dropout=0.0, lr=0.01, windows="drawn")
+class TestRandomCrop(MethodTests):
+    method = CentralSASRec(dim=4, length=5, batch=5, loss="ce", dropout=0.0, lr=0.01, crop="random")
 
     def reference(self, data: ClientData, rounds: int) -> dict[str, torch.Tensor]:
         return naive.central(self.method, data, rounds)
@@ -153,13 +153,13 @@ def test_centralised_goes_on_where_adam_stopped(loss, norm_first):
 def test_one_negative_at_each_position():
     data = tiny_world(silos=(12,))
     chunk = data.chunk(np.array([0]))
-    assert SequenceSamples(chunk, 0, "bce", 5, 5, 1).neg.shape[1] == 1
-    assert SequenceSamples(chunk, 0, "bce", 5, 5, None).neg.shape[1] == 4
+    assert SequenceSamples(chunk, 0, "bce", 5, 5, 1, "last").neg.shape[1] == 1
+    assert SequenceSamples(chunk, 0, "bce", 5, 5, None, "last").neg.shape[1] == 4
 
 
 def test_windows_end_with_the_last_item_as_target():
     data = tiny_world()
-    s = SequenceSamples(data.chunk(np.arange(12)), 0, "bce", 1, 5, None)
+    s = SequenceSamples(data.chunk(np.arange(12)), 0, "bce", 1, 5, None, "last")
     for number, user in enumerate(s.user.tolist()):
         items = data.history[data.user_ptr[user] : data.user_ptr[user + 1]].tolist()
         mine = slice(int(s.start[number]), int(s.start[number] + s.size[number]))

@@ -27,6 +27,7 @@ SHARED = {
     "co": "Weight of the part that ignores the order of items.",
     "contrast_weight": "Weight of the contrastive loss beside that of the interactions.",
     "cooldown": "Last share of the rounds over which server_lr falls to 0.",
+    "crop": "sasrec: what a round trains on of a history longer than `length`: its last items, or a random stretch.",
     "dim": "Width of user and item vectors.",
     "dropout": "sasrec: share of activations that training drops.",
     "epochs": "Passes over a client's own data in a round.",
@@ -61,7 +62,6 @@ SHARED = {
     "temperature": "Temperature of the contrastive loss.",
     "weight_decay": "Weight decay of everything that is trained.",
     "window": "Following items that each item of a history predicts.",
-    "windows": "sasrec: what a round trains on of a history longer than `length`: its last items, or drawn ones in a row.",
 }
 """Parameters that several methods have and declare each for itself."""
 

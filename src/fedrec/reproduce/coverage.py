@@ -40,6 +40,8 @@ class Found:
     printed: float
     earlier: str = ""
     """The version of fedrec that a mean without its runs is of."""
+    diverged: int = 0
+    """How many of its runs did so, after the round that was chosen."""
 
     @property
     def difference(self) -> float:
@@ -163,7 +165,8 @@ def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[Meas
     seeds = sum(run.seeds for run in known)
     value = sum(run.seeds * run.figures[name] for run in known) / seeds
     earlier = ", ".join(sorted({run.fedrec for run in known if not run.seconds}))
-    return Found(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier)
+    diverged = sum(bool(run.diverged) for run in known)
+    return Found(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier, diverged)
 
 
 def _with_stages(made: Sequence[Reached], called: Names, known: Mapping[tuple[str, str], float]) -> list[Reached]:

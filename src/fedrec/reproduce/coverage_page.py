@@ -138,6 +138,7 @@ def _cell(one: Reached, found: Found) -> list[str]:
     metric = cell.metric.removesuffix(PERCENT)
     word = "" if found.within else "beyond"
     seeds = str(found.seeds) + (f" (fedrec {found.earlier})" if found.earlier else "")
+    seeds += f", {found.diverged} diverged later" if found.diverged else ""
     return [cell.table, cell.row(), cell.dataset, metric, f"{found.printed:.4f}", f"{found.value:.4f}",
             f"{found.difference:+.4f}", word, f"{found.table}: {found.row}", seeds]  # fmt: skip
 

@@ -10,6 +10,7 @@ from fedrec.experiment.params import method_of
 from fedrec.reproduce.cells import Cell
 from fedrec.reproduce.measured import MeasuredRun
 
+WHOLE = "full"  # the variant of a method with all its parts
 SETTLED = 10  # rounds after which set-up and compilation no longer decide the pace
 
 
@@ -19,7 +20,7 @@ class Estimate:
     device: str
     """On which the runs behind it were measured."""
     rough: bool = False
-    """No run of this kind was measured: those of the method with another backbone, or without noise, stand in."""
+    """No run of this kind was measured: others of the method, with another backbone or without noise, stand in."""
 
     def words(self) -> str:
         return f"{hours(self.seconds)} on {self.device}" + (" (by its other runs)" if self.rough else "")
@@ -27,12 +28,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Kind:
-    """What decides how a run is computed: noise on gradients has no kernel, a variant may leave the longest part out."""
+    """What decides how a run is computed: noise on gradients has no kernel, a variant may lack the longest part."""
 
     method: str
     backbone: str
     noised: bool
-    variant: str = ""
+    variant: str
 
 
 class Clock:
@@ -52,8 +53,8 @@ class Clock:
         method in the same way; None where nothing is known. Runs of more than a few rounds count first, then those on
         the cell's own device."""
         method = method_of(cell.config)
-        noised = "dp" in cell.config.params
-        kind = Kind(cell.config.method, getattr(method, "backbone", ""), noised, _variant(cell.command()))
+        noised, variant = "dp" in cell.config.params, str(cell.config.params.get("variant", WHOLE))
+        kind = Kind(cell.config.method, getattr(method, "backbone", ""), noised, variant)
         found = self.by_method.get(kind.method, ())
         same = [run for other, run in found if other == kind]
         for runs, rough in ((same, False), ([run for _, run in found], True)):
@@ -76,9 +77,7 @@ class Clock:
 
 
 def _variant(command: str) -> str:
-    """Of a method that has some; empty: the whole method."""
-    named = command.partition("--set variant=")[2].split(" ")[0]
-    return "" if named == "full" else named
+    return command.partition("--set variant=")[2].split(" ")[0] or WHOLE
 
 
 def hours(seconds: float) -> str:

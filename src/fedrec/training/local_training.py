@@ -41,7 +41,7 @@ from fedrec.training.optimisers import MOMENTS
 from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import Loss
 from fedrec.training.sequence_training import Products, SequenceDescent
-from fedrec.training.sequences import WindowKind, user_vectors
+from fedrec.training.sequences import Crop, user_vectors
 
 Phases = tuple[tuple[str, ...], ...]
 """Each batch is gone through once per phase: a new forward pass, then a step on the groups named."""
@@ -134,7 +134,7 @@ class LocalTrainer:
         saturation: Saturate = "none",
         slots: int | None = None,
         products: Products = "full",
-        windows: WindowKind = "last",
+        crop: Crop = "last",
         descent: type[Descent] | None = None,
         head: PersonalHead | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ class LocalTrainer:
         saturation: what a pointwise loss does with scores beyond single precision
         slots: how many of the negatives that were drawn a sequential backbone uses at each position; None: all
         products: how a sequential backbone multiplies matrices
-        windows: what a sequential backbone trains on of a long history
+        crop: what a sequential backbone trains on of a long history
         descent: where the local loss has further terms
         head: what every user of a common sequential model adds to it in private
         """
@@ -159,7 +159,7 @@ class LocalTrainer:
         } | dict(rates or {})
         self.phases, self.pull, self.pulled = phases, pull, pulled
         self.moments, self.shrink, self.saturation, self.slots = moments, shrink, saturation, slots
-        self.products, self.windows, self.head = products, windows, head
+        self.products, self.crop, self.head = products, crop, head
         self.descent = descent or (SequenceDescent if isinstance(self.model, Sequential) else Descent)
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --

@@ -19,7 +19,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.models import Sequential
 from fedrec.random import Purpose, fold_tensor
 from fedrec.training.replayed import ReplayedFunction
-from fedrec.training.sequences import Dropout, WindowKind, bands, training_windows, unpacked
+from fedrec.training.sequences import Crop, Dropout, bands, training_windows, unpacked
 
 LOGITS = 1 << 22  # at a time: those of a processor should stay in its cache
 LOGITS_ON_GPU = 1 << 28
@@ -34,8 +34,8 @@ class Windows:
     size: np.ndarray
 
     @staticmethod
-    def of(chunk: Chunk, length: int, round: int = 0, kind: WindowKind = "last") -> Windows:
-        ends, size = training_windows(chunk, length, round, kind)
+    def of(chunk: Chunk, length: int, round: int, crop: Crop) -> Windows:
+        ends, size = training_windows(chunk, length, round, crop)
         step = np.arange(max(1, int(size.max(initial=0))))
         real = step < size[:, None]
         at = np.where(real, (ends - size)[:, None] + step, 0)
@@ -51,13 +51,13 @@ class Windows:
 class OneGradient:
     model: Sequential
     averaged: bool  # over the steps of a sequence; otherwise summed
-    windows: WindowKind = "last"
+    crop: Crop
     _replayed: dict[tuple[int, int], ReplayedFunction | None] = field(default_factory=dict)  # by clients and items
     _recordable: bool = True
 
     def __call__(self, chunk: Chunk, round: int, table: Tensor, network: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the gradients by the table and by the network: [clients, rows, dim] each."""
-        windows = Windows.of(chunk, self.model.length, round, self.windows)
+        windows = Windows.of(chunk, self.model.length, round, self.crop)
         keys = fold_tensor(chunk.secret.stream(Purpose.DROPOUT, round), chunk.tensor(chunk.users))
         keys = fold_tensor(keys, 0)
         if table.device.type == "cpu":

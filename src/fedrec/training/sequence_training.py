@@ -82,7 +82,7 @@ class SequenceDescent(Descent):
         assert isinstance(trainer.model, Sequential)
         self.model = trainer.model
         return self.kind(self.chunk, round, settings.loss, settings.batch, self.model.length, trainer.slots,
-                         trainer.windows)  # fmt: skip
+                         trainer.crop)  # fmt: skip
 
     def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: SequenceBatch) -> tuple[Tensor, list[Tensor]]:
         total = torch.zeros(batch.clients, dtype=torch.float64, device=batch.size.device)

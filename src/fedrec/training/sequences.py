@@ -1,4 +1,4 @@
-"""Users' items as sequences: windows of the last ones in time order, their samples, batches, dropout.
+"""Users' items as sequences: windows of them in time order, their samples, batches, dropout.
 
 Sequences of different lengths go through a network in bands: runs of similar length, filled up to the longest, as many
 at a time as fit a fixed budget. So neither the length of others nor the size of a chunk decides how much memory
@@ -26,8 +26,8 @@ from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import negatives
 
 SequenceLoss = Literal["bce", "bpr", "ce"]
-WindowKind = Literal["last", "drawn"]
-"""Of a history longer than the model reads, what a round trains on: the last items, or a stretch drawn every round."""
+Crop = Literal["last", "random"]
+"""Of a history longer than the model reads, what a round trains on: the last items, or a random stretch."""
 FLOATS = 32 << 20  # of a band's activations
 FLOATS_ON_GPU = 1 << 30
 LANES = 4  # draws of 16 bits in one hash
@@ -42,14 +42,14 @@ def windows(ptr: np.ndarray, length: int, targets: bool) -> tuple[np.ndarray, np
     return ptr[1:] - last, np.clip(np.diff(ptr) - last, 0, length)
 
 
-def training_windows(chunk: Chunk, length: int, round: int, kind: WindowKind) -> tuple[np.ndarray, np.ndarray]:
-    """As `windows` with targets. A drawn one ends anywhere that leaves it as long: over the rounds a user's whole history
-    is trained on, and its items at different positions."""
+def training_windows(chunk: Chunk, length: int, round: int, crop: Crop) -> tuple[np.ndarray, np.ndarray]:
+    """As `windows` with targets. A random one is as long and is drawn anew every round: in the end a user's whole
+    history is trained on, and its items at different positions."""
     end, size = windows(chunk.user_ptr, length, targets=True)
-    if kind == "last":
+    if crop == "last":
         return end, size
     earlier = np.maximum(np.diff(chunk.user_ptr) - 1 - size, 0)  # steps that are left out
-    key = fold_tensor(chunk.secret.stream(Purpose.WINDOWS, round), torch.from_numpy(chunk.users))
+    key = fold_tensor(chunk.secret.stream(Purpose.CROP, round), torch.from_numpy(chunk.users))
     return end - below(key, torch.from_numpy(earlier + 1)).numpy(), size
 
 
@@ -173,12 +173,12 @@ class SequenceSamples:
 
     def __init__(
         self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None,
-        kind: WindowKind = "last",
+        crop: Crop,
     ) -> None:  # fmt: skip
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
         # what depends on the data alone is found on the host, which has to know most of it
         users = np.diff(chunk.client_ptr)
-        end, size = training_windows(chunk, length, round, kind)
+        end, size = training_windows(chunk, length, round, crop)
         owner = np.repeat(np.arange(len(users)), users)
         sequences = np.bincount(owner[size > 0], minlength=len(users))
         steps = np.bincount(owner, size, len(users)).astype(np.int64)

@@ -63,7 +63,7 @@ from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.next_item_training import AmongAllDescent, AmongDrawnDescent
 from fedrec.training.one_gradient import OneGradient
 from fedrec.training.personal_head import PersonalHead
-from fedrec.training.sequences import SequenceLoss, WindowKind, packed, unpacked
+from fedrec.training.sequences import Crop, SequenceLoss, packed, unpacked
 
 Beta = Annotated[float, Interval("[0, 1)")]
 CHANGE = "change."  # uploads are changes, not values: a wire that rounds or clips measures them from zero
@@ -116,7 +116,7 @@ class FedOpt(LocalMethod):
     blocks: int = 2  # sasrec: layers
     heads: int = 1  # sasrec
     block_kind: BlockKind = "sasrec"
-    windows: WindowKind = "last"
+    crop: Crop = "last"
     cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
     averaging: Beta = 0.0
     personal_steps: int = 0
@@ -134,7 +134,7 @@ class FedOpt(LocalMethod):
         softmax = AmongDrawnDescent if self.sampled else AmongAllDescent
         among = softmax if self.loss == "ce" else None
         head = PersonalHead(self.personal_steps, self.personal_lr) if self.personal_steps else None
-        return LocalTrainer(self, slots=self.sampled or None, windows=self.windows, descent=among, head=head)
+        return LocalTrainer(self, slots=self.sampled or None, crop=self.crop, descent=among, head=head)
 
     @property
     def sequential(self) -> bool:
@@ -146,7 +146,7 @@ class FedOpt(LocalMethod):
         among_all = self.loss == "ce" and not self.sampled
         if not isinstance(self.model, Sequential) or not among_all or self.sends != "gradient":
             return None
-        return OneGradient(self.model, self.reduction == "mean", self.windows)
+        return OneGradient(self.model, self.reduction == "mean", self.crop)
 
     @property
     def own_head(self) -> bool:

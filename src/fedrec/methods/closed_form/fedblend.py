@@ -41,7 +41,7 @@ from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN
-from fedrec.training.sequences import WindowKind
+from fedrec.training.sequences import Crop
 
 Kind = TypeVar("Kind", bound=Method)
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
@@ -85,7 +85,7 @@ class FedBlend(Method):
     blocks: int = 2
     heads: int = 1
     block_kind: BlockKind = "sasrec"
-    windows: WindowKind = "last"
+    crop: Crop = "last"
     dropout: Annotated[float, Interval("[0, 1)")] = 0.2
     sampled: int = 0
     clip: float = 0.5
@@ -116,7 +116,7 @@ class FedBlend(Method):
     @property
     def disclosure(self) -> Disclosure:
         """A Gram matrix alone would reveal everything; a gradient can be as far from another as its clip allows."""
-        return Disclosure(secure_aggregation=True)
+        return Disclosure(secure_aggregation=True, covered_with=self.sequence.disclosure.covered_with)
 
     # -- every round is FedOpt's, the first one FedGram's too --
 

@@ -29,7 +29,7 @@ from fedrec.training.averaging import MEAN, mean_with
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
 from fedrec.training.sequence_training import Products
-from fedrec.training.sequences import SequenceLoss, WindowKind
+from fedrec.training.sequences import Crop, SequenceLoss
 from fedrec.training.softmax_training import SampledSoftmaxDescent, SoftmaxDescent
 
 MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
@@ -66,7 +66,7 @@ class CentralSASRec(LocalMethod):
     norm_first: bool = False
     """Whether a block normalises before attention instead of after it."""
     block_kind: BlockKind = "sasrec"
-    windows: WindowKind = "last"
+    crop: Crop = "last"
     loss: SequenceLoss = "bce"  # type: ignore[assignment]
     """bce on single items; ce: the next item among all items, by softmax."""
     negatives: Count = 1
@@ -92,7 +92,7 @@ class CentralSASRec(LocalMethod):
         softmax = self.loss == "ce"
         return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, descent=among if softmax else None,
                             slots=self.sampled if softmax else self.negatives, products=self.products,
-                            windows=self.windows)  # fmt: skip
+                            crop=self.crop)  # fmt: skip
 
     @cached_property
     def alone(self) -> Alone:
