@@ -41,7 +41,7 @@ class Found:
     earlier: str = ""
     """The version of fedrec that a mean without its runs is of."""
     diverged: int = 0
-    """How many of its runs did so, after the round that was chosen."""
+    """How many of its runs diverged after the chosen round."""
 
     @property
     def difference(self) -> float:

@@ -43,8 +43,8 @@ def windows(ptr: np.ndarray, length: int, targets: bool) -> tuple[np.ndarray, np
 
 
 def training_windows(chunk: Chunk, length: int, round: int, crop: Crop) -> tuple[np.ndarray, np.ndarray]:
-    """As `windows` with targets. A random one is as long and is drawn anew every round: in the end a user's whole
-    history is trained on, and its items at different positions."""
+    """As `windows` with targets. A random window has the same size and a new place every round, so that a user's whole
+    history is trained on over the rounds."""
     end, size = windows(chunk.user_ptr, length, targets=True)
     if crop == "last":
         return end, size
