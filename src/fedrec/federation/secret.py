@@ -1,9 +1,9 @@
 """A client's secret: what the draws that protect it, and those that would reveal it, are made from.
 
 Whoever knows the key of a draw can repeat it: take noise off an upload, or tell drawn negatives from real items. So
-negatives, the order of batches, random windows, noise and masks come from a secret of the client's side. A simulation derives it from
-the run's seed, so that a run can be repeated: its noise shows what noise costs and hides nothing from who knows the
-seed. Where clients are real, the secret comes from the operating system and never leaves them.
+negatives, the order of batches, random windows, noise and masks come from a secret of the client's side. A simulation
+derives it from the run's seed, so that a run can be repeated: its noise shows what noise costs and hides nothing from
+who knows the seed. Where clients are real, the secret comes from the operating system and never leaves them.
 """
 
 from __future__ import annotations
