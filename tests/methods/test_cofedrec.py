@@ -103,6 +103,13 @@ def test_elbow_by_hand():
     assert elbow(torch.ones(4).double()) == 0, "the first of equals"
 
 
+@pytest.mark.parametrize("length", range(3, 40))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_decides_no_elbow(length: int, dtype: torch.dtype):
+    """All points of a straight line are as far from its chord: not at all."""
+    assert elbow(torch.arange(length - 1, -1, -1, dtype=dtype)) == 0
+
+
 def as_local(data: ClientData, rounds: int) -> dict[str, Tensor]:
     item = SMALL["lr"] * 40 * SMALL["item_rate_scale"]
     return run(naive.LocalInTurn(backbone="linear", dim=4, init_std=0.5, batch=16, lr=0.3, lr_item=item), data, rounds)

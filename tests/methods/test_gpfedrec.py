@@ -143,8 +143,9 @@ def test_one_client_is_local(backbone, silo):
     assert_close({name: federated[name] for name in alone}, alone, 1e-9, "one client against local")
 
 
-def test_rows_without_samples_approach_the_guide():
-    data = tiny_world(500, seed=ALIVE)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rows_without_samples_approach_the_guide(compiled):
+    data = tiny_world(500, seed=ALIVE, compiled=compiled)
     simulator = Simulator(GPFedRec(**NCF), data)
     simulator.round(0)
     common, guide = simulator.server["item"].clone(), simulator.server["guide"].clone()
@@ -155,6 +156,8 @@ def test_rows_without_samples_approach_the_guide():
     away = (guide - common).abs().amax(-1) > 1e-9
     near = torch.isclose(own, expected, rtol=0, atol=1e-12).all(-1)
     assert bool((near & away).any(1).all()), "each client has rows that moved only towards its guide"
+    roughly = torch.isclose(own, expected, rtol=0, atol=1e-7).all(-1)
+    assert torch.equal(roughly & away, near & away), "no step is taken in single precision"
 
 
 def test_bytes_are_two_tables_down_and_one_up():

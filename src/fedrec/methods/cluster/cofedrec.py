@@ -51,8 +51,10 @@ def elbow(curve: Tensor) -> int:
     """The point of a falling curve that is farthest from the chord between its ends, the first of several."""
     if len(curve) < 2:
         return 0
-    step = torch.arange(len(curve), device=curve.device) / (len(curve) - 1)
-    return int((curve - curve[0] - step * (curve[-1] - curve[0])).abs().argmax())
+    last = len(curve) - 1
+    step = torch.arange(len(curve), device=curve.device, dtype=curve.dtype)
+    # as a product: a division would round, and rounding would decide between equal distances
+    return int(((curve - curve[0]) * last - step * (curve[-1] - curve[0])).abs().argmax())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Local training of IFedRec's clients: binary cross-entropy plus the pull of the whole item table to a target.
+"""Local training of IFedRec's clients (equations 10, 11): binary cross-entropy plus the pull of the whole item table to
+a target.
 
 Gradients are written out, because a client's step is a handful of matrix products, and clients of similar size share
 them. Rows that no sample of the round touches move by the pull alone, (1 - pull) p + pull r at every step, so they are

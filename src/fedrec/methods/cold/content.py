@@ -24,7 +24,7 @@ def require_attributes(attributes: Tensor | None, name: str) -> Tensor:
 
 
 def meta_gradients(attributes: Tensor, target: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean of (tanh(W x_v + b) - target_v)^2 over all entries, and its gradients for W and b."""
+    """IFedRec's (5) over d: the mean of (tanh(W x_v + b) - target_v)^2 over all entries; its gradients for W and b."""
     r = torch.tanh(attributes @ weight.T + bias)
     away = r - target
     back = (2 / away.numel()) * away * (1 - r.square())

@@ -176,6 +176,7 @@ class IFedRec(Method):
         return state, {"item": Mean(rows)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """The mean of the clients' tables (equation 3) is what the attribute network is fitted to."""
         if "item" not in ups:
             return server
         return self._fit(server | {"item": ups["item"]}, round)
@@ -193,6 +194,7 @@ class IFedRec(Method):
         return server | {"representation": self._represent(server, x)}
 
     def _represent(self, server: Tensors, attributes: Tensor) -> Tensor:
+        """Equation 4."""
         return torch.tanh(attributes @ server["weight"].T + server["bias"])
 
     # -- new items --

@@ -248,6 +248,7 @@ class FedCA(LocalMethod):
         return spread(picture, ups.stacked("picture_items")[1], tables.shape[1])
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """Every client's own mixture of the tables (section 5.1.3)."""
         tables = ups.stack("item")
         weights = self._weights(server, ups, tables)
         mixed = {MIXED + name: self._mixtures(weights, ups.stack(name)) for name in self._names()}
@@ -287,6 +288,8 @@ class FedCA(LocalMethod):
         return Down(own={name: server[MIXED + name][at] for name in self._names()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+        """Section 5.1.3: the mixture and the client's own table, as its words have it; its formula has last round's
+        mixture in the place of the own table."""
         held = self._opened(state.per_client, chunk)
         mixed = {name: value.lerp(held[name], self.interpolation) for name, value in down.own.items()}
         if self.interpolate == "inference":

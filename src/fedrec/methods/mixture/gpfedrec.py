@@ -213,7 +213,8 @@ class Guided(Descent):
         rows = fitted.table
         assert isinstance(rows, Rows)
         left = torch.empty_like(self.guide[:, 0, 0])
-        left[self.samples.order] = ((1 - self.groups["item"].rate * self.strength) ** self.taken).to(left.dtype)
+        stays = 1 - self.groups["item"].rate * self.strength
+        left[self.samples.order] = stays ** self.taken.to(left.dtype)  # whole numbers as powers give single precision
         table = torch.lerp(self.guide, self.table.expand_as(self.guide), left[:, None, None])
         table[rows.owner, rows.item] = rows.value
         return Fitted(fitted.user, table, fitted.dense)

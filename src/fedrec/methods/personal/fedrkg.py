@@ -3,7 +3,7 @@
 "Personalized Federated Recommendation with Knowledge Guidance". Between two guidance rounds nothing is sent. In a
 guidance round all clients upload their tables, receive the mean P_g and commit, for every item i,
 
-    P_ui <- beta P_ui + 2 (1 - beta) g_ui P_gi,   g_ui = sigmoid(W_u . [P_ui; P_gi; P_ui - P_gi] + b_u)   (5, 6)
+    P_ui <- beta P_ui + 2 (1 - beta) g_ui P_gi,   g_ui = sigmoid(W_u . [P_ui; P_gi; P_ui - P_gi] + b_u)   (4 to 6)
 
 with a private gate (W_u, b_u) that is trained just before on the client's own samples. A gate of 1/2 is plain guidance
 (3), which is a gradient step on the squared distance to P_g; gates start there.
@@ -190,6 +190,7 @@ class FedRKG(LocalMethod):
         return sent + noised
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+        """P_g is the mean of the tables (section 4.2)."""
         return {"item": ups["item"]} if "item" in ups else server
 
     def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:

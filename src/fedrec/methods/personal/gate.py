@@ -2,7 +2,7 @@
 
 With P the own table, P_g the mean of all and the gate g_i = sigmoid(W . [P_i; P_gi; P_i - P_gi] + b) (5), a commit is
 
-    P_i <- beta P_i + 2 (1 - beta) g_i P_gi   (6)
+    P_i <- beta P_i + 2 (1 - beta) g_i P_gi   (4, 6)
 
 and the gate is trained just before, on the loss of the rows that a commit with it would give (7, 8).
 """

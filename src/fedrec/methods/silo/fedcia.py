@@ -3,8 +3,8 @@
 Every round (algorithm 1) a silo k trains on its own users (equation 5), then
 
     C_k = E_k E_k' + Laplace noise          goes up                 (sections 5.2.2, 5.2.5)
-    C_s = 1/K sum_k C_k                     comes down              (section 5.2.3)
-    E_k <- gradient steps on |E_k E_k' - C_s|, user vectors and networks left alone   (equation 6)
+    C_s = 1/K sum_k C_k                     comes down              (section 5.2.3, where 1/N is printed)
+    E_k <- gradient steps on |E_k E_k' - C_s|, user vectors and networks left alone   (equation 6, there squared)
 
 C_s travels as its eigenvectors and eigenvalues, in whose coordinates a step costs least: all of them (`dense_gram`), or
 the leading ones. Silos of different width or architecture can work together (`blocks`). With the filter of GF-CF in the
@@ -12,8 +12,9 @@ place of C_k there is nothing to train: one exchange, and scores A_k F_k + beta 
 
 The paper writes the squared error of all entries; its released code descends the norm, unsquared and not averaged, and
 trains matrix factorisation on products of single coordinates. Defaults follow the code, preset `paper` the text's
-losses (the rate of the second rescaled), with new triples every round. No sensitivity is bounded, so the noise claims
-no epsilon. A factor of full rank tells the server as much as C_k itself: E_k up to a rotation.
+losses (the rate of the second rescaled), with new triples every round, of which the text says nothing. No sensitivity
+is bounded, so the noise claims no epsilon. A factor of full rank tells the server as much as C_k itself: E_k up to a
+rotation.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class FedCIA(SiloMethod):
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
         presets={
             "paper": Preset(
-                "As the paper describes it: BPR loss, mean squared distance, new triples every round.",
+                "As the paper describes it: BPR loss, mean squared distance. New triples every round are our choice.",
                 {"loss": "bpr", "distance": "mse", "resample": True},
             ),
             "released": Preset("As its released code does it: the defaults.", {}),
@@ -131,7 +132,7 @@ class FedCIA(SiloMethod):
         return trained, self.exchange.upload(trained.per_client["item"], chunk, round)
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        """C_s = 1/K sum_k C_k (section 5.2.3)."""
+        """C_s = 1/K sum_k C_k (section 5.2.3, where 1/N is printed)."""
         return self.exchange.mean(server, ups, round)
 
     def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:

@@ -64,7 +64,7 @@ class FilterExchange:
         return np.pad(vectors, ((0, 0), (0, padding))), np.pad(values, (0, padding)), counts
 
     def mean(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        """F_s = 1/K sum_k F_k; factors are kept apart and meet the rows of whoever scores."""
+        """F_s = 1/K sum_k F_k (section 5.3.1); factors are kept apart and meet the rows of whoever scores."""
         if "filter" in ups:
             return {"filter": ups["filter"] / len(ups.clients)}
         if "vectors" not in ups:
@@ -80,7 +80,7 @@ class FilterExchange:
         return table
 
     def scores(self, own: Tensor, shared: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
-        """A_k F_k + beta A_k F_s."""
+        """A_k F_k + beta A_k F_s (section 5.3.2)."""
         rows = chunk.matrix()
         if "filter" in shared:
             others = rows @ shared["filter"].double().cpu().numpy()

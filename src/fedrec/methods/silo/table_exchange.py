@@ -82,7 +82,7 @@ class TableExchange:
         return _named(mean) | {KEY: server[KEY]}
 
     def align(self, table: Tensor, shared: Tensors, chunk: Chunk, weight_decay: float) -> Tensor:
-        """Equation 6: gradient steps on |E_k E_k' - C_s|."""
+        """Equation 6: gradient steps on the `distance` of E_k E_k' from C_s, there its mean square."""
         descent = Descent(self.steps, self.rate, weight_decay, self.distance, table.shape[-2])
         target = LowRank(shared["vectors"], shared["values"], shared["tail"])
         whole = self.form.whole(chunk.world)
