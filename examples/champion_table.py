@@ -45,6 +45,7 @@ CENTRAL = {
 }
 FEDERATED = {
     "fedopt, sasrec": "`fedopt --backbone sasrec`, {trials} trials",
+    "fedopt, sasrec, averaged": "the same with `averaging=0.98`",
     "fedblend": "`fedblend`, {trials} trials",
 }
 METHODS = CENTRAL | FEDERATED

@@ -259,8 +259,8 @@ def test_a_table_calls_only_data_too_long_that_misses_a_cell(paper: str) -> None
 def test_coverage_counts_and_names_what_is_missing() -> None:
     runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
     found = coverage("cgfedrec", runs)
-    assert counts(found) == {"measured": 2, "unavailable": 40, "too long": 20, "not run": 50}
-    assert by_table(found)[-1] == ["all", "112", "2", "40", "20", "50", "0", "1", "1"]
+    assert counts(found) == {"measured": 2, "unavailable": 40, "not run": 70}
+    assert by_table(found)[-1] == ["all", "112", "2", "40", "0", "70", "0", "1", "1"]
     assert [(name, number) for name, number, _ in missing_data(found)] == [("KU", "20"), ("Beauty", "20")]
     assert ["table2", "CoFedRec", "Filmtrust", "2", "unknown"] in not_run(found)
     assert "112 printed cells: 2 measured, 40 data not available" in summary_line(found)
