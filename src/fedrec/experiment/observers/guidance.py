@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from fedrec.methods.personal.fedrkg import FedRKG
 from fedrec.methods.personal.gate import GATE, gate_logits
 
 SHARES, SIZES = (0.3, 0.2, 0.1), (100, 300, 500)  # of users: of cold and warm ones, numbers of distinct and followers
-TOGETHER = 64  # clients whose gates are computed at a time
+TOGETHER = 256  # clients whose gates are computed at a time
 
 
 class GuidanceObserver(Observer):
@@ -50,10 +50,8 @@ def gates_by_group(simulator: Simulator, round: int) -> dict[str, float]:
     others theirs."""
     data, items = simulator.data, simulator.world.items
     popular = popular_items(data.items, items)
-    means: dict[tuple[str, ...], np.ndarray] = {
-        ACTIVITY: user_gates(simulator, committing=round),
-        TASTE: user_gates(simulator, popular, round),
-    }
+    of_all, of_popular = user_gates(simulator, (None, popular), round)
+    means: dict[tuple[str, ...], np.ndarray] = {ACTIVITY: of_all, TASTE: of_popular}
     found: dict[str, float] = {}
     for names, size, labels in groups_of(simulator):
         for label in (0, 2):
@@ -99,7 +97,7 @@ def gate_means(
     simulator: Simulator, labels: np.ndarray, items: np.ndarray | None = None
 ) -> dict[int, dict[str, float]]:
     """By group of users (`labels`, by the data set's user index): its size, mean gate and mean logit over `items`."""
-    means, own = user_gates(simulator, items), labels[simulator.data.users]
+    (means,), own = user_gates(simulator, (items,)), labels[simulator.data.users]
     return {
         int(label): {"users": int((own == label).sum()), "gate": gate, "logit": logit}
         for label in np.unique(own)
@@ -107,15 +105,18 @@ def gate_means(
     }
 
 
-def user_gates(simulator: Simulator, items: np.ndarray | None = None, committing: int | None = None) -> np.ndarray:
-    """[users, 2] mean gate and mean logit of every user over `items`, or over all, in the simulator's order: of what
-    clients hold, or of the commit that round `committing` is about to make."""
-    chosen = None if items is None else torch.from_numpy(np.asarray(items))
-    found = []
-    for logits in _all_logits(simulator, committing):
-        some = (logits if chosen is None else logits[:, chosen.to(logits.device)]).double()
-        found.append(torch.stack([torch.sigmoid(some).mean(1), some.mean(1)], 1).cpu())
-    return torch.cat(found).numpy()
+def user_gates(simulator: Simulator, over: Sequence[np.ndarray | None], committing: int | None = None,
+               ) -> list[np.ndarray]:  # fmt: skip
+    """For each of these sets of items (None: all), [users, 2] mean gate and mean logit of every user in the simulator's
+    order: of what clients hold, or of the commit that round `committing` is about to make, rehearsed once for all."""
+    sets = [slice(None) if items is None else torch.from_numpy(items).to(simulator.world.device) for items in over]
+    found = [[_mean_gates(logits[:, chosen]) for chosen in sets] for logits in _all_logits(simulator, committing)]
+    return [torch.cat(of_users).numpy() for of_users in zip(*found, strict=True)]
+
+
+def _mean_gates(logits: Tensor) -> Tensor:
+    exact = logits.double()
+    return torch.stack([torch.sigmoid(exact).mean(1), exact.mean(1)], 1).cpu()
 
 
 def _all_logits(simulator: Simulator, committing: int | None) -> Iterator[Tensor]:
