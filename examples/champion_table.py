@@ -29,9 +29,11 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation.significance import paired_bootstrap
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.folder import RunFolder
+from fedrec.leaderboard import users as user_values
 from fedrec.leaderboard.definition import safe, stored_trials
 
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
+USERS, NOBODY = DATA.parent / "leaderboard" / "users", user_values.UserValues("", {})
 START, END = "<!-- table of results/champion.json -->", "<!-- end -->"
 SETS = ("ml-100k", "ml-1m", "amazon-video")
 ORDERS = ("ml-100k", "ml-100k@ties1", "ml-100k@ties2", "ml-100k@ties3", "ml-100k@ties4")
@@ -52,8 +54,8 @@ METHODS = CENTRAL | FEDERATED
 ABOUT = (
     "Honest protocol, histories at test with the validation item. Rows of the leaderboard: every method has the best "
     "of its trials on ml-100k (results/leaderboard/trials), carried over to the other data; presets are those of "
-    "docs/fedblend.md. One H200, many runs at a time, so that seconds say little. Rows are compared where the users' "
-    "figures of both were there at the same time."
+    "docs/fedblend.md. One H200, many runs at a time, so that seconds say little. Rows are compared where what their "
+    "users got is known of both: from their runs, or kept by the leaderboard."
 )
 
 
@@ -115,9 +117,22 @@ def collected(folders: list[Path]) -> dict[str, Any]:
     earlier = json.loads(DATA.read_text()) if DATA.is_file() else {"runs": [], "ndcg@10": []}
     kept = [run for run in earlier["runs"] if run["method"] in METHODS and (run["data"], run["method"]) not in means]
     every = [run for run, _ in runs.values()] + kept
+    means = of_leaderboard(kept) | means
     now = compared({**means, **over_orders(means)})
     old = still_true(earlier, every, now)
     return {"about": ABOUT, "runs": every, "strongest": strongest(every), "ndcg@10": now + old}
+
+
+def of_leaderboard(runs: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarray]:
+    """What users got in these runs, where the leaderboard has kept it."""
+    found = {}
+    for data in {run["data"] for run in runs}:
+        rows = [{"label": method, "cells": [{"test": test} for test in tests.values()]}
+                for (name, method), tests in tests_of(runs).items() if name == data]  # fmt: skip
+        kept = user_values.read(USERS / f"{safe(data)}.npz")
+        found |= {(data, method): values
+                  for method, values in user_values.joined(kept, NOBODY, rows, "ndcg@10").of_row.items()}  # fmt: skip
+    return found
 
 
 def still_true(earlier: dict[str, Any], runs: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:

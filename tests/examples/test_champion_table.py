@@ -8,6 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pytest
+
+from fedrec.leaderboard import users
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,6 +48,16 @@ def test_a_comparison_stands_while_both_rows_are_what_they_were() -> None:
 
     assert standing("ml-1m") == {*CHAMPION.ORDERS, CHAMPION.ALL_ORDERS}
     assert standing("ml-100k@ties2") == {*places} - {"ml-100k@ties2"}
+
+
+def test_users_of_earlier_runs_come_from_the_leaderboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CHAMPION, "USERS", tmp_path)
+    kept = {"fedblend": np.array([0.3, 0.1]), "sasrec": np.array([0.1, 0.1])}
+    users.write(tmp_path / "ml-1m.npz", users.UserValues("abc", kept))
+    runs = [run_of("ml-1m", "fedblend", 0.2), run_of("ml-1m", "sasrec", 0.15), run_of("ml-100k", "sasrec", 0.1)]
+    (found,) = CHAMPION.of_leaderboard(runs).items()
+    assert found[0] == ("ml-1m", "fedblend"), "sasrec's figures are others now, and of ml-100k nothing was kept"
+    assert found[1].tolist() == pytest.approx([0.3, 0.1])
 
 
 def test_the_page_has_the_table_of_the_committed_data() -> None:

@@ -16,14 +16,13 @@ import pytest
 from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
-from fedrec.leaderboard import page, work
+from fedrec.leaderboard import page, users, work
 from fedrec.leaderboard import record as records
 from fedrec.leaderboard.definition import Board, Row, beginning, best_trials, board, cells_of, narrowed, trials_found
 from fedrec.leaderboard.pace import clock_of, too_long
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
 from fedrec.leaderboard.work import run_rows, run_trials, why_not
-from fedrec.report import comparison
 from fedrec.report.charts.front import Offer, front
 from fedrec.reproduce import definition
 from fedrec.reproduce.estimate import Clock
@@ -347,7 +346,7 @@ def test_what_the_server_sees_is_read_off_the_uploads(method: str, sees: str) ->
 # -- groups --
 
 
-def test_rows_that_cannot_be_told_apart_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_told_apart_are_one_group() -> None:
     random = np.random.default_rng(0)
     hits, noise = random.random(500), random.normal(0, 0.3, 500)
     values = {
@@ -356,19 +355,16 @@ def test_rows_that_cannot_be_told_apart_are_one_group(monkeypatch: pytest.Monkey
         "worse": hits + 0.5,
         "worst": hits,
     }
-    monkeypatch.setattr(records, "values_by_row", lambda rows, metric: {k: v[None] for k, v in values.items()})
-    rows = [comparison.Row(label, ()) for label in values]
-    assert groups(rows, "ndcg@10") == {"best": 1, "alike": 1, "worse": 2, "worst": 3}
+    assert groups(values) == {"best": 1, "alike": 1, "worse": 2, "worst": 3}
 
 
-def test_the_best_is_tested_against_every_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_is_tested_against_every_other_row() -> None:
     hits = np.random.default_rng(0).random(300)
     values = {"a": hits + 1, "b": hits, "c": hits + 1}
-    monkeypatch.setattr(records, "values_by_row", lambda rows, metric: {k: v[None] for k, v in values.items()})
-    found = records.against_all([], "ndcg@10", "a")
+    found = records.against_all(values, "a")
     assert found["row"] == "a"
     assert found["p"]["b"] < 0.05 <= found["p"]["c"]
-    assert records.against_all([], "ndcg@10", "gone") == {"row": "gone", "p": {}}
+    assert records.against_all(values, "gone") == {"row": "gone", "p": {}}
 
 
 def test_tests_whose_runs_are_gone_stand_for_rows_that_are_what_they_were() -> None:
@@ -380,6 +376,43 @@ def test_tests_whose_runs_are_gone_stand_for_rows_that_are_what_they_were() -> N
     assert records.kept_tests(new, old, "d") == {}, "another row is the best now"
     assert records.kept_groups(new, old, ["a", "b"]) == {}, "as many are at hand: grouped afresh"
     assert records.kept_groups(new, {}, []) == {}
+
+
+def test_what_users_got_is_kept_and_tested_when_their_runs_are_gone(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    _, results = ended
+    shutil.copytree(results, tmp_path / "results")
+    file = tmp_path / "results" / "users" / f"{records.safe(ONE)}.npz"
+    before, kept = read_records(results, [ONE])[ONE], users.read(file)
+    assert {*kept.of_row} == {row["label"] for row in before["rows"] if row["cells"]}
+    for one in before["rows"]:
+        mean = np.mean([cell["test"]["ndcg@10"] for cell in one["cells"]])
+        assert kept.of_row[one["label"]].mean() == pytest.approx(mean, abs=1e-6)
+    for one in before["rows"]:
+        one["group"] = None  # of a time when nothing was tested
+    (tmp_path / "results" / f"{records.safe(ONE)}.json").write_text(json.dumps(before))
+    write_records(SMALL, [ONE], tmp_path / "no runs", tmp_path / "results")
+    after = read_records(tmp_path / "results", [ONE])[ONE]
+    assert [one["group"] for one in after["rows"]] == [
+        one["group"] for one in read_records(results, [ONE])[ONE]["rows"]
+    ]
+    assert all(one["group"] for one in after["rows"])
+
+
+def test_what_users_got_is_dropped_with_the_figures_it_belongs_to(tmp_path: Path) -> None:
+    kept = users.UserValues("abc", {"a": np.array([0.2, 0.04]), "b": np.array([0.0, 0.2]), "gone": np.zeros(2)})
+    rows = [row("a", "federated", 0.12, 1), row("b", "federated", 0.11, 1)]
+    nothing, new = users.UserValues("", {}), users.UserValues("abc", {"b": np.array([0.11, 0.11])})
+    assert {*users.joined(kept, nothing, rows, "ndcg@10").of_row} == {"a"}, "b has other figures now"
+    both = users.joined(kept, new, rows, "ndcg@10")
+    assert both.of_row["b"].tolist() == [0.11, 0.11]
+    other = users.UserValues("xyz", {"b": np.array([0.11])})
+    assert users.joined(kept, other, rows, "ndcg@10") == other, "of other users nothing is taken over"
+    users.write(tmp_path / "u" / "d.npz", both)
+    again = users.read(tmp_path / "u" / "d.npz")
+    assert (again.users, {*again.of_row}) == ("abc", {"a", "b"})
+    (tmp_path / "u" / "d.npz").write_bytes(b"PK nothing")
+    with pytest.raises(FedrecError, match="cannot be read"):
+        users.read(tmp_path / "u" / "d.npz")
 
 
 # -- pages --

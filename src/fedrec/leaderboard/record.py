@@ -18,11 +18,12 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Run
 from fedrec.federation.schema import schema_of
+from fedrec.leaderboard import users
 from fedrec.leaderboard.definition import Board, best_trials, cells_of, kept_in, safe, trials_found
 from fedrec.leaderboard.pace import clock_of, too_long
+from fedrec.leaderboard.users import Array
 from fedrec.leaderboard.work import ended, made_by, why_not
 from fedrec.report import comparison
-from fedrec.report.significance import values_by_row
 from fedrec.reproduce.cells import STOPPED, Cell
 from fedrec.reproduce.estimate import Clock
 from fedrec.reproduce.figures import sent
@@ -40,6 +41,7 @@ RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance":
 Record = Mapping[str, Any]  # of one dataset, or of one of its rows
 FEDERATED, ALONE, TOGETHER = "federated", "alone", "centralised"
 SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
+USERS = "users"  # folder, beside the results, of what single users got
 WORLD = "synthetic@users=50+items=200"
 
 
@@ -58,11 +60,13 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
             _row(whole, label, [c for c in planned if c.row == label], found, best, before, known, clock)
             for label in labels
         ]
-        here, metric = _comparable(planned, rows), whole.metrics_on(dataset)[-1]
-        together = kept_groups(rows, before, [row.label for row in here]) or groups(here, metric)
+        metric, of_users = whole.metrics_on(dataset)[-1], results / USERS / f"{safe(dataset)}.npz"
+        values = users.joined(users.read(of_users), users.of_runs(_comparable(planned, rows), metric), rows, metric)
+        users.write(of_users, values)
+        together = kept_groups(rows, before, [*values.of_row]) or groups(values.of_row)
         for row in rows:
             row["group"] = together.get(row["label"])
-        tested = against_all(here, metric, best_federated(rows, metric, whole.chosen_elsewhere()))
+        tested = against_all(values.of_row, best_federated(rows, metric, whole.chosen_elsewhere()))
         _write(results / f"{safe(dataset)}.json", {
             "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
             "chance": _chance(planned) or before.get("chance", {}),
@@ -76,9 +80,9 @@ def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, 
     return {dataset: record for dataset, record in found.items() if record}
 
 
-def groups(rows: Sequence[comparison.Row], metric: str) -> dict[str, int]:
-    """Rows by group: 1 is the best and those not significantly different from it, 2 the best of the rest, and so on."""
-    values = {label: numbers.mean(0) for label, numbers in values_by_row(rows, metric).items()}
+def groups(values: Mapping[str, Array]) -> dict[str, int]:
+    """Rows by group, from their users' values: 1 is the best and those not significantly different from it, 2 the best
+    of the rest, and so on."""
     left, found = sorted(values, key=lambda label: -values[label].mean()), dict[str, int]()
     while left:
         best, *others = left
@@ -96,17 +100,16 @@ def best_federated(rows: Sequence[Mapping[str, Any]], metric: str, elsewhere: Se
     return max(fair, key=lambda row: mean(cell["test"][metric] for cell in row["cells"]))["label"] if fair else ""
 
 
-def against_all(rows: Sequence[comparison.Row], metric: str, label: str) -> dict[str, Any]:
-    """One row against every other that is at hand: Holm-corrected p of the paired bootstrap over users."""
-    values = {name: numbers.mean(0) for name, numbers in values_by_row(rows, metric).items()}
+def against_all(values: Mapping[str, Array], label: str) -> dict[str, Any]:
+    """One row against every other whose users are known: Holm-corrected p of the paired bootstrap over users."""
     others = [name for name in values if name != label] if label in values else []
     p = holm([paired_bootstrap(values[label], values[name]).p for name in others])
     return {"row": label, "p": dict(zip(others, (round(one, 4) for one in p), strict=True))}
 
 
 def kept_groups(rows: Sequence[Record], before: Record, here: Sequence[str]) -> dict[str, int]:
-    """The groups of an earlier time, where they name more rows than have their runs `here`; others then have none.
-    Empty where those here are grouped afresh: groups of two times do not fit together."""
+    """The groups of an earlier time, where they name more rows than have their users' values `here`; others then have
+    none. Empty where those here are grouped afresh: groups of two times do not fit together."""
     same = _unchanged(rows, before)
     old = {row["label"]: row["group"] for row in before.get("rows", ()) if row["group"] is not None}
     kept = {label: group for label, group in old.items() if label in same}

@@ -125,6 +125,11 @@ def significance(comparison: Comparison, required: bool = False, metrics: Sequen
 
 def values_by_row(rows: Sequence[Row], metric: str) -> dict[str, Array]:
     """[seeds, users] of each row, users in one order for all; an error where they differ."""
+    return columns_by_row(rows, metric)[1]
+
+
+def columns_by_row(rows: Sequence[Row], metric: str) -> tuple[list[str], dict[str, Array]]:
+    """The users, and [seeds, users] of each row; an error where rows have different users."""
     users: list[str] | None = None
     values = {}
     for row in rows:
@@ -139,7 +144,7 @@ def values_by_row(rows: Sequence[Row], metric: str) -> dict[str, Array]:
             users = here
             found.append(numbers)
         values[row.label] = np.stack(found)
-    return values
+    return users or [], values
 
 
 def _column(run: FinishedRun, metric: str) -> tuple[list[str], Array]:
