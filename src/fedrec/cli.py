@@ -111,9 +111,14 @@ def reproduce_command(
     from fedrec.commands.reproduce import Wanted, reproduce, show_coverage, show_papers
 
     if target is None:
+        if coverage or dry_run or quick:
+            raise FedrecError("name a PAPER or PAPER/TABLE; `fedrec reproduce` lists them")
         show_papers()
         return
     if coverage:
+        if datasets or protocols or rows or seeds or quick:
+            raise FedrecError("--coverage is of all cells of a paper or table: leave --datasets, --protocols, --rows, "
+                              "--seeds and --quick out")  # fmt: skip
         show_coverage(target, device, out)
         return
     wanted = Wanted(

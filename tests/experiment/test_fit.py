@@ -20,6 +20,7 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import Run, execute
 from fedrec.experiment.warm import carry_over
 from fedrec.federation.simulator import Simulator
+from fedrec.methods.mixing import share_at
 from fedrec.recommend import Recommender
 
 from . import SMALL
@@ -58,6 +59,25 @@ def test_everything_is_trained_on_with_the_chosen_rounds(cli: Cli, tmp_path: Pat
     assert {rec.served for rec in recommender.for_user("u25")} == {"trained"}
     assert "left out of the lists" not in cli("recommend", "run-fit", "--user", "u25").err
     assert not RunFolder(tmp_path / "run-fit").last.exists()
+
+
+@pytest.mark.parametrize("method", ["fedblend", "blend"])
+def test_what_was_chosen_with_the_round_is_fitted_too(cli: Cli, tmp_path: Path, logs: Path, method: str) -> None:
+    """The share of two models goes from value to value; that of the chosen round is said, and serves."""
+    small = ("--set", "dim=4", "--set", "length=8", "--set", "blocks=1")
+    ran = cli("run", method, "--data", logs, "--rounds", 7, *small, "--out", "run")
+    assert ran.code == 0, ran.err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    share = summary["decided"]["gram_share"]
+    assert f"chosen, and gram_share={share:g} with it" in " ".join(ran.out.split())
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert logged[summary["best_round"]]["inside"]["gram_share"] == share
+    assert share != share_at(summary["best_round"], summary["best_round"] + 1, None), "the run's own, not a new turn"
+    assert cli("fit", "run", "-q").code == 0
+    fitted = open_model(tmp_path / "run-fit").run
+    assert fitted.method.gram_share == share
+    assert cli("fit", "--from", "run-fit", "--out", "more", "-q").code == 0
+    assert open_model(tmp_path / "more").run.method.gram_share == share
 
 
 def test_a_fitted_model_is_that_of_a_run_on_the_same_rows(tmp_path: Path, logs: Path) -> None:

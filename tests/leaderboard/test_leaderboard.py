@@ -268,7 +268,7 @@ def test_again_it_runs_nothing_and_keeps_what_only_the_data_knows(
     monkeypatch.setattr(work, "search", None)  # would be called for a trial that is missing
     run_trials(SMALL, runs, results, "cpu", said.append)
     run_rows(SMALL, SMALL.datasets, runs, results, "cpu", 1, 20, said.append)
-    assert said == ["8 runs, 8 of them already done", "3 runs, 3 of them already done"]
+    assert said == ["8 runs, 8 already done", "3 runs, 3 already done"]
     before = read_records(results, [ONE])[ONE]
     copied = tmp_path / "results"
     copied.mkdir()

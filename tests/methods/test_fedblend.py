@@ -148,6 +148,11 @@ def test_bad_settings_are_refused():
         FedBlend(heads=3)
 
 
+def test_no_more_items_are_drawn_than_there_are():
+    with pytest.raises(FedrecError, match="sampled=41 is more than the 40 items there are"):
+        Simulator(FedBlend(**SMALL, sampled=41), tiny_world())
+
+
 def test_by_their_highest_scores_both_parts_come_to_one_scale():
     data = tiny_world()
     simulator = Simulator(FedBlend(**SMALL, gram_share=0.4, scale="top"), data)

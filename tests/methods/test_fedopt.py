@@ -397,6 +397,40 @@ def test_softmax_is_for_sequences():
         FedOpt(loss="ce")
 
 
+OF_SEQUENCES = {"length": 20, "dropout": 0.5, "sampled": 6, "blocks": 1, "heads": 2, "block_kind": "ligr",
+                "crop": "random", "personal_steps": 1, "personal_lr": 0.5}  # fmt: skip
+OF_STEPS = {"epochs": 3, "early_exit": 0.1, "optimiser": "adam", "lr_item": 0.5, "weight_decay_dense": 0.1}
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf", "linear"])
+@pytest.mark.parametrize("name", OF_SEQUENCES)
+def test_what_only_sequences_have_is_refused_with_another_backbone(backbone, name):
+    value = OF_SEQUENCES[name]
+    with pytest.raises(FedrecError, match=f"^{name}={value} needs backbone=sasrec: {backbone} reads no sequences$"):
+        FedOpt(backbone=backbone, **{name: value})
+    FedOpt(backbone=backbone, **{name: getattr(FedOpt(), name)})
+    assert getattr(build_method("fedopt", backbone="sasrec", params={name: value}), name) == value
+
+
+@pytest.mark.parametrize("backbone", FedOpt.info.backbones)
+@pytest.mark.parametrize("name", OF_STEPS)
+def test_what_only_local_steps_read_is_refused_with_a_gradient(backbone, name):
+    value = OF_STEPS[name]
+    with pytest.raises(FedrecError, match=f"^{name}={value} needs sends=change: a gradient is computed once"):
+        build_method("fedopt", backbone=backbone, params={name: value})
+    changed = build_method("fedopt", backbone=backbone, params={name: value, "sends": "change"})
+    assert getattr(changed, name) == value
+
+
+def test_no_more_items_are_drawn_than_there_are():
+    world = tiny_world().world
+    FedOpt(**SASREC, loss="ce", sampled=40).init_server(world)
+    with pytest.raises(
+        FedrecError, match="sampled=41 is more than the 40 items there are; use at most 40, or 0 for all"
+    ):
+        FedOpt(**SASREC, loss="ce", sampled=41).init_server(world)
+
+
 @pytest.mark.parametrize("backbone", FedOpt.info.backbones)
 def test_every_backbone_has_defaults_of_its_own(backbone):
     assert build_method("fedopt", backbone=backbone).backbone == backbone
@@ -453,12 +487,6 @@ def test_a_private_vector_descends_the_loss_of_the_users_own_steps():
             loss = torch.nn.functional.cross_entropy((hidden[:-1] + own) @ table.T, items[1:])
             own = own.detach() - 0.5 * torch.autograd.grad(loss, own)[0]
         assert torch.allclose(found[place], hidden[-1] + own, atol=1e-12)
-
-
-@pytest.mark.parametrize("backbone", ["mf", "linear"])
-def test_a_private_vector_needs_a_sequence(backbone):
-    with pytest.raises(FedrecError, match="personal_steps"):
-        FedOpt(backbone=backbone, personal_steps=1)
 
 
 def test_nothing_of_a_private_vector_is_uploaded():

@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
+from fedrec.experiment import limits
+from fedrec.experiment.limits import require_room
 from fedrec.federation.clients import ClientData
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import IALS
@@ -68,6 +71,15 @@ def test_every_round_lowers_the_loss(frequency):
         items = simulator.cohorts[0].state.per_client["item"][0].numpy()
         losses.append(loss(x, solved(items, x, method), items, method))
     assert all(after < before for before, after in pairwise(losses))
+
+
+def test_systems_that_no_memory_holds_are_refused_before_any_work(monkeypatch):
+    """The tables of so many factors would fit, 40 rows of them; a single system does not."""
+    monkeypatch.setattr(limits, "memory_of", lambda device: 16 << 30)
+    data = tiny_world(silos=(12,), dtype=torch.float32)
+    with pytest.raises(FedrecError, match=r"^ials needs at least .*working memory .*lower dim \(100000\)"):
+        require_room(IALS(dim=100_000), data)
+    require_room(IALS(dim=10_000), data)
 
 
 def test_the_size_of_blocks_does_not_matter(monkeypatch):

@@ -294,6 +294,17 @@ def test_seconds_of_stages_stand_beside_print(monkeypatch: pytest.MonkeyPatch) -
     assert "| table8 | FedCA stage=SVD | ML-100K | 0.005 | 0.0012 |" in "\n".join(lines("FedCA", found))
 
 
+@pytest.mark.parametrize(
+    ("printed", "value", "within", "only_near"),
+    [(0.5, 0.54, True, False), (0.5, 0.56, False, False), (0.02, 0.028, True, True), (0.003, -0.005, False, False)],
+)
+def test_small_figures_are_near_but_not_of_another_sign(
+    printed: float, value: float, within: bool, only_near: bool
+) -> None:
+    one = Found("t", "r", value, 1, printed)
+    assert (one.within, one.only_near) == (within, only_near)
+
+
 def test_the_picture_has_a_point_for_each_cell(tmp_path: Path) -> None:
     runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
     svg = drawn("CGFedRec", coverage("cgfedrec", runs))
@@ -337,7 +348,7 @@ def test_a_dry_run_says_what_there_is_and_what_cannot_be_had(
     assert reproduce("cgfedrec/table4", wanted, tmp_path / "x", dry_run=True)
     said = capsys.readouterr().out
     assert "table4: CGFedRec, Table 4: Laplace noise on uploads\n6 runs, about " in said
-    assert "  noise 0.1: 1 runs, 2 printed cells\n    fedrec run cgfedrec --protocol cgfedrec" in said
+    assert "  noise 0.1: 1 run, 2 printed cells\n    fedrec run cgfedrec --protocol cgfedrec" in said
     assert "all: 6 runs" in said
     assert "NineRec" in said
     assert not (tmp_path / "x").exists()

@@ -23,6 +23,7 @@ from fedrec.methods import IFedRec
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.reproduce.cells import cells, require_runnable, run_cells
 from fedrec.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
+from fedrec.reproduce.measured import finished
 from fedrec.reproduce.page import write_page
 
 TINY = "synthetic@users=50+items=200"
@@ -98,7 +99,7 @@ def test_a_table_runs_once_and_shows_what_its_runs_measured(tmp_path: Path) -> N
     assert sorted(r["test"]["recall@10"] for r in records if r["row"] == "FedMF" and r["printed"]) == sorted(values)
     again: list[str] = []
     run_cells(planned, 1, again.append)
-    assert again == [f"{len(planned)} runs, {len(planned)} of them already done"]
+    assert again == [f"{len(planned)} runs, {len(planned)} already done"]
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
@@ -122,6 +123,22 @@ def test_changed_settings_are_not_taken_for_the_same_run(tmp_path: Path) -> None
     other = dataclasses.replace(table, rows=[Row("FedMF", {"method": "fedmf", "set": {"dim": 8}})])
     with pytest.raises(FedrecError, match="other settings"):
         require_runnable(cells(other, tmp_path, "cpu", "8G"))
+
+
+def test_a_run_of_fewer_rounds_is_not_taken_for_the_whole_one(tmp_path: Path) -> None:
+    """As after --quick: neither by a table nor by what was measured."""
+    rows = [dataclasses.replace(SMALL.rows[0], run={**SMALL.rows[0].run, "rounds": count}) for count in (1, 2)]
+    quick, whole = (dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"]) for row in rows)
+    (short,), (long,) = (cells(table, tmp_path, "cpu", "8G") for table in (quick, whole))
+    run_cells([short], 1, lambda line: None)
+    require_runnable([short])
+    with pytest.raises(FedrecError, match="--quick"):
+        require_runnable([long])
+    assert [run.rounds for run in finished([("t", short)])] == [1]
+    assert finished([("t", long)]) == []
+    RunFolder(short.folder).config.unlink()
+    with pytest.raises(FedrecError, match="other settings"):
+        require_runnable([short])
 
 
 def test_quick_is_one_seed_and_a_tenth_of_the_rounds() -> None:
@@ -217,7 +234,7 @@ def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:
     require_runnable(elsewhere)
     told: list[str] = []
     run_cells(elsewhere, 1, told.append)
-    assert told == ["1 runs, 1 of them already done"]
+    assert told == ["1 run, 1 already done"]
     (cell.folder / "summary.json").unlink()
     with pytest.raises(FedrecError, match=r"other settings \(memory\)"):  # what is under way goes on where it began
         require_runnable(elsewhere)
@@ -236,7 +253,7 @@ def test_equal_work_is_done_once(tmp_path: Path) -> None:
     for name in ("best", "prepared"):
         there = [getattr(RunFolder(cell.folder), name).exists() for cell in (*first, *second)]
         assert there == [True, False, False], name
-    assert told[0] == "2 runs, 0 of them already done, 1 in other tables"
+    assert told[0] == "2 runs, 0 already done, 1 in other tables"
     assert told[1].startswith("1 of 1: Another")
     assert second[0].summary() == first[0].summary()
     require_runnable(second)

@@ -66,6 +66,14 @@ def test_every_method_has_a_space_that_its_parameters_take(name: str) -> None:
         assert isinstance(values, Choices) or values.low < values.high
 
 
+def test_what_has_no_use_with_a_backbone_is_not_searched() -> None:
+    plain, sequential = (set(space_of(build_method("fedopt", backbone=name))) for name in ("mf", "sasrec"))
+    of_sequences = {"blocks", "heads", "personal_lr"}
+    assert of_sequences <= sequential
+    assert not of_sequences & plain
+    assert "server_lr" in plain
+
+
 def test_a_wide_range_is_searched_by_its_logarithm_and_a_whole_one_in_whole_numbers() -> None:
     space = space_of(build_method("fedmf"), ["lr=0.001..0.1", "dim=4..8", "init=normal,uniform"])
     lr, dim = space["lr"], space["dim"]
@@ -89,7 +97,8 @@ def test_what_is_set_is_not_searched_and_what_the_method_has_is_tried_first() ->
     [
         ("lr", "--space lr: write key=value"),
         ("rate=1..2", "unknown parameter of fedmf 'rate'"),
-        ("lr=2..1", "the lower end comes first"),
+        ("lr=2..1", "the lower end comes first, as in lr=1..2"),
+        ("lr=1..1", "--space lr=1..1 is a single value; set it with --set lr=1\n"),
         ("lr=a..b", "lr=a does not fit fedmf"),
         ("lr=-1..1", "must be at least 0"),
         ("init=normal..uniform", "a range needs numbers"),
@@ -187,6 +196,17 @@ def test_a_kill_in_the_middle_of_a_line_costs_that_trial_alone(cli: Any, tmp_pat
     ]
 
 
+def test_a_damaged_line_among_trials_loses_none_of_them(cli: Any, tmp_path: Path) -> None:
+    assert cli(*QUICK, "--trials", "3").code == 0
+    log = tmp_path / "study" / "trials.jsonl"
+    first, _, third = log.read_text().splitlines()
+    log.write_text(f"{first}\nnonsense\n{third}\n")
+    outcome = cli(*QUICK, "--trials", "4")
+    assert outcome.code == 2
+    assert "line 2 of" in outcome.err
+    assert log.read_text() == f"{first}\nnonsense\n{third}\n"
+
+
 def test_more_trials_go_on_and_a_spent_budget_runs_nothing(cli: Any, tmp_path: Path) -> None:
     cli(*QUICK, "--trials", "2")
     cli(*QUICK, "--trials", "3")
@@ -199,7 +219,7 @@ def test_more_trials_go_on_and_a_spent_budget_runs_nothing(cli: Any, tmp_path: P
 
 def test_other_settings_are_refused_in_a_folder_that_has_trials(cli: Any) -> None:
     cli(*QUICK, "--trials", "1")
-    for other in (("--seed", "1"), ("--space", "lr=1..2")):
+    for other in (("--seed", "1"), ("--space", "lr=1..2"), ("--rounds", "7"), ("--patience", "3")):
         outcome = cli(*QUICK, "--trials", "2", *other)
         assert outcome.code == 2
         assert "use another --out" in outcome.err

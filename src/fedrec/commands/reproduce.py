@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedrec import console
 from fedrec.data.atomic import require_unlinked
-from fedrec.reproduce.cells import Cell, cells, require_runnable, run_cells
+from fedrec.reproduce.cells import Cell, cells, number_of, require_runnable, run_cells
 from fedrec.reproduce.coverage import Reached, coverage
 from fedrec.reproduce.coverage_page import (
     COLUMNS,
@@ -22,7 +22,7 @@ from fedrec.reproduce.coverage_page import (
     too_long,
     write_coverage,
 )
-from fedrec.reproduce.definition import Table, chosen, names, narrowed, papers, tables
+from fedrec.reproduce.definition import Row, Table, chosen, names, narrowed, papers, tables
 from fedrec.reproduce.estimate import Clock, Estimate, hours
 from fedrec.reproduce.measured import everything, finished, joined, shipped
 from fedrec.reproduce.page import write_page
@@ -64,7 +64,7 @@ def reproduce(target: str, wanted: Wanted, out: Path | None, dry_run: bool) -> b
     for _, runs in planned:
         for cell in runs:
             require_unlinked(cell.folder, folder)
-        require_runnable(runs)
+        require_runnable(runs, here=not dry_run)
     if dry_run:
         _show_plan(paper, planned)
         return True
@@ -88,12 +88,12 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     )
     runs = joined(shipped(paper), here)
     reached = coverage(paper, runs, device, everything())
-    if not reached:  # a study of our own methods
-        console.out.print(f"{write_study(names(paper).title or paper, found, runs, folder)} written")
-        return
     if "/" in target:
         mine = {cell for table in found for row in table.rows for same in row.cells.values() for cell in same}
         reached = [one for one in reached if one.cell in mine]
+    if not reached:  # a study of our own methods, or a figure
+        console.out.print(f"{write_study(names(paper).title or paper, found, runs, folder)} written")
+        return
     console.table(["printed table", *COLUMNS], by_table(reached))
     _show_missing(reached)
     if endless := too_long(reached):
@@ -108,9 +108,9 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
         console.out.print(f"{path} written")
 
 
-def _show_missing(reached: Sequence[Reached]) -> None:
+def _show_missing(reached: Sequence[Reached], title: str = "Data that is not available") -> None:
     if data := missing_data(reached):
-        console.table(["data", "cells", "why, and where to get it"], data, title="Data that is not available")
+        console.table(["data", "cells", "why, and where to get it"], data, title=title)
     for table, why in sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         console.out.print(f"{table}: {why}")
 
@@ -131,31 +131,42 @@ def _run_table(table: Table, runs: Sequence[Cell], wanted: Wanted, folder: Path,
 
 def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> None:
     """The runs of every table by row, with the time that they may take, then what cannot be run at all."""
-    clock, total = Clock(everything()), [0.0, 0]
+    clock, every = Clock(everything()), list[Estimate | None]()
+    device = next((cell.config.device for _, mine in planned for cell in mine), "")
     for table, mine in planned:
         times = [clock.of(cell) for cell in mine]
-        cost = sum(time.seconds for time in times if time)
-        total = [total[0] + cost, total[1] + len(mine)]
+        every += times
         console.out.print(f"{table.name}: {table.title}", style="bold")
-        console.out.print(f"{len(mine)} runs, {_about(times)}")
+        console.out.print(f"{number_of('run', len(mine))}, {_about(times, device)}")
         for row in table.rows:
             of_row = [cell for cell in mine if cell.row == row.label]
             if of_row:
-                printed = sum(len(same) for same in row.cells.values())
-                console.out.print(f"  {row.label}: {len(of_row)} runs, {printed} printed cells")
+                console.out.print(f"  {row.label}: {number_of('run', len(of_row))}, "
+                                  f"{number_of('printed cell', _printed(table, row))}")  # fmt: skip
             for cell in of_row:
                 console.out.print(f"    {cell.command()}")
         for command in table.drawn:
             console.out.print(f"  figure: {command}")
-    console.out.print(f"all: {total[1]} runs, about {hours(total[0])} in sequence, where known")
+    console.out.print(f"all: {number_of('run', len(every))} in sequence, {_about(every, device)}")
     if printed_cells(paper):
-        _show_missing(coverage(paper, shipped(paper)))
+        _show_missing(coverage(paper, shipped(paper)), "Data that is not available, for any table of the paper")
 
 
-def _about(times: Sequence[Estimate | None]) -> str:
+def _printed(table: Table, row: Row) -> int:
+    """Printed cells that these runs stand beside."""
+    shown = table.published in table.protocols
+    return sum(len(same) for (data, _), same in row.cells.items() if shown and data in table.datasets)
+
+
+def _about(times: Sequence[Estimate | None], device: str) -> str:
+    """By the device that times were measured on; where that is not the one asked for, nothing else is known."""
     known = [time for time in times if time is not None]
     if not known:
         return "time unknown"
-    on = ", ".join(sorted({time.device for time in known}))
+    words = []
+    for on in sorted({time.device for time in known}, key=lambda name: name != device):
+        some = [time.seconds for time in known if time.device == on]
+        other = "" if on == device else f" ({number_of('run', len(some))} that nobody has timed on {device})"
+        words.append(f"{hours(sum(some))} on {on}{other}")
     rest = len(times) - len(known)
-    return f"about {hours(sum(time.seconds for time in known))} on {on}" + (f", {rest} unknown" if rest else "")
+    return f"about {' and '.join(words)}" + (f", {rest} unknown" if rest else "")

@@ -16,6 +16,11 @@ def _how(summary: Mapping[str, Any]) -> str:
     return "counts, the last" if summary.get("privacy", {}).get("epsilon") is not None else "chosen"
 
 
+def _with(summary: Mapping[str, Any]) -> str:
+    """What was chosen together with the round."""
+    return "".join(f", and {name}={value:g} with it" for name, value in summary.get("decided", {}).items())
+
+
 def last_chosen(summary: Mapping[str, Any]) -> bool:
     """Whether validation was still improving when the rounds ended; of an epsilon it is always the last that counts."""
     at_end = summary["best_round"] + 1 == summary["rounds_run"] > 1
@@ -35,7 +40,8 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         out.print(f"not honest: {leak}", style="yellow")
     out.print(
         f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions, "
-        f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} {_how(summary)}"
+        f"{summary['clients']:,} clients; round {summary['best_round'] + 1} of {summary['rounds_run']} "
+        f"{_how(summary)}{_with(summary)}"
     )
     if last_chosen(summary):
         out.print(

@@ -301,7 +301,8 @@ def recorded(spec: str) -> Protocol:
     for part in overrides:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise FedrecError(f"protocol override '{part}' has no value; write field=value")
+            several = "; several protocols are separated by semicolons" if part in PRESETS else ""
+            raise FedrecError(f"protocol override '{part}' has no value; write field=value{several}")
         if key not in FIELDS:
             raise unknown("protocol field", key, FIELDS)
         changes[key] = fields.parse(key, value)

@@ -153,11 +153,12 @@ def spoken(names: Iterable[str]) -> list[str]:
     return ["dropout" if name == "lost_uploads" else name for name in names]
 
 
-def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path) -> None:
-    """A resumed run may have more rounds; any other change, even of the memory budget, would make it another run."""
-    free = {"patience"} if "epsilon" in old else {"patience", "rounds"}  # a budget is for all rounds
+def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, longer: bool = True) -> None:
+    """A resumed run may be `longer`; any other change, even of the memory budget, would make it another run."""
+    free = {"patience", "rounds"} if longer else set()
+    free -= {"rounds"} if "epsilon" in old else set()  # a budget is for all rounds
     changed = sorted(key for key in {*old, *new} - free if old.get(key) != new.get(key))
-    if changed == ["rounds"]:
+    if changed == ["rounds"] and "epsilon" in old:
         number = old.get("rounds", "a fixed number of")
         raise FedrecError(
             f"the noise of {where} was chosen for {number} rounds (--epsilon), so their number cannot change; resume "

@@ -239,7 +239,7 @@ class Run:
             return {}
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
         whole = self.group.size == 1  # what looks across clients needs them all here
-        inside = dict(self.observer.figures(self.simulator, round)) if whole else {}
+        inside = {**self.method.decided(round), **(self.observer.figures(self.simulator, round) if whole else {})}
         if whole and self._seen_before is not None and self._seen is not None:
             inside |= self.observer.effect(self.simulator, self._seen_before, self._seen)
         return found | ({"inside": inside} if inside else {})

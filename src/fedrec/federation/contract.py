@@ -12,7 +12,7 @@ Nothing leaves a client but the uploads that `local` returns. A simple method wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
@@ -185,6 +185,10 @@ class Method:
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
         return state
+
+    def decided(self, round: int) -> Mapping[str, float]:
+        """Parameters that go through several values from round to round: those that choosing this round chooses too."""
+        return {}
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         """What a client receives in order to score `items`, which need not be those it was trained on."""

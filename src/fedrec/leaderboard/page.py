@@ -112,10 +112,12 @@ HEADS = ("group", "round", "MB up", "server", "trials", "seeds", "s")  # behind 
 READINGS = """\
 Protocol `{protocol}`: all items are ranked, test histories include the validation item, rounds and parameters are
 chosen on validation items. **Trials** used the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} per
-row; the settings found there are kept on the other datasets. Rows with 0 trials use their method's default settings.
+row; the settings found there are kept on the other datasets{adapted}.
+Rows with 0 trials use their method's default settings, those of {new_items} the settings of their table.
 {elsewhere} have settings that were chosen in another way, from as many as the column says: they
 are listed for comparison and never count as the best federated method. Mean ± standard deviation over seeds. Rows in
 one **group** are not significantly different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05).
+A row without one was never tested together with all the others.
 **MB up**: what a client uploads until the chosen round, on average. **Server**: what it sees; where that is {sums},
 secure aggregation can keep it blind. Seconds are for one run, training and evaluation, on machines busy with other
 work: an order of magnitude. Commands, versions and commits of every run are in `results/leaderboard/`;
@@ -127,8 +129,17 @@ work: an order of magnitude. Commands, versions and commits of every run are in 
 def _readings(whole: Board) -> Iterator[str]:
     yield from ("## How to read the tables", "")
     yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS,
+                          adapted=_adapted(whole),
                           elsewhere=", ".join(f"`{label}`" for label in whole.chosen_elsewhere()) or "No rows",
                           new_items=whole.new_items["dataset"], table=whole.new_items["table"])  # fmt: skip
+
+
+def _adapted(whole: Board) -> str:
+    """Which tuned rows have more of their own on other data than the trials found."""
+    names = [f"`{row.label}`" for row in whole.rows if row.on and (row.tuned or row.like)]
+    return (
+        f", but for {', '.join(names)}, whose sizes, clients a round and rounds there no trial chose" if names else ""
+    )
 
 
 def _dataset(record: Record) -> Iterator[str]:
@@ -156,7 +167,7 @@ def _line(record: Record, row: Record) -> list[str]:
     figures = [_spread([cell["test"][metric] for cell in cells]) for metric in record["metrics"]]
     rounds = f"{mean(cell['best_round'] + 1 for cell in cells):.0f}"
     sent = "-" if row["server"] == ALL else _megabytes(row)
-    group = "-" if row["group"] is None else str(row["group"])
+    group = "-" if row["group"] is None else str(_numbered(record).index(row["group"]) + 1)
     seconds = f"{mean(cell['seconds'] for cell in cells):.0f}"
     gpu = " (GPU)" if any(cell["device"] != "cpu" for cell in cells) else ""
     return [
@@ -170,6 +181,11 @@ def _line(record: Record, row: Record) -> list[str]:
         str(len(cells)),
         seconds + gpu,
     ]
+
+
+def _numbered(record: Record) -> list[int]:
+    """The groups that are there, in order: a row that was run again may have been the only one of its group."""
+    return sorted({row["group"] for row in record["rows"] if row["group"] is not None})
 
 
 # -- worth against bytes --

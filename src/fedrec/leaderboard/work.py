@@ -10,12 +10,11 @@ from pathlib import Path
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
-from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener
 from fedrec.leaderboard.definition import Board, beginning, best_trials, cells_of, trials_found
-from fedrec.reproduce.cells import Cell, require_runnable, run_cells, work_of
+from fedrec.reproduce.cells import Cell, require_runnable, run_cells
 from fedrec.reproduce.estimate import hours
 from fedrec.schema import json_line
 from fedrec.tune.study import Budget, search
@@ -67,19 +66,11 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
 
 def ended(cell: Cell) -> bool:
     """Whether its run has ended, with the settings that its row has now: trials may have found others since."""
-    return cell.summary() is not None and _current(cell)
-
-
-def _current(cell: Cell) -> bool:
-    """Whether the run in its folder has the settings that its row has now."""
-    try:
-        return work_of(make_config(RunFolder(cell.folder).settings())) == cell.work()
-    except FedrecError:
-        return False  # of a version that knew other parameters
+    return cell.summary() is not None and cell.current()
 
 
 def _require_current(planned: Sequence[Cell]) -> None:
-    earlier = [cell for cell in planned if RunFolder(cell.folder).config.is_file() and not _current(cell)]
+    earlier = [cell for cell in planned if RunFolder(cell.folder).config.is_file() and not cell.current()]
     if earlier:
         more = f", and so are {len(earlier) - 1} others" if len(earlier) > 1 else ""
         raise FedrecError(f"{earlier[0].folder} is a run with settings that {earlier[0].row} had before{more}; "

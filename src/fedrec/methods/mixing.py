@@ -30,6 +30,11 @@ def share_at(round: int, rounds: int, given: float | None) -> float:
     return SHARES[int(turn * len(SHARES))]
 
 
+def share_decided(round: int, rounds: int, given: float | None) -> dict[str, float]:
+    """The share that goes with this round, where none is given."""
+    return {} if given is not None else {"gram_share": share_at(round, rounds, None)}
+
+
 def mixed(first: Tensor, second: Tensor, share: Tensor, chunk: Chunk, scale: Scale = "deviation") -> Tensor:
     """Scores of all items by two models, [users, items] each; `share` is the first one's."""
     unmet = _unmet(chunk)

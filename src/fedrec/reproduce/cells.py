@@ -15,7 +15,7 @@ from typing import Any
 
 from fedrec import evaluation
 from fedrec.errors import FedrecError
-from fedrec.experiment.config import RunConfig, require_same
+from fedrec.experiment.config import RunConfig, make_config, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.params import method_of
@@ -52,6 +52,13 @@ class Cell:
         """What is run, whatever it is called: cells of equal work have equal results."""
         return work_of(self.config)
 
+    def current(self) -> bool:
+        """Whether the run in its folder has the settings that are asked for now, on whatever machine."""
+        try:
+            return work_of(make_config(RunFolder(self.folder).settings())) == self.work()
+        except FedrecError:
+            return False  # none there, or of a version that knew other parameters
+
     def command(self) -> str:
         """The `fedrec run` that does the same, without what is a default and what a result does not depend on."""
         bare = RunConfig("")
@@ -84,12 +91,14 @@ def cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:
     return found
 
 
-def require_runnable(planned: Sequence[Cell]) -> None:
-    """Every method, preset and parameter is checked before the first run; so is what an earlier study left behind."""
+def require_runnable(planned: Sequence[Cell], here: bool = True) -> None:
+    """Every method, preset and parameter is checked before the first run; so is what an earlier study left behind.
+    Unless they are to run `here`, the device may be one of another machine."""
     for cell in planned:
         config = cell.config
         evaluation.protocol(config.protocol)
-        device_named(config.device)
+        if here:
+            device_named(config.device)
         cell.work()
         folder = RunFolder(cell.folder)
         folder.require_own_files()
@@ -98,6 +107,9 @@ def require_runnable(planned: Sequence[Cell]) -> None:
             if cell.summary() is not None:  # what is finished may come from another machine
                 there |= {name: wanted[name] for name in MACHINE}
             require_same(there, wanted, cell.folder)
+        if (folder.config.is_file() or cell.summary() is not None) and not cell.current():
+            raise FedrecError(f"{cell.folder} holds a run with other settings than {cell.row} has now, such as fewer "
+                              "rounds (--quick); use another --out, or move it away")  # fmt: skip
 
 
 def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None], others: Sequence[Cell] = (),
@@ -112,7 +124,7 @@ def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None], o
     todo = [cell for cell in planned if cell.summary() is None]
     for cell in planned if drop_models else ():
         _drop_model(cell)  # of earlier runs too
-    told(f"{len(planned)} runs, {there} of them already done" + (f", {taken} in other tables" if taken else ""))
+    told(f"{number_of('run', len(planned))}, {there} already done" + (f", {taken} in other tables" if taken else ""))
     failed: dict[str, str] = {}
     for number, (cell, seconds, error) in enumerate(_finished(todo, jobs, minutes), start=1):
         if error:
@@ -121,6 +133,11 @@ def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None], o
             _drop_model(cell)
         told(f"{number} of {len(todo)}: {cell.name()}: {error or _headline(cell)} ({seconds:.0f} s)")
     return failed
+
+
+def number_of(what: str, number: int) -> str:
+    """For people: `1 run`, `2 runs`."""
+    return f"{number:,} {what}" + ("s" if number != 1 else "")
 
 
 def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:

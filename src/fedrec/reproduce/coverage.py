@@ -26,7 +26,7 @@ A row that does not fit any more, in the table's order, takes too long."""
 Place = tuple[str, str, str]  # table, row, dataset
 STAGE = "stage="  # of a printed cell's setting
 NEAR, SHARE = 0.01, 0.1
-"""Within tolerance is a figure at most this far from print, or this share of it, whichever is more."""
+"""Within tolerance is a figure of the same sign at most this far from print, or this share of it, whichever is more."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,13 @@ class Found:
 
     @property
     def within(self) -> bool:
-        return abs(self.difference) <= max(NEAR, SHARE * abs(self.printed)) + 1e-12
+        same_sign = self.value * self.printed >= 0
+        return same_sign and abs(self.difference) <= max(NEAR, SHARE * abs(self.printed)) + 1e-12
+
+    @property
+    def only_near(self) -> bool:
+        """Within tolerance because both figures are small: as a share of print they are further apart."""
+        return self.within and abs(self.difference) > SHARE * abs(self.printed) + 1e-12
 
 
 @dataclass(frozen=True)

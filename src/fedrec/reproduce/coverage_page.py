@@ -51,10 +51,12 @@ COLUMNS = ["printed", *STATES.values(), "within tolerance", "beyond"]
 
 
 def summary_line(reached: Sequence[Reached]) -> str:
-    found, near = counts(reached), sum(one.found[0].within for one in reached if one.found)
+    found, first = counts(reached), [one.found[0] for one in reached if one.found]
+    near, small = sum(one.within for one in first), sum(one.only_near for one in first)
     words = [f"{found[state]} {name}" for state, name in STATES.items() if found[state]]
+    rest = f", {small} of them only by the {NEAR:g}, as print is small" if small else ""
     return (f"{len(reached)} printed cells: {', '.join(words)}. Of those measured {near} are within tolerance "
-            f"({TOLERANCE}) by the first corresponding row, {found['measured'] - near} beyond.")  # fmt: skip
+            f"({TOLERANCE}) by the first corresponding row{rest}; {found['measured'] - near} are beyond.")  # fmt: skip
 
 
 def by_table(reached: Sequence[Reached]) -> list[list[str]]:
@@ -162,11 +164,13 @@ def fractions(reached: Iterable[Reached]) -> tuple[list[Found], list[Found]]:
 def drawn(title: str, reached: Sequence[Reached]) -> str:
     """A point for each printed fraction that was measured, by the first corresponding row."""
     near, far = fractions(reached)
+    outside = sum(bool(one.found) for one in reached) - len(near) - len(far)
     sets = [Points(_points(some), label=f"{word}: {len(some)}", style=style, size=3.0)
             for some, word, style in ((far, "beyond", "s1"), (near, "within tolerance", "s0")) if some]  # fmt: skip
     equal = np.linspace(0, 1, 200)
     sets.append(Points(np.stack([equal, equal], 1), colour="#999999", size=1.0))
-    words = f"Printed and measured figures; the tolerance is {TOLERANCE}"
+    words = f"{title.partition(':')[0]}: printed and measured figures; the tolerance is {TOLERANCE}"
+    words += f"; {outside} figures that are no fractions are not shown" if outside else ""
     svg = scatter(sets, title=words, x_label="printed", y_label="measured", span=(np.zeros(2), np.ones(2)))
     return as_svg(Drawing(title, "", (Panel(svg, words),)), ())
 

@@ -17,6 +17,7 @@ from fedrec.schema import TEXT, TEXTS, Shape, check
 
 TABLE: Shape = {"title": TEXT, "metrics": TEXTS, "protocols": TEXTS, "datasets": TEXTS, "rows": [{"label": TEXT}]}
 NAME = "name"  # among the values of `each`: a word for labels alone
+QUICK = "**A quick look** (`--quick`): one seed and a tenth of the rounds, so that no figure is that of the method."
 PAPER = "paper"  # the section of a file that is no table
 SETTINGS = {f.name for f in dataclasses.fields(RunConfig)}
 
@@ -136,11 +137,11 @@ def _number(cells: Sequence[PrintedCell]) -> float | None:
 
 def chosen(target: str) -> tuple[str, list[Table]]:
     """`fedca` or `fedca/table2`: the paper and its tables."""
-    paper, _, name = target.partition("/")
+    paper, slash, name = target.partition("/")
     known = tables(paper)
-    if name and name not in known:
+    if slash and name not in known:
         raise unknown(f"table of {paper}", name, known)
-    return paper, [known[name]] if name else list(known.values())
+    return paper, [known[name]] if slash else list(known.values())
 
 
 def narrowed(found: Sequence[Table], datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str],
@@ -160,6 +161,7 @@ def _part(table: Table, datasets: Sequence[str], protocols: Sequence[str], rows:
         datasets=[name for name in table.datasets if not datasets or name in datasets],
         protocols=protocols or table.protocols,
         rows=[_short(row, table.run) for row in kept] if quick else kept,
+        notes=[*table.notes, QUICK] if quick else table.notes,
         seeds=seeds or (table.seeds[:1] if quick else table.seeds),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedrec.errors import FedrecError
@@ -96,7 +96,9 @@ def dimension(method: Method, name: str, text: str) -> Dimension:
         raise FedrecError(
             f"--space {name}={text}: a range needs numbers at both ends; list other values separated by commas"
         )
-    if values[0] >= values[1]:
+    if values[0] == values[1]:
+        raise FedrecError(f"--space {name}={text} is a single value; set it with --set {name}={low.strip()}")
+    if values[0] > values[1]:
         raise FedrecError(f"--space {name}={text}: the lower end comes first, as in {name}={high}..{low}")
     return Between(values[0], values[1], whole=all(isinstance(value, int) for value in values))
 
@@ -121,9 +123,18 @@ def _suggested(method: Method) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys([*(usual for usual in USUAL if usual in hints), *own]):
         value = getattr(method, name)
         if name not in NOT_SEARCHED and isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-            yield from (
-                (name, text) for text in _around(interval_of(type(method), name, isinstance(value, int)), value)
-            )
+            limits = interval_of(type(method), name, isinstance(value, int))
+            yield from ((name, text) for text in _around(limits, value) if _taken(method, name, text))
+
+
+def _taken(method: Method, name: str, text: str) -> bool:
+    """Whether the method takes these values beside its other settings: with some backbones a parameter has no use."""
+    try:
+        for word in text.replace("..", ",").split(","):
+            replace(method, **{name: convert(type(method), name, word)})
+    except (FedrecError, ValueError):  # the latter from a method that others wrote
+        return False
+    return True
 
 
 def _around(limits: Interval, value: float) -> Iterator[str]:

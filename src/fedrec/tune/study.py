@@ -86,7 +86,7 @@ class Study:
             return []
         there = self.began()
         free = {name: wanted["config"][name] for name in MACHINE}
-        require_same({**there["config"], **free}, wanted["config"], self.path)
+        require_same({**there["config"], **free}, wanted["config"], self.path, longer=False)
         self.require_space(there["space"], wanted["space"])
         return self.there()
 
@@ -110,8 +110,10 @@ class Study:
             return []
         lines = self.log.read_text(encoding="utf-8").splitlines()
         found = [json_line(line, TRIAL) for line in lines]
-        whole = found[: found.index(None)] if None in found else found  # a kill may have cut the last one short
-        return [Trial(**values) for values in whole if values is not None]
+        if None in found[:-1]:  # a kill may have cut the last one short, and no other
+            raise FedrecError(f"line {found.index(None) + 1} of {self.log} is no trial; mend or remove that line: "
+                              "those after it would be lost")  # fmt: skip
+        return [Trial(**values) for values in found if values is not None]
 
     def record(self, done: Sequence[Trial]) -> None:
         """All trials so far and the best setting among them."""

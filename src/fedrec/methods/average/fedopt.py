@@ -23,7 +23,8 @@ private vector of backbone sasrec (`personal_steps`; `training/personal_head.py`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -69,6 +70,10 @@ Beta = Annotated[float, Interval("[0, 1)")]
 CHANGE = "change."  # uploads are changes, not values: a wire that rounds or clips measures them from zero
 FIRST, SECOND = "first.", "second."  # the server's m and v
 AT_ONCE = 256 << 20  # bytes of clients side by side on a processor
+# what nothing reads with another backbone, and what nothing reads where no step is taken on what is sent
+OF_SEQUENCES = ("length", "dropout", "sampled", "blocks", "heads", "block_kind", "crop", "personal_steps",
+                "personal_lr")  # fmt: skip
+OF_STEPS = ("epochs", "early_exit", "optimiser", "lr_item", "weight_decay_dense")
 
 
 @dataclass(frozen=True)
@@ -126,8 +131,17 @@ class FedOpt(LocalMethod):
         super().__post_init__()
         if self.loss == "ce" and not self.sequential:
             raise FedrecError(f"loss=ce ranks the next item of a sequence; use bce or bpr with {self.backbone}")
-        if self.personal_steps and not self.sequential:
-            raise FedrecError(f"personal_steps fits a vector to a sequence; leave it at 0 with {self.backbone}")
+        if not self.sequential:
+            self._require_usual(OF_SEQUENCES, "backbone=sasrec", f"{self.backbone} reads no sequences")
+        if self.sends == "gradient":
+            self._require_usual(OF_STEPS, "sends=change", "a gradient is computed once, without local steps")
+
+    def _require_usual(self, names: tuple[str, ...], needed: str, why: str) -> None:
+        """Refuse a setting that would have no effect: whoever asks for it expects one."""
+        usual = {field.name: field.default for field in fields(self)}
+        for name in names:
+            if (value := getattr(self, name)) != usual[name]:
+                raise FedrecError(f"{name}={value} needs {needed}: {why}")
 
     @cached_property
     def trainer(self) -> LocalTrainer:
@@ -159,6 +173,9 @@ class FedOpt(LocalMethod):
         return Disclosure(private=("user", *own), covered_with={"shares": "equal"})
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        if self.sampled > world.items:  # every place beyond the last item would cost time and hold nothing
+            raise FedrecError(f"sampled={self.sampled} is more than the {world.items} items there are; "
+                              f"use at most {world.items}, or 0 for all")  # fmt: skip
         x = {"item": self.trainer.init_items(world), **({} if self.own_head else self._initial_network(world))}
         m = {FIRST + name: torch.zeros_like(value) for name, value in x.items()}
         start = 0.0 if self.bias_correction else self.tau**2
@@ -229,6 +246,11 @@ class FedOpt(LocalMethod):
                 new[MEAN + name] = mean_with(server[MEAN + name], new[name], int(new["steps"]), self.averaging)
         return {name: new[name] for name in server}
 
+    def decided(self, round: int) -> Mapping[str, float]:
+        """A round before the rate falls has seen no cooldown."""
+        early = self.cooldown > 0 and round < self.rounds * (1 - self.cooldown)
+        return {"cooldown": 0.0} if early else {}
+
     def _rate(self, round: int) -> float:
         """The server's, which falls linearly over the last rounds; the last of all still has a step."""
         last = self.cooldown * self.rounds
@@ -270,7 +292,7 @@ class FedOpt(LocalMethod):
 
     def footprint(self, world: World) -> Footprint:
         """A network with its gradient, its change and copies; with ce also so many rows, and a table of logits."""
-        rows = min(self.sampled or world.items, world.items) if self.loss == "ce" else 0
+        rows = (self.sampled or world.items) if self.loss == "ce" else 0
         usual = self.trainer.footprint(world, dense=8)
         logits = 4 * rows * self.length
         each = (6 * rows * self.dim + logits) * world.dtype.itemsize

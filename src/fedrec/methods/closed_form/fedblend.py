@@ -11,6 +11,7 @@ given, validation chooses it with the round (`methods/mixing.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -38,7 +39,7 @@ from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import Scale, mixed, share_at
+from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN
 from fedrec.training.sequences import Crop
@@ -154,6 +155,9 @@ class FedBlend(Method):
         return {SEQUENCE + "item": table, **mean}
 
     # -- scores --
+
+    def decided(self, round: int) -> Mapping[str, float]:
+        return {**share_decided(round, self.rounds, self.gram_share), **self.sequence.decided(round)}
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         gram, sequence = (

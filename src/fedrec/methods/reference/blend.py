@@ -6,6 +6,7 @@ with softmax over all items. Their scores are mixed as there (`methods/mixing.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, ClassVar
@@ -19,7 +20,7 @@ from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, 
 from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import Scale, mixed, share_at
+from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
 from fedrec.methods.reference.sasrec import CentralSASRec
 from fedrec.training.sequences import SequenceLoss
 
@@ -80,6 +81,9 @@ class Blend(CentralSASRec):
         new, _ = super().local(state, down, chunk, round)
         new.per_client |= {"weight": weight, "share": self._share(round, chunk)}
         return new, {}
+
+    def decided(self, round: int) -> Mapping[str, float]:
+        return share_decided(round, self.rounds, self.gram_share)
 
     def _share(self, round: int, chunk: Chunk) -> Tensor:
         share = share_at(round, self.rounds, self.gram_share)

@@ -97,8 +97,14 @@ class IALS(Method):
         return torch.cat(scores)
 
     def footprint(self, world: World) -> Footprint:
+        """In double precision: the factors of both sides, H'H, and one system as it is made and solved."""
         usual = super().footprint(world)
-        return replace(usual, score=usual.score + 4 * self.dim * world.dtype.itemsize)
+        factors = (world.items + world.most_users) * self.dim
+        return replace(
+            usual,
+            client=usual.client + 8 * (factors + 4 * self.dim**2),
+            score=usual.score + 4 * self.dim * world.dtype.itemsize,
+        )
 
 
 def _blocks(ptr: np.ndarray, met: np.ndarray, dim: int, device: torch.device) -> Iterator[tuple[np.ndarray, Tensor]]:

@@ -73,8 +73,9 @@ def everything() -> list[MeasuredRun]:
 
 
 def finished(planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
-    """Of these cells, each with the name of its table, those whose run folder has a summary."""
-    return [_run(table, cell, summary) for table, cell in planned if (summary := cell.summary()) is not None]
+    """Of these cells, each with the name of its table, those whose run has ended, with the settings of the table."""
+    return [_run(table, cell, summary) for table, cell in planned
+            if (summary := cell.summary()) is not None and cell.current()]  # fmt: skip
 
 
 def _run(table: str, cell: Cell, summary: Mapping[str, Any]) -> MeasuredRun:
