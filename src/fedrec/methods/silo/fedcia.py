@@ -4,7 +4,7 @@ Every round (algorithm 1) a silo k trains on its own users (equation 5), then
 
     C_k = E_k E_k' + Laplace noise          goes up                 (sections 5.2.2, 5.2.5)
     C_s = 1/K sum_k C_k                     comes down              (section 5.2.3, where 1/N is printed)
-    E_k <- gradient steps on |E_k E_k' - C_s|, user vectors and networks left alone   (equation 6, there squared)
+    E_k <- gradient steps on |E_k E_k' - C_s|, user vectors and networks left alone   (equation 6)
 
 C_s travels as its eigenvectors and eigenvalues, in whose coordinates a step costs least: all of them (`dense_gram`), or
 the leading ones. Silos of different width or architecture can work together (`blocks`). With the filter of GF-CF in the
