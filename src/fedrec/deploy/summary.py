@@ -48,6 +48,7 @@ def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[
         "seed": terms.config.seed,
         "rounds_run": progress.next_round,
         "best_round": chosen,
+        "decided": dict(method.decided(chosen)),
         "stopped_early": progress.stopped_early,
         "diverged": ended,
         "test": test,

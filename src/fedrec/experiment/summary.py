@@ -85,6 +85,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "seed": run.config.seed,
         "rounds_run": progress.next_round,
         "best_round": chosen,
+        "decided": dict(method.decided(chosen)),
         "stopped_early": progress.stopped_early,
         "diverged": ended,
         "test": test.mean(),
@@ -103,8 +104,6 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
     }
     if not type(method).__module__.startswith("fedrec."):  # who reads it later may not know the method
         summary["defaults"] = defaults_of(method)
-    if decided := dict(method.decided(chosen)):
-        summary["decided"] = decided
     cohorts = [cohort.record(test) for cohort in tested_cohorts(run)]
     return summary | ({"blocks": cohorts} if cohorts else {}) | ({"privacy": privacy_of(run)} if run.stages else {})
 
