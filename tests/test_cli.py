@@ -270,6 +270,10 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "seeds": ((*RUN, "--seeds", "0,x"), "write integers"),
     "a bad seed among good ones": ((*RUN, "--seeds", "0,-1"), "seed -1"),
     "a seed twice": ((*RUN, "--seeds", "0,1,0"), "--seeds 0,1,0: seed 0 is given twice; keep one"),
+    "rounds twice": (
+        (*RUN, "--rounds", "4", "--set", "rounds=3"),
+        "--rounds and --set rounds say the same; keep one of them",
+    ),
     "a setting twice": ((*RUN, "--set", "lr=1", "--set", " dim=8"), "--set dim is given twice; keep one"),
     "seed and seeds": ((*RUN, "--seed", "0", "--seeds", "0,1"), "not both"),
     "participation 0": ((*RUN, "--participation", "0"), r"participation 0.0 is not in \(0, 1\]"),

@@ -105,7 +105,11 @@ def run_command(
     if None not in (data, train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
-    values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
+    set_now = parse_settings(set_ or [])
+    for name, given in (("rounds", rounds), ("backbone", backbone)):
+        if given is not None and name in set_now:
+            raise FedrecError(f"--{name} and --set {name} say the same; keep one of them")
+    values["params"] = {**values.get("params", {}), **set_now}
     require_tested(evaluation.protocol(values.get("protocol", "honest")))
     keep = kept_states(no_model, keep_last)
     run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep)
