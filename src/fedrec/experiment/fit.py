@@ -55,6 +55,7 @@ def fit(source: Path, out: Path, *, warm: bool = False, data: str | None = None,
     goes_on = warm and not _in_one_pass(config)  # what one pass computes owes nothing to an earlier one
     more = (-(-done // WARM_SHARE) if goes_on else done) if rounds is None else rounds
     found = data if data is not None else _data_of(origin, config)
+    # what validation chose along with the round stays as it was chosen
     config = dataclasses.replace(config, params={**config.params, **method_of(config).decided(done - 1)})
     run = Run(_to_serve(config, found, done + more if goes_on else more, own=data is not None))
     carried = None

@@ -187,7 +187,7 @@ class Method:
         return state
 
     def decided(self, round: int) -> Mapping[str, float]:
-        """Parameters that go through several values from round to round: those that choosing this round chooses too."""
+        """Parameters that change from round to round, with their values in this one: choosing a round chooses them."""
         return {}
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:

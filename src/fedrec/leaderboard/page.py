@@ -117,7 +117,7 @@ Rows with 0 trials use their method's default settings, those of {new_items} the
 {elsewhere} have settings that were chosen in another way, from as many as the column says: they
 are listed for comparison and never count as the best federated method. Mean ± standard deviation over seeds. Rows in
 one **group** are not significantly different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05).
-A row without one was never tested together with all the others.
+A row without a group was not tested together with the others.
 **MB up**: what a client uploads until the chosen round, on average. **Server**: what it sees; where that is {sums},
 secure aggregation can keep it blind. Seconds are for one run, training and evaluation, on machines busy with other
 work: an order of magnitude. Commands, versions and commits of every run are in `results/leaderboard/`;
@@ -138,7 +138,7 @@ def _adapted(whole: Board) -> str:
     """Which tuned rows have more of their own on other data than the trials found."""
     names = [f"`{row.label}`" for row in whole.rows if row.on and (row.tuned or row.like)]
     return (
-        f", but for {', '.join(names)}, whose sizes, clients a round and rounds there no trial chose" if names else ""
+        f", but for {', '.join(names)}, whose sizes, clients a round and rounds there were set by hand" if names else ""
     )
 
 

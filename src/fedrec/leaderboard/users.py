@@ -1,7 +1,7 @@
-"""What single users got from every row, kept beside the results: rows of different days can then be tested together.
+"""The metric of every single user, kept beside the results: rows that were run on different days can then be tested.
 
-One file for each dataset has, of every row, the mean over its seeds of one metric, user by user in the order of their
-ids. The ids themselves are not kept: a checksum tells whether two rows were tested on the same users.
+One file for each dataset has, for every row, the mean over its seeds of the tested metric, user by user in the order of
+their ids. The ids are not kept, only a checksum of them, which tells whether two rows have the same users.
 """
 
 from __future__ import annotations

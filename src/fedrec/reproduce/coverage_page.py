@@ -54,7 +54,7 @@ def summary_line(reached: Sequence[Reached]) -> str:
     found, first = counts(reached), [one.found[0] for one in reached if one.found]
     near, small = sum(one.within for one in first), sum(one.only_near for one in first)
     words = [f"{found[state]} {name}" for state, name in STATES.items() if found[state]]
-    rest = f", {small} of them only by the {NEAR:g}, as print is small" if small else ""
+    rest = f", {small} of them by the absolute {NEAR:g} alone" if small else ""
     return (f"{len(reached)} printed cells: {', '.join(words)}. Of those measured {near} are within tolerance "
             f"({TOLERANCE}) by the first corresponding row{rest}; {found['measured'] - near} are beyond.")  # fmt: skip
 

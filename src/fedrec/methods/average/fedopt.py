@@ -23,7 +23,6 @@ private vector of backbone sasrec (`personal_steps`; `training/personal_head.py`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -245,11 +244,6 @@ class FedOpt(LocalMethod):
             if self.averaging:
                 new[MEAN + name] = mean_with(server[MEAN + name], new[name], int(new["steps"]), self.averaging)
         return {name: new[name] for name in server}
-
-    def decided(self, round: int) -> Mapping[str, float]:
-        """A round before the rate falls has seen no cooldown."""
-        early = self.cooldown > 0 and round < self.rounds * (1 - self.cooldown)
-        return {"cooldown": 0.0} if early else {}
 
     def _rate(self, round: int) -> float:
         """The server's, which falls linearly over the last rounds; the last of all still has a step."""

@@ -157,7 +157,7 @@ class FedBlend(Method):
     # -- scores --
 
     def decided(self, round: int) -> Mapping[str, float]:
-        return {**share_decided(round, self.rounds, self.gram_share), **self.sequence.decided(round)}
+        return share_decided(round, self.rounds, self.gram_share)
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         gram, sequence = (
