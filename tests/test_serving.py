@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Server]:
-    made = Server(Service(open_lists(folder)), port=0)
-    thread = threading.Thread(target=made.serve_forever)
+@contextmanager
+def listening(service: Service) -> Iterator[Server]:
+    made = Server(service, port=0)
+    thread = threading.Thread(target=made.serve_forever, args=(0.02,))
     thread.start()
     yield made
     made.shutdown()
     made.server_close()
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with listening(Service(open_lists(folder))) as made:
+        yield made
 
 
 def ask(server: Server, path: str, body: Any = None, verb: str | None = None, **headers: str) -> tuple[int, Any]:

@@ -48,7 +48,7 @@ def test_lists_are_those_of_a_simulation(town: Town, service: Service, tmp_path:
         answer = service.answer("GET", f"/recommendations/{user}?k=5")
         assert answer.status == 200
         wanted = simulated.for_user(user, 5)
-        assert [line["item"] for line in answer.value["items"]] == [one.item for one in wanted]
+        assert [line["item"] for line in json.loads(answer.content)["items"]] == [one.item for one in wanted]
         assert recommend(town.states[0], user, 5)[0].score == pytest.approx(wanted[0].score, rel=1e-5)
 
 
@@ -56,19 +56,19 @@ def test_other_nodes_users_are_not_known_here(town: Town, service: Service) -> N
     stranger = users_of(town.states[1])[0]
     answer = service.answer("GET", f"/recommendations/{stranger}")
     assert answer.status == 404
-    assert f"is not among this node's {service.lists.about()['users']} users" in answer.value["error"]
+    assert f"is not among this node's {service.lists.about()['users']} users" in json.loads(answer.content)["error"]
 
 
 def test_health_similar_items_and_what_a_node_cannot_do(service: Service) -> None:
-    health = service.answer("GET", "/health").value
+    health = json.loads(service.answer("GET", "/health").content)
     assert (health["method"], health["items"], health["folds_in"]) == ("fedmf", 80, False)
-    near = service.answer("GET", "/similar/7?k=3").value["items"]
+    near = json.loads(service.answer("GET", "/similar/7?k=3").content)["items"]
     assert len(near) == 3
     assert near[0]["score"] >= near[1]["score"]
     assert service.answer("GET", "/similar/nothing").status == 404
     refused = service.answer("POST", "/fold-in", json.dumps({"items": ["1"]}).encode())
     assert refused.status == 400
-    assert "a node serves the users of its own data" in refused.value["error"]
+    assert "a node serves the users of its own data" in json.loads(refused.content)["error"]
 
 
 def test_a_method_that_offers_no_table_has_no_similar_items(tmp_path: Path) -> None:

@@ -28,11 +28,17 @@ def document() -> dict[str, Any]:
 
 def _operation(name: str, summary: str, parameters: list[dict[str, Any]], answer: str) -> dict[str, Any]:
     wrong = {"description": "What is wrong", "content": _json("Error")}
+    fault = {"description": "The service itself failed", "content": _json("Error")}
     return {
         "operationId": name,
         "summary": summary,
         "parameters": parameters,
-        "responses": {"200": {"description": summary, "content": _json(answer)}, "400": wrong, "404": wrong},
+        "responses": {
+            "200": {"description": summary, "content": _json(answer)},
+            "400": wrong,
+            "404": wrong,
+            "500": fault,
+        },
     }
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
+import sys
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from fedrec.errors import FedrecError, reason
-from fedrec.serving.service import Answer, Service
+from fedrec.serving.service import Answer, Service, log_fault, problem
 from fedrec.visible import visible_line
 
 LARGEST_BODY = 1 << 20
@@ -24,35 +27,46 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        if not self.server.is_meant(self.headers.get("Host", "")):
-            self._send(Answer(403, {"error": "this service is for programs on this machine: use localhost"}))
+        refusal = self._refusal()
+        if refusal is not None:
+            self.close_connection = True  # the body was not read, and must not be taken for the next request
+            self._send(refusal)
             return
-        size = self.headers.get("Content-Length", "0")
-        if not size.isdigit() or int(size) > LARGEST_BODY:
-            self.close_connection = True  # the body was not read
-            self._send(Answer(413, {"error": f"the request needs a Content-Length of at most {LARGEST_BODY:,} bytes"}))
-            return
-        body = self.rfile.read(int(size))
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self._send(self.server.service.answer(self.command, self.path, body))
 
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET
+
+    def _refusal(self) -> Answer | None:
+        """Of a request that is not for us, or whose body cannot be read."""
+        if not self.server.is_meant(self.headers.get("Host", "")):
+            return problem(403, "this service is for programs on this machine: use localhost")
+        if "Transfer-Encoding" in self.headers:
+            return problem(411, "send the body with a Content-Length, without Transfer-Encoding")
+        size = self.headers.get("Content-Length", "0")
+        if not re.fullmatch("[0-9]{1,9}", size) or int(size) > LARGEST_BODY:
+            return problem(413, f"the request needs a Content-Length of at most {LARGEST_BODY:,} bytes")
+        return None
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What Python's server refuses by itself, such as a verb that nobody knows, in our form."""
+        self.close_connection = True
+        self.request_version = self.protocol_version  # or an answer would have no head
+        what = visible_line(message or HTTPStatus(code).phrase)[:200]
+        self._send(problem(code, what, self.server.service.verbs() if code == HTTPStatus.NOT_IMPLEMENTED else ()))
+
     def _send(self, answer: Answer) -> None:
-        content = answer.body()
         self.send_response(answer.status)
-        self.send_header("Content-Type", f"{'text/html' if answer.is_page else 'application/json'}; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(answer.content)))
         self.send_header("X-Content-Type-Options", "nosniff")
+        if answer.allow:
+            self.send_header("Allow", ", ".join(answer.allow))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(answer.content)
         self.wfile.flush()
 
     def log_message(self, format: str, *words: Any) -> None:
@@ -92,4 +106,7 @@ class Server(ThreadingHTTPServer):
         return name in ("localhost", "127.0.0.1", "[::1]", str(self.server_address[0]))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks off is none of ours."""
+        """A connection that breaks off is none of ours; anything else is."""
+        error = sys.exception()
+        if error is not None and not isinstance(error, OSError):
+            log_fault("a connection", error)

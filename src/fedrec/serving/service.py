@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from threading import Lock
@@ -17,21 +19,17 @@ from fedrec.version import __version__
 
 LENGTH = 10  # of a list, where none is asked for
 LONGEST_HISTORY = 10_000
+log = logging.getLogger("fedrec.serving")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A JSON value, or a page as it is."""
+    """`allow`: the verbs that a path knows, where another one was used."""
 
     status: int
-    value: Any
-
-    @property
-    def is_page(self) -> bool:
-        return isinstance(self.value, str)
-
-    def body(self) -> bytes:
-        return (self.value if self.is_page else json.dumps(self.value, ensure_ascii=False)).encode()
+    content: bytes
+    kind: str = "application/json"
+    allow: tuple[str, ...] = ()
 
 
 class Service:
@@ -61,24 +59,34 @@ class Service:
                 self.lists.fold_in([examples["item"]], 1)
 
     def answer(self, verb: str, target: str, body: bytes = b"") -> Answer:
-        """One request. What is wrong with it is an answer too."""
-        address = urlsplit(target)
+        """One request. What is wrong with it is an answer too, and so is a fault of the model."""
+        try:
+            address = urlsplit(target)
+        except ValueError:
+            return problem(400, "this is not an address")
         head, _, rest = address.path.removeprefix("/").partition("/")
         made = self.paths.get(("GET" if verb == "HEAD" else verb, head))
         if made is None:
-            known = any(head == name for _, name in self.paths)
-            return (
-                _problem(405, f"{verb} is not allowed for /{head}")
-                if known
-                else _problem(404, f"there is no /{head}; / lists what there is")
-            )
+            allow = self.verbs(head)
+            if not allow:
+                return problem(404, f"there is no /{head}; / lists what there is")
+            return problem(405, f"{verb} is not allowed for /{head}", allow)
         words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         try:
-            return Answer(200, made(unquote(rest), words, body))
+            value = made(unquote(rest), words, body)
+            return Answer(200, value.encode(), "text/html") if isinstance(value, str) else as_json(200, value)
         except NotKnown as error:
-            return _problem(404, str(error))
+            return problem(404, str(error))
         except FedrecError as error:
-            return _problem(400, str(error))
+            return problem(400, str(error))
+        except Exception as error:
+            log_fault(f"{verb} /{head}", error)
+            return problem(500, "the service itself failed; whoever runs it finds the place in its log")
+
+    def verbs(self, head: str | None = None) -> tuple[str, ...]:
+        """What a path knows; without one, what any path does."""
+        known = {verb for verb, name in self.paths if head in (name, None)}
+        return tuple(sorted(known | ({"HEAD"} if "GET" in known else set())))
 
     def _health(self, *_: Any) -> dict[str, Any]:
         about = {name: value for name, value in self.lists.about().items() if name != "examples"}
@@ -102,8 +110,22 @@ class Service:
         return {"served": "folded in", "items": [_line(rec) for rec in folded.offers], "unknown": folded.unknown}
 
 
-def _problem(status: int, sentence: str) -> Answer:
-    return Answer(status, {"error": sentence})
+def as_json(status: int, value: Any, allow: tuple[str, ...] = ()) -> Answer:
+    content = json.dumps(value, ensure_ascii=False).encode(errors="replace")  # JSON may hold half a character
+    return Answer(status, content, allow=allow)
+
+
+def problem(status: int, sentence: str, allow: tuple[str, ...] = ()) -> Answer:
+    return as_json(status, {"error": sentence}, allow)
+
+
+def log_fault(where: str, error: BaseException) -> None:
+    """For the operator: kinds of errors and places in the code. What errors say may name a user, so it is left out."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    told = (f"{type(one).__name__}\n{''.join(traceback.format_tb(one.__traceback__))}" for one in chain)
+    log.error("%s: %s", where, "because of ".join(told).rstrip())
 
 
 def _line(found: Recommendation | Similar) -> dict[str, Any]:
