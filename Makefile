@@ -13,7 +13,7 @@ help:
 	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
 	@echo "make coverage  the pages of docs/coverage, from the runs that were measured"
 	@echo "make docs   the documentation as a site"
-	@echo "make leaderboard   all methods with equal trials: what is missing is run (hours), data and page are written"
+	@echo "make leaderboard   all methods, ranked by equal trials: what is missing is run (hours), data and page are written"
 	@echo "make bench  seconds per round of every method, and against one client at a time (half an hour)"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.

@@ -149,7 +149,7 @@ def leaderboard_command(
     ),
     readme: Annotated[Path, typer.Option(help="A page whose marked block is replaced.")] = Path("README.md"),
 ) -> None:
-    """All methods on the same data with equal trials: run what is missing, write the results and the page."""
+    """All methods on the same data, ranked by equal trials: run what is missing, write the results and the page."""
     from fedrec.commands.leaderboard import Wanted, leaderboard
 
     part = _words(datasets, ","), _words(rows, ";"), seed_list(seeds, None) or ()

@@ -15,14 +15,25 @@ import pytest
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.params import method_of
+from fedrec.experiment.params import build_method, method_of
 from fedrec.leaderboard import page, users, work
 from fedrec.leaderboard import record as records
-from fedrec.leaderboard.definition import Board, Row, beginning, best_trials, board, cells_of, narrowed, trials_found
+from fedrec.leaderboard.definition import (
+    NOT_SEARCHED,
+    Board,
+    Row,
+    beginning,
+    best_trials,
+    board,
+    cells_of,
+    narrowed,
+    trials_found,
+)
 from fedrec.leaderboard.pace import clock_of, too_long
 from fedrec.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
 from fedrec.leaderboard.work import run_rows, run_trials, why_not
+from fedrec.methods import FedMF
 from fedrec.report.charts.front import Offer, front
 from fedrec.reproduce import definition
 from fedrec.reproduce.estimate import Clock
@@ -343,6 +354,58 @@ def test_what_the_server_sees_is_read_off_the_uploads(method: str, sees: str) ->
     assert server_sees(whole.config(whole.rows[0])) == sees
 
 
+# -- which rows are ranked --
+
+
+def test_a_row_that_nobody_searched_has_no_rank_unless_it_has_nothing_to_search(ended: tuple[Path, Path]) -> None:
+    record = read_records(ended[1], [ONE])[ONE]
+    rows = {one["label"]: one for one in record["rows"]}
+    assert {label: one["unranked"] for label, one in rows.items()} == {
+        "popularity": "",
+        "fedmf": "",
+        "fedgram": NOT_SEARCHED,
+        "ease": NOT_SEARCHED,
+    }
+    assert {label for label, one in rows.items() if one["group"]} == {"popularity", "fedmf"}
+    assert {record["tested"]["row"], *record["tested"]["p"]} == {"popularity", "fedmf"}
+    assert all(one["cells"] for one in rows.values()), "their figures stay"
+
+
+def test_a_row_may_be_set_aside_in_spite_of_its_trials_and_so_is_one_like_it() -> None:
+    aside = dataclasses.replace(FEDMF, set_aside="its search fell short")
+    whole = dataclasses.replace(SMALL, rows=[aside, Row("also", {"method": "fedmf"}, like="fedmf")])
+    assert whole.reason_not_to_rank("fedmf", FedMF(), 24) == "its search fell short"
+    assert whole.reason_not_to_rank("also", FedMF(), 24) == "its search fell short"
+    assert SMALL.reason_not_to_rank("fedmf", FedMF(), 24) == ""
+    assert SMALL.reason_not_to_rank("of another table", FedMF(), 0) == NOT_SEARCHED
+
+
+def test_no_ranked_figure_of_the_committed_results_is_of_settings_that_nobody_searched() -> None:
+    whole = board()
+    found = read_records(Path(__file__).parents[2] / "results" / "leaderboard", whole.every_dataset())
+    ranked = [one for record in found.values() for one in record["rows"] if records.is_ranked(one)]
+    assert {one["label"] for one in ranked if not one["trials"]} == {"popularity"}
+    aside = {row.label for row in whole.rows if row.set_aside}
+    assert aside.isdisjoint(one["label"] for one in ranked)
+
+
+def test_a_search_that_cannot_reach_the_methods_own_tuned_preset_is_set_aside() -> None:
+    whole = board()
+    for row in whole.studies:
+        config = whole.config(row)
+        own, space = method_of(config), whole.space(row, config)
+        if "tuned" not in own.info.presets:
+            continue
+        tuned = build_method(config.method, backbone=config.backbone, preset="tuned", params=config.params)
+        other = {
+            item.name: getattr(tuned, item.name)
+            for item in dataclasses.fields(tuned)
+            if getattr(tuned, item.name) != getattr(own, item.name)
+        }
+        reached = all(name in space and space[name].holds(value) for name, value in other.items())
+        assert reached or row.set_aside, (row.label, other)
+
+
 # -- groups --
 
 
@@ -378,6 +441,19 @@ def test_tests_whose_runs_are_gone_stand_for_rows_that_are_what_they_were() -> N
     assert records.kept_groups(new, {}, []) == {}
 
 
+def test_a_group_whose_best_is_no_longer_ranked_is_none() -> None:
+    """All others were compared with it; what they are to each other is not known."""
+    old = made(
+        row("a", "federated", 0.12, 1),
+        row("b", "federated", 0.10, 1),
+        row("c", "federated", 0.05, 2),
+        row("d", "federated", 0.04, 2),
+    )
+    new = [one | {"unranked": "not searched"} if one["label"] in "ad" else one for one in old["rows"]]
+    assert records.kept_groups(new, old, []) == {"c": 2}
+    assert records.kept_tests(new, old, "b") == {}
+
+
 def test_what_users_got_is_kept_and_tested_when_their_runs_are_gone(ended: tuple[Path, Path], tmp_path: Path) -> None:
     _, results = ended
     shutil.copytree(results, tmp_path / "results")
@@ -395,7 +471,7 @@ def test_what_users_got_is_kept_and_tested_when_their_runs_are_gone(ended: tuple
     assert [one["group"] for one in after["rows"]] == [
         one["group"] for one in read_records(results, [ONE])[ONE]["rows"]
     ]
-    assert all(one["group"] for one in after["rows"])
+    assert {one["label"] for one in after["rows"] if one["group"]} == {"popularity", "fedmf"}, "those that are ranked"
 
 
 def test_what_users_got_is_dropped_with_the_figures_it_belongs_to(tmp_path: Path) -> None:
@@ -448,6 +524,28 @@ def test_a_federated_row_tuned_elsewhere_is_not_named_the_best_whatever_the_numb
     assert finding(made(*rows), ["c"]).startswith("the best federated method is `a`")
     assert records.best_federated(rows, "ndcg@10", ["c"]) == "a"
     assert records.best_federated(rows, "ndcg@10", []) == "c"
+
+
+def test_a_row_without_a_rank_is_in_no_headline_picture_or_short_table_and_says_why() -> None:
+    aside = {"unranked": "settings not searched"}
+    some = made(
+        row("a", "federated", 0.12, 1),
+        row("b", "federated", 0.20, 0, up=5e5) | aside,
+        row("c", "federated", 0.10, 1),
+        row("d", "centralised", 0.30, 0) | aside,
+    )
+    assert finding(some).startswith("the best federated method is `a`")
+    assert finding(some).endswith("ahead of `c` in NDCG@10; no centralised baseline is ranked.")
+    assert records.best_federated(some["rows"], "ndcg@10", []) == "a"
+    assert ">b</text>" not in picture(some)
+    assert [offer.label for offer in page._offers(some)] == ["a", "c"]
+    short, full = list(page._short(some, {"d": some}, [])), list(page._dataset(some))
+    assert [line.split(" | ")[0] for line in short if line.startswith("| `")] == ["| `a`", "| `c`"]
+    assert "Measured on d and not ranked: `b`, `d` (settings not searched)." in short
+    assert "- settings not searched: `b`, `d`" in full
+    below = full.index("Not ranked:")
+    assert [line.split(" | ")[0] for line in full[below:] if line.startswith("| `")] == ["| `b`", "| `d`, centralised"]
+    assert full[below + 4].split(" | ")[3] == "round", "there is no group"
 
 
 def test_pages_are_made_from_the_data_alone(ended: tuple[Path, Path], tmp_path: Path) -> None:
@@ -527,6 +625,8 @@ def test_ranks_of_print_stand_at_the_top_as_soon_as_two_rows_have_them() -> None
     ranks = [line.split(" | ") for line in lines if line.startswith("| `")]
     assert {cells[0]: cells[-1] for cells in ranks} == {"| `fedmf`": "2 |", "| `fedavg`": "1 |"}
     assert list(page._print(whole, {"ml-100k": made(row("fedmf", "federated", 0.1, 1))})) == []
+    more = made(*some["rows"], row("fedatt", "federated", 0.3, 0) | {"unranked": "settings not searched"})
+    assert [*page._print(whole, {"ml-100k": more})] == [*lines, "Left out, because they are not ranked: `fedatt`.", ""]
 
 
 def test_the_page_says_which_trials_are_of_another_search_and_what_the_first_was(tmp_path: Path) -> None:

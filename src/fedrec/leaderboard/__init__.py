@@ -1,1 +1,1 @@
-"""All methods on the same data under the honest protocol, each with the same number of trials."""
+"""All methods on the same data under the honest protocol; ranked are those with the same number of trials."""

@@ -14,14 +14,16 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.checks import reads_order
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.params import method_of
+from fedrec.federation.contract import Method
 from fedrec.reproduce import definition
 from fedrec.reproduce.cells import Cell, cells, work_of
 from fedrec.schema import Shape, damaged, read_json
-from fedrec.tune.space import Space, described, dimension, space_of
+from fedrec.tune.space import Space, described, dimension, is_searchable, space_of
 from fedrec.tune.study import Study, Trial, best_of
 
 TRIALS = "trials"  # the folder of all studies
 KEPT: Shape = {"trials": [{}], "searched": {}, "config": {}}  # of a study that is kept with the results
+NOT_SEARCHED = "settings not searched"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Row:
     """From how many settings its own were chosen, where trials of its own or of `like` did not find them."""
     trials_differ: str = ""
     """How some of its trials differ from the others."""
+    set_aside: str = ""
+    """Why it is not ranked although it has had its trials."""
 
     @property
     def source(self) -> str:
@@ -113,6 +117,12 @@ class Board:
     def row(self, label: str) -> Row | None:
         """None for rows of another table."""
         return next((row for row in self.rows if row.label == label), None)
+
+    def reason_not_to_rank(self, label: str, method: Method, trials: int) -> str:
+        """Why a row has no rank; empty where it has one. Settings that nobody searched say little about a method."""
+        row = self.row(label)
+        aside: str = self.new_items.get("set_aside", "") if row is None else (self.row(row.source) or row).set_aside
+        return aside or (NOT_SEARCHED if not trials and is_searchable(method) else "")
 
     def study(self, row: Row, folder: Path, device: str) -> Study:
         """The trials of a row."""

@@ -11,7 +11,7 @@ from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation.significance import LEVEL
 from fedrec.leaderboard.definition import Board, stored_study
-from fedrec.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, read_records
+from fedrec.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, is_ranked, mean_of, read_records
 from fedrec.report.charts.front import Offer, front, front_chart
 from fedrec.report.figures.figure import Drawing, Panel
 from fedrec.report.figures.write import as_svg
@@ -28,11 +28,11 @@ MEGABYTE = 1e6
 def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) -> None:
     """The page, its picture beside it, and the block in the README where it has the marks for one."""
     records = read_records(results, whole.every_dataset())
-    if not any(_ranked(record) for record in records.values()):
+    if not any(_measured(record) for record in records.values()):
         raise FedrecError(
             f"{results} has no figures yet; run fedrec leaderboard first, or name its folder with --results"
         )
-    shown = next(record for record in records.values() if _ranked(record))  # the first dataset of the board
+    shown = next(record for record in records.values() if _measured(record))  # the first dataset of the board
     lines = [
         "# Leaderboard",
         "",
@@ -82,14 +82,14 @@ def finding(record: Record, elsewhere: Sequence[str] = ()) -> str:
     if len(federated) < 2:
         return ""
     metric, best, next_best = record["metrics"][-1], federated[0], federated[1]
-    ahead = _figure(best, metric) / _figure(next_best, metric) - 1
+    ahead = mean_of(best, metric) / mean_of(next_best, metric) - 1
     words = (
         f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.1f} % ahead "
         f"of `{next_best['label']}` in {_said(metric)}{_surely(record, best, next_best)}"
     )
     if not together:
-        return f"{words}; no centralised baseline was run."
-    gap = _figure(best, metric) / _figure(together[0], metric) - 1
+        return f"{words}; no centralised baseline is ranked."
+    gap = mean_of(best, metric) / mean_of(together[0], metric) - 1
     beside = "above" if gap > 0 else "below"
     return (
         f"{words}. It is {abs(100 * gap):.1f} % {beside} the best centralised baseline, `{together[0]['label']}` "
@@ -109,11 +109,16 @@ def _surely(record: Record, one: Record, two: Record) -> str:
 
 
 HEADS = ("group", "round", "MB up", "server", "trials", "seeds", "s")  # behind the metrics
+FAIR = """\
+A row is ranked when its settings were searched, or when there are none to search. The figure of any other row, or of
+one whose search fell short, says what those settings are worth, not what the method can reach."""
 READINGS = """\
 Protocol `{protocol}`: all items are ranked, test histories include the validation item, rounds and parameters are
 chosen on validation items. **Trials** used the validation items of {tuned_on} ([tuning](tune.md)), at most {trials} per
 row; the settings found there are kept on the other datasets{adapted}.
-Rows with 0 trials use their method's default settings, those of {new_items} the settings of their table.
+{fair} Such
+rows stand below the others, in no order, without rank or group; with 0 trials they have their method's default
+settings, those of {new_items} the settings of their table.
 {elsewhere} have settings that were chosen in another way, from as many as the column says: they
 are listed for comparison and never count as the best federated method. Mean ± standard deviation over seeds. Rows in
 one **group** are not significantly different from its best by NDCG (paired bootstrap over users, Holm-corrected, 0.05).
@@ -129,7 +134,7 @@ work: an order of magnitude. Commands, versions and commits of every run are in 
 def _readings(whole: Board) -> Iterator[str]:
     yield from ("## How to read the tables", "")
     yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS,
-                          adapted=_adapted(whole),
+                          adapted=_adapted(whole), fair=FAIR,
                           elsewhere=", ".join(f"`{label}`" for label in whole.chosen_elsewhere()) or "No rows",
                           new_items=whole.new_items["dataset"], table=whole.new_items["table"])  # fmt: skip
 
@@ -146,19 +151,29 @@ def _dataset(record: Record) -> Iterator[str]:
     metrics = record["metrics"]
     yield from (f"## {record['dataset']}", "", f"Protocol `{record['protocol']}`; chance "
                 f"{' / '.join(_chance(record, metric) for metric in metrics)}.", "")  # fmt: skip
-    yield from _table(["", *map(_said, metrics), *HEADS], [_line(record, row) for row in _ranked(record)])
-    yield from _empty(record)
-    yield ""
+    if ranked := _ranked(record):
+        yield from (*_full_table(record, ranked), "")
+    if aside := _set_aside(record):
+        reasons = [f"- {reason}: {labels}" for reason, labels in _by_reason(aside, "unranked").items()]
+        yield from ("Not ranked:", "", *reasons, "", *_full_table(record, aside, leave_out=("group",)), "")
+    if empty := [row for row in record["rows"] if not row["cells"]]:
+        reasons = [f"- {reason}: {labels}" for reason, labels in _by_reason(empty, "why").items()]
+        yield from ("Not available:", "", *reasons, "")
 
 
-def _empty(record: Record) -> Iterator[str]:
-    """Rows without a figure, by the reason for it."""
-    why: dict[str, list[str]] = {}
-    for row in record["rows"]:
-        if not row["cells"]:
-            why.setdefault(row["why"], []).append(f"`{row['label']}`")
-    if why:
-        yield from ("", "Not available:", "", *(f"- {reason}: {', '.join(labels)}" for reason, labels in why.items()))
+def _full_table(record: Record, rows: Sequence[Record], leave_out: Sequence[str] = ()) -> Iterator[str]:
+    heads = ["", *map(_said, record["metrics"]), *HEADS]
+    shown = [index for index, head in enumerate(heads) if head not in leave_out]
+    lines = [[line[index] for index in shown] for line in (_line(record, row) for row in rows)]
+    yield from _table([heads[index] for index in shown], lines)
+
+
+def _by_reason(rows: Sequence[Record], reason: str) -> dict[str, str]:
+    """The labels of the rows that have it, for each reason."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        labels.setdefault(row[reason], []).append(f"`{row['label']}`")
+    return {why: ", ".join(those) for why, those in labels.items()}
 
 
 def _line(record: Record, row: Record) -> list[str]:
@@ -204,7 +219,7 @@ def _offers(record: Record) -> list[Offer]:
     metric = record["metrics"][0]
     rows = [row for row in _ranked(record) if row["kind"] == FEDERATED and _up(row) > 0]
     return [
-        Offer(row["label"], _up(row), _figure(row, metric), "s0" if row["server"] == SUMS else "s1") for row in rows
+        Offer(row["label"], _up(row), mean_of(row, metric), "s0" if row["server"] == SUMS else "s1") for row in rows
     ]
 
 
@@ -241,13 +256,20 @@ def _print(whole: Board, records: Mapping[str, Record]) -> Iterator[str]:
         )
         yield from _table(["", "printed", "rank", f"honest {_said(record['metrics'][0])}", "rank"], lines)
         yield ""
+        if aside := [f"`{row['label']}`" for row in _set_aside(record) if paper in _printed(whole, row["label"])]:
+            yield from (f"Left out, because they are not ranked: {', '.join(aside)}.", "")
+
+
+def _printed(whole: Board, label: str) -> Mapping[str, str]:
+    row = whole.row(label)
+    return {} if row is None else row.printed
 
 
 def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) -> list[list[str]]:
     _, (table,) = definition.chosen(source["table"])
     first = {row.label: row.printed.get(source["dataset"], [None])[0] for row in table.rows}
     shown = {label: value for label, value in first.items() if value is not None}
-    honest = {row["label"]: _figure(row, record["metrics"][0]) for row in _ranked(record)}
+    honest = {row["label"]: mean_of(row, record["metrics"][0]) for row in _ranked(record)}
     both = [(row.label, shown[name], honest[row.label]) for row in whole.rows
             if (name := row.printed.get(paper)) in shown and row.label in honest]  # fmt: skip
     both.sort(key=lambda one: -one[1])
@@ -297,22 +319,34 @@ def _began_with(start: Mapping[str, Any], stored: Record) -> bool:
 
 
 def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[str]) -> Iterator[str]:
-    """One dataset in a few columns, of rows with no more trials than others; and the finding of every one."""
+    """One dataset in a few columns, of ranked rows with no more trials than others; and the finding of every one."""
     yield ""
     heads = [f"{record['dataset']}", *map(_said, record["metrics"]), "MB up per client", "server", "trials"]
     yield from _table(heads, [[cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
                               for row in _equal(record, elsewhere)])  # fmt: skip
     yield ""
+    if aside := _set_aside(record):
+        reasons = [f"{labels} ({reason})" for reason, labels in _by_reason(aside, "unranked").items()]
+        yield from (*FAIR.splitlines(), f"Measured on {record['dataset']} and not ranked: {'; '.join(reasons)}.", "")
     yield from _findings(records, elsewhere)
 
 
 # -- parts --
 
 
+def _measured(record: Record) -> list[Record]:
+    return [row for row in record["rows"] if row["cells"]]
+
+
 def _ranked(record: Record) -> list[Record]:
-    """Rows with figures, the best first."""
+    """Rows with figures that count, the best first."""
     metric = record["metrics"][-1]
-    return sorted((row for row in record["rows"] if row["cells"]), key=lambda row: -_figure(row, metric))
+    return sorted(filter(is_ranked, record["rows"]), key=lambda row: -mean_of(row, metric))
+
+
+def _set_aside(record: Record) -> list[Record]:
+    """Rows with figures that do not count, in the order of the board: theirs would be a ranking."""
+    return [row for row in _measured(record) if not is_ranked(row)]
 
 
 def _equal(record: Record, elsewhere: Sequence[str]) -> list[Record]:
@@ -320,12 +354,8 @@ def _equal(record: Record, elsewhere: Sequence[str]) -> list[Record]:
     return [row for row in _ranked(record) if row["label"] not in elsewhere]
 
 
-def _figure(row: Record, metric: str) -> float:
-    return mean(cell["test"][metric] for cell in row["cells"])
-
-
 def _both(record: Record, row: Record) -> str:
-    return ", ".join(f"{_said(metric)} {_figure(row, metric):.4f}" for metric in record["metrics"])
+    return ", ".join(f"{_said(metric)} {mean_of(row, metric):.4f}" for metric in record["metrics"])
 
 
 def _chance(record: Record, metric: str) -> str:

@@ -63,10 +63,12 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
         metric, of_users = whole.metrics_on(dataset)[-1], results / USERS / f"{safe(dataset)}.npz"
         values = users.joined(users.read(of_users), users.of_runs(_comparable(planned, rows), metric), rows, metric)
         users.write(of_users, values)
-        together = kept_groups(rows, before, [*values.of_row]) or groups(values.of_row)
+        ranked = {row["label"] for row in rows if is_ranked(row)}
+        fair = {label: of_row for label, of_row in values.of_row.items() if label in ranked}
+        together = kept_groups(rows, before, [*fair]) or groups(fair)
         for row in rows:
             row["group"] = together.get(row["label"])
-        tested = against_all(values.of_row, best_federated(rows, metric, whole.chosen_elsewhere()))
+        tested = against_all(fair, best_federated(rows, metric, whole.chosen_elsewhere()))
         _write(results / f"{safe(dataset)}.json", {
             "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
             "chance": _chance(planned) or before.get("chance", {}),
@@ -78,6 +80,16 @@ def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, 
     """By dataset, as far as there is a file."""
     found = {dataset: _before(results / f"{safe(dataset)}.json") for dataset in datasets}
     return {dataset: record for dataset, record in found.items() if record}
+
+
+def is_ranked(row: Record) -> bool:
+    """Whether a row of a record has a figure that counts; in earlier records every figure did."""
+    return bool(row["cells"]) and not row.get("unranked")
+
+
+def mean_of(row: Record, metric: str) -> float:
+    """Its figure: the mean over its seeds."""
+    return mean(cell["test"][metric] for cell in row["cells"])
 
 
 def groups(values: Mapping[str, Array]) -> dict[str, int]:
@@ -94,10 +106,10 @@ def groups(values: Mapping[str, Array]) -> dict[str, int]:
     return found
 
 
-def best_federated(rows: Sequence[Mapping[str, Any]], metric: str, elsewhere: Sequence[str]) -> str:
-    """The label of the highest federated row that was not tuned elsewhere; empty where there is none."""
-    fair = [row for row in rows if row["kind"] == FEDERATED and row["label"] not in elsewhere and row["cells"]]
-    return max(fair, key=lambda row: mean(cell["test"][metric] for cell in row["cells"]))["label"] if fair else ""
+def best_federated(rows: Sequence[Record], metric: str, elsewhere: Sequence[str]) -> str:
+    """The label of the highest ranked federated row that was not tuned elsewhere; empty where there is none."""
+    fair = [row for row in rows if row["kind"] == FEDERATED and row["label"] not in elsewhere and is_ranked(row)]
+    return max(fair, key=lambda row: mean_of(row, metric))["label"] if fair else ""
 
 
 def against_all(values: Mapping[str, Array], label: str) -> dict[str, Any]:
@@ -109,10 +121,12 @@ def against_all(values: Mapping[str, Array], label: str) -> dict[str, Any]:
 
 def kept_groups(rows: Sequence[Record], before: Record, here: Sequence[str]) -> dict[str, int]:
     """The groups of an earlier time, where they name more rows than have their users' values `here`; others then have
-    none. Empty where those here are grouped afresh: groups of two times do not fit together."""
+    none, nor has a group without its best, which all others were compared with. Empty where those here are grouped
+    afresh: groups of two times do not fit together."""
     same = _unchanged(rows, before)
-    old = {row["label"]: row["group"] for row in before.get("rows", ()) if row["group"] is not None}
-    kept = {label: group for label, group in old.items() if label in same}
+    old = [row for row in before.get("rows", ()) if row["group"] is not None]
+    best = {row["group"]: row["label"] for row in sorted(old, key=lambda row: mean_of(row, before["metrics"][-1]))}
+    kept = {row["label"]: row["group"] for row in old if {row["label"], best[row["group"]]} <= same}
     return kept if len(kept) > len(here) else {}
 
 
@@ -123,9 +137,9 @@ def kept_tests(rows: Sequence[Record], before: Record, label: str) -> dict[str, 
 
 
 def _unchanged(rows: Sequence[Record], before: Record) -> set[str]:
-    """Rows with the same figures as before."""
+    """Ranked rows with the same figures as before."""
     old = {row["label"]: _tests(row) for row in before.get("rows", ())}
-    return {row["label"] for row in rows if row["cells"] and old.get(row["label"]) == _tests(row)}
+    return {row["label"] for row in rows if is_ranked(row) and old.get(row["label"]) == _tests(row)}
 
 
 def _tests(row: Record) -> list[tuple[int, dict[str, float]]]:
@@ -148,7 +162,8 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
          best: Mapping[str, Trial], before: Mapping[str, Any],
          known: Mapping[str, MeasuredRun], clock: Clock) -> dict[str, Any]:  # fmt: skip
     config, row = planned[0].config, whole.row(label)
-    info = method_of(config).info
+    method = method_of(config)
+    info = method.info
     old = next((one for one in before.get("rows", ()) if one["label"] == label), None)
     kept = {
         one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
@@ -157,14 +172,16 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
     done = kept | {cell.config.seed: _cell(cell) for cell in planned if ended(cell)}
     waits, source = label in whole.waiting(best), label if row is None else row.source
     why = "" if done else _why(whole, planned, old or {}, len(found[source]) if waits else None, clock)
+    trials = len(found[source]) if source in best else row.chosen_from if row is not None else 0
     return {
         "label": label,
         "method": info.name,
         "kind": TOGETHER if info.centralised else ALONE if info.name == "local" else FEDERATED,
         "server": (old or {}).get("server") or _sees(config),
-        "trials": len(found[source]) if source in best else row.chosen_from if row is not None else 0,
+        "trials": trials,
         "settings": _settings(config),
         "group": None,
+        "unranked": whole.reason_not_to_rank(label, method, trials),
         "why": why,
         "cells": [done[seed] for seed in sorted(done)] if not waits else [],
     }

@@ -73,7 +73,7 @@ def space_of(method: Method, given: Iterable[str] = (), fixed: Iterable[str] = (
     for name in fixed:
         if name in own:
             raise FedrecError(f"{name} is given by --set and searched by --space; keep one")
-    texts = {**(method.info.space or dict(_suggested(method))), **own}
+    texts = {**_by_itself(method), **own}
     found = {name: dimension(method, name, text) for name, text in texts.items() if name not in set(fixed)}
     if not found:
         raise FedrecError(
@@ -81,6 +81,11 @@ def space_of(method: Method, given: Iterable[str] = (), fixed: Iterable[str] = (
             f"(`fedrec methods {method.info.name}` lists them)"
         )
     return found
+
+
+def is_searchable(method: Method) -> bool:
+    """Whether trials would have anything to choose."""
+    return bool(_by_itself(method))
 
 
 def dimension(method: Method, name: str, text: str) -> Dimension:
@@ -114,6 +119,11 @@ def _require_fits(method: Method, name: str, value: Any) -> None:
         if missed:
             wanted = " and ".join(missed)
             raise FedrecError(f"--space {name}: {value} does not fit {method.info.name}: it must be {wanted}")
+
+
+def _by_itself(method: Method) -> Mapping[str, str]:
+    """What the method declares, or else what its ranges suggest."""
+    return method.info.space or dict(_suggested(method))
 
 
 def _suggested(method: Method) -> Iterator[tuple[str, str]]:
