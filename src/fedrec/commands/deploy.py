@@ -99,12 +99,13 @@ def server_command(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")] = False,
 ) -> None:
     """The server of a federation: it sees what the method uploads, never the data, ids or state of clients."""
-    from fedrec.deploy.flower import Certificates
+    from fedrec.deploy.flower import Certificates, require_flower
     from fedrec.deploy.link import Limits
     from fedrec.deploy.serve import Address, agreed_terms, serve
     from fedrec.experiment.config import make_config
     from fedrec.experiment.params import parse_settings
 
+    require_flower()
     values: dict[str, Any] = {
         "method": method, "data": name, "protocol": protocol, "rounds": rounds, "backbone": backbone, "preset": preset,
         "params": parse_settings(set_ or []), "participation": participation, "eval_every": eval_every,
@@ -139,12 +140,14 @@ def node_command(
 ) -> None:
     """A node of a federation: its data, its state and its secret stay in its own folders."""
     from fedrec import console
+    from fedrec.deploy.flower import require_flower
     from fedrec.deploy.node import Settings
     from fedrec.deploy.serve import run_node, size_of
     from fedrec.deploy.shard import Own
     from fedrec.experiment.config import parse_memory
     from fedrec.experiment.machine import device_named
 
+    require_flower()
     device_named(device)
     users, rows = size_of(data)
     console.err.print(f"{data}: {users:,} users, {rows:,} rows; state in {state_dir}, log in {state_dir / 'node.log'}")

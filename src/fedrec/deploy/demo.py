@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, last_line, require_flower
+from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, last_line
 from fedrec.deploy.hosted import start_node
 from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.keys import make_node_key, make_server_keys
@@ -27,7 +27,6 @@ HOST = "127.0.0.1"
 
 def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show) -> None:
     """Run it to the end, or until it fails; either way no process is left."""
-    require_flower()
     beside = out.with_name(out.name + "-nodes")
     if beside.exists():
         raise FedrecError(f"{beside} contains the nodes of another demo; choose another --out, or remove it")

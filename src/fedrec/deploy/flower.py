@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.deploy.extra import require
 from fedrec.deploy.processes import Processes
 from fedrec.errors import FedrecError
 
@@ -49,8 +49,7 @@ def environment(home: Path, more: dict[str, str] | None = None) -> dict[str, str
 
 
 def require_flower() -> None:
-    if importlib.util.find_spec("flwr") is None:
-        raise FedrecError("deployment needs Flower; install it with: pip install 'fedrec[flower]'")
+    require("flwr")
 
 
 @dataclass(frozen=True)

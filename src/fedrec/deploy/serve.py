@@ -23,7 +23,6 @@ from fedrec.deploy.flower import (
     SuperLink,
     free_port,
     reason_in,
-    require_flower,
     require_free,
 )
 from fedrec.deploy.job import EVENTS, write_job
@@ -92,7 +91,6 @@ def _let_in(link: SuperLink, folder: Path, show: Show) -> None:
 def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None,
              say: Callable[[str], None]) -> None:  # fmt: skip
     """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
-    require_flower()
     if not re.fullmatch(r"\S+:\d{1,5}", superlink):
         raise FedrecError(f"--superlink is the server's HOST:PORT, such as recs.example.org:8000, not '{superlink}'")
     state, key = StateFolder(folder), settings.key
