@@ -58,6 +58,10 @@ class Certificates:
 
     folder: Path
 
+    def require_all(self) -> None:
+        for name in ("ca.crt", "server.crt", "server.key"):
+            self.file(name)
+
     def file(self, name: str) -> str:
         path = self.folder / name
         if not path.is_file():

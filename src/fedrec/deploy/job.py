@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
 from fedrec.deploy.link import Limits, Link, Lost
-from fedrec.deploy.server import Server
+from fedrec.deploy.server import NODES, Server
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError, explained
 from fedrec.experiment.folder import RunFolder
@@ -28,14 +28,19 @@ def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None
               received: bool = False) -> None:  # fmt: skip
     """A new folder, or (`resume`) the one of a run that goes on under the same terms.
 
+    What a server wrote of which nothing came, such as one with a wrong certificate, is written anew.
     `received`: keep every message that comes in, for an audit.
     """
-    if resume and (out / "terms.json").exists():
+    written = (out / "terms.json").exists()
+    if resume and written and has_begun(out):
         folder = RunFolder.open(out)
         if Terms.decode((out / "terms.json").read_bytes()).identity != terms.identity:
             raise FedrecError(f"{out} was started with other settings, items or clients; resume with the same, or use "
                               "another --out")  # fmt: skip
     else:
+        if written and not has_begun(out):
+            for name in ("config.toml", "attributes.npy"):
+                (out / name).unlink(missing_ok=True)
         folder = RunFolder.create(out, terms.config.to_dict())
         with atomic_file(out / "terms.json") as temporary:
             temporary.write_bytes(terms.encode())
@@ -46,6 +51,12 @@ def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None
         (out / RECEIVED).mkdir()
     with atomic_file(out / "job.json") as temporary:
         temporary.write_text(json.dumps(dataclasses.asdict(limits)), encoding="utf-8")
+
+
+def has_begun(out: Path) -> bool:
+    """Whether a node was let in or a round was run."""
+    folder = RunFolder(out)
+    return any(path.exists() for path in (out / NODES, folder.metrics, folder.last, folder.best, folder.summary))
 
 
 def _write_items(folder: RunFolder, terms: Terms) -> None:

@@ -34,6 +34,7 @@ from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.deploy.warm import staying
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.folder import RunFolder
 
 PAUSES = (5, 10, 20, 40, 60)  # seconds between two tries to reach the server
 
@@ -69,11 +70,17 @@ def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at
           show: Show) -> None:  # fmt: skip
     """Until the work is done. Keys that are put into the folder meanwhile are let in too."""
     require_free(at.host, at.port)
+    at.certificates.require_all()
+    home = RunFolder(out / "superlink")
+    if home.path.exists():
+        with home.held():  # a folder of which nothing came is free, but not while a server waits there for nodes
+            pass
     write_job(out, terms, limits, attributes, resume)
     events = out / EVENTS
     begin = events.stat().st_size if events.exists() else 0
-    with Processes() as processes:
-        link = SuperLink(out / "superlink", at.certificates, at.host, at.port, processes)
+    home.path.mkdir(exist_ok=True)
+    with home.held(), Processes() as processes:
+        link = SuperLink(home.path, at.certificates, at.host, at.port, processes)
         link.start()
         show({"event": "started", "address": f"{at.host}:{at.port}", "pid": link.process.pid})
         _let_in(link, at.nodes, show)

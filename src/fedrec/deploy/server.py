@@ -37,6 +37,8 @@ from fedrec.federation.loop import Progress, Rules, Score
 from fedrec.federation.schema import Like
 from fedrec.federation.server_side import ServerSide
 
+NODES = "nodes.json"  # who was let in, in the run folder
+
 
 class Server:
     def __init__(self, terms: Terms, folder: RunFolder, link: Link, limits: Limits, tell: Tell,
@@ -49,7 +51,7 @@ class Server:
         self.rules = Rules(method.rounds, terms.config.eval_every, patience, rule.select_last,
                            may_stop=observer_of(method).may_stop)  # fmt: skip
         self.progress, self.counters = Progress(), Counters()
-        self.roll = Roll(terms, link, limits, folder.path / "nodes.json", tell, self.counters)
+        self.roll = Roll(terms, link, limits, folder.path / NODES, tell, self.counters)
         self.coordinator = Coordinator(side, self.roll.groups, like)
         self.turns = Turns(terms, self.coordinator, self.roll, limits, tell, self.counters, method.rounds)
         self._pending: dict[str, Any] | None = None  # the record of the last round, which waits for its score
