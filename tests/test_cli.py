@@ -57,7 +57,7 @@ def test_methods_lists_all_with_their_other_names(cli: Cli) -> None:
         assert all(alias in outcome.out for alias in method.info.aliases)
 
 
-@pytest.mark.parametrize("name", ["fedmf", "FCF", "waa", "IM", "fedncf", "ease", "popularity", "mf", "local"])
+@pytest.mark.parametrize("name", ["fedmf", "fedadam", "waa", "IM", "fedncf", "ease", "popularity", "mf", "local"])
 def test_methods_shows_one_with_its_parameters(cli: Cli, name: str) -> None:
     from fedrec.experiment.params import parameters
     from fedrec.methods import method_class

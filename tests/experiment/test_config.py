@@ -179,7 +179,7 @@ def test_presets_lie_between_defaults_and_settings(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("alias", "name", "backbone"),
-    [("FCF", "fedmf", "mf"), ("fcf", "fedmf", "mf"), ("WAA", "fedavg", "mf"), ("IM", "local", "mf"),
+    [("WAA", "fedavg", "mf"), ("waa", "fedavg", "mf"), ("IM", "local", "mf"),
      ("fedncf", "fedavg", "ncf"), ("FedNCF", "fedavg", "ncf"), ("FEDMF", "fedmf", "mf")],
 )  # fmt: skip
 def test_names_of_the_papers(alias: str, name: str, backbone: str) -> None:

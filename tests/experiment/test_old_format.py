@@ -13,7 +13,7 @@ import fedrec
 from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment import checkpoint
-from fedrec.experiment.config import as_meant, read_config
+from fedrec.experiment.config import FORMAT, as_meant, read_config
 from fedrec.report.comparison import compare, find_runs, read_run
 
 from . import SMALL
@@ -24,16 +24,16 @@ MEANT = "honest,history_at_test=train,mask_test_at_validation=true"
 def made_old(folder: Path) -> None:
     """Take the marks of today's format out of a run folder."""
     config = tomllib.loads((folder / "config.toml").read_text())
-    assert config.pop("format") == 2
+    assert config.pop("format") == FORMAT
     (folder / "config.toml").write_text(tomli_w.dumps(config))
     if (folder / "summary.json").exists():
         summary = json.loads((folder / "summary.json").read_text())
-        assert summary.pop("format") == 2
+        assert summary.pop("format") == FORMAT
         (folder / "summary.json").write_text(json.dumps(summary))
     for name in ("checkpoint.safetensors", "last.safetensors"):
         if (folder / name).exists():
             tensors, about = checkpoint.load(folder / name)
-            assert about.pop("format") == 2
+            assert about.pop("format") == FORMAT
             checkpoint.save(folder / name, tensors, about)
 
 
@@ -90,7 +90,7 @@ def test_fedcia_masked_more_than_its_code() -> None:
 
 def test_a_newer_format_is_refused(old: Path) -> None:
     with pytest.raises(FedrecError, match="upgrade fedrec"):
-        as_meant("honest", 3)
+        as_meant("honest", FORMAT + 1)
 
 
 def test_the_config_of_an_old_run_repeats_it(cli: Cli, old: Path) -> None:
@@ -104,3 +104,41 @@ def test_a_config_of_a_run_can_be_run_again(cli: Cli, tmp_path: Path) -> None:
     fedrec.run("popularity", SMALL, out=tmp_path / "run")
     assert read_config(tmp_path / "run" / "config.toml")["protocol"] == "honest"
     assert cli("run", "--config", str(tmp_path / "run" / "config.toml"), "--out", "again", "--quiet").code == 0
+
+
+# -- format 2: FCF was another name of fedmf --
+
+
+def called_fcf(folder: Path, written: int = 2) -> Path:
+    """A run of fedmf as it was written when FCF meant it, and somebody typed that."""
+    fedrec.run("fedmf", SMALL, rounds=2, dim=4, out=folder)
+    config = tomllib.loads((folder / "config.toml").read_text()) | {"format": written, "method": "FCF"}
+    (folder / "config.toml").write_text(tomli_w.dumps(config))
+    for name in ("checkpoint.safetensors", "last.safetensors"):
+        tensors, about = checkpoint.load(folder / name)
+        about |= {"format": written, "config": about["config"] | {"method": "FCF"}}
+        checkpoint.save(folder / name, tensors, about)
+    return folder
+
+
+def test_a_run_that_was_started_as_fcf_is_one_of_fedmf(cli: Cli, tmp_path: Path) -> None:
+    old = called_fcf(tmp_path / "old")
+    assert read_run(old).config["method"] == "fedmf"
+    assert cli("recommend", str(old), "--user", "1").code == 0
+    assert cli("run", "--config", str(old / "config.toml"), "--out", "again", "--quiet").code == 0
+    assert cli("run", "--resume", "--out", str(old), "--rounds", "4", "--quiet").code == 0
+    straight = fedrec.run("fedmf", SMALL, rounds=4, dim=4, out=tmp_path / "straight")
+    assert read_run(old).summary["test"] == straight.test
+
+
+def test_a_run_of_today_that_says_fcf_means_a_method_of_that_name(tmp_path: Path) -> None:
+    assert read_config(called_fcf(tmp_path / "new", FORMAT) / "config.toml")["method"] == "FCF"
+
+
+@pytest.mark.parametrize("name", ["FCF", "fcf"])
+def test_fcf_is_another_algorithm_than_fedmf_and_says_so(cli: Cli, name: str) -> None:
+    for words in (("run", name), ("methods", name), ("tune", name, "--trials", "1")):
+        outcome = cli(*words)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+        assert "'FCF' (Ammad-ud-din et al. 2019" in outcome.err
+        assert "is 'fedmf'" in outcome.err

@@ -125,7 +125,7 @@ OTHERS: dict[tuple[str, ...], dict[str, st.SearchStrategy[str]]] = {
         "--valid": paths, "--negatives": paths, "--train-negatives": paths, "--scores": paths, "--out": paths,
     },
     ("protocols",): {"": protocols},
-    ("methods",): {"": words | st.sampled_from(["fedmf", "FCF"])},
+    ("methods",): {"": words | st.sampled_from(["fedmf", "WAA", "FCF"])},
     ("doctor",): {"": words},
     (): {"": words, "--version": words},
 }  # fmt: skip

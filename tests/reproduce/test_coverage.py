@@ -281,8 +281,15 @@ def test_the_documentation_has_what_was_measured(paper: str) -> None:
     """Made by `make coverage`; not edited by hand."""
     made = coverage(paper, shipped(paper), timed=everything())
     assert (DOCS / paper / "coverage.md").read_text(encoding="utf-8") == "\n".join(
-        lines(names(paper).title, made)
+        lines(names(paper).title, made, [*names(paper).words.values()])
     ) + "\n"
+
+
+def test_a_word_of_the_paper_is_explained_where_a_row_has_it() -> None:
+    meaning = names("fedca").words["FCF"]
+    having = {name for name, table in tables("fedca").items() if meaning in table.notes}
+    assert having == {"table2-pmf", "table2-ncf", "table3", "table4", "table7", "figure5"}
+    assert meaning in lines("FedCA", coverage("fedca", []), [meaning])
 
 
 def test_seconds_of_stages_stand_beside_print(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def show_coverage(target: str, device: str, out: Path | None) -> None:
     if waiting := not_run(reached):
         console.table(WAITING, waiting, title=NOT_RUN)
     console.out.print(summary_line(reached))
-    paths = write_coverage(names(paper).title, reached, folder)
+    paths = write_coverage(names(paper).title, reached, folder, [*names(paper).words.values()])
     if drawn := unprinted(found):
         paths.append(write_study(f"{names(paper).title}: what has no printed figures", drawn, runs, folder))
     for path in paths:

@@ -27,7 +27,7 @@ from fedrec.deploy.turns import Turns, Wanted
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation.partial import PartialEvaluation
 from fedrec.experiment import checkpoint
-from fedrec.experiment.config import FORMAT, require_same
+from fedrec.experiment.config import FORMAT, in_todays_words, require_same
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.observers import observer_of
 from fedrec.federation.contract import Plan, Tensors
@@ -216,7 +216,8 @@ class Server:
             self.folder.forget_after(0)
             return
         tensors, about = checkpoint.load(self.folder.last)
-        require_same(about["config"], self.terms.config.to_dict(), self.folder.path)
+        there = in_todays_words(about["config"], about.get("format", 1))
+        require_same(there, self.terms.config.to_dict(), self.folder.path)
         if about["terms"] != self.terms.identity:
             raise FedrecError(f"{self.folder.path} was started with other items or clients; use another --out")
         self.progress, self._pending = Progress(**about["progress"]), about["pending"]

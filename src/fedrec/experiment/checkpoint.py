@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError, reason
-from fedrec.experiment.config import FORMAT, require_same
+from fedrec.experiment.config import FORMAT, in_todays_words, require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
 from fedrec.schema import SIZES, check
@@ -157,7 +157,7 @@ class Resumed:
 def load_resume(path: Path, config: Mapping[str, Any], data: str) -> Resumed:
     """Read a checkpoint, which must come from a run with this config on this data."""
     tensors, about = load(path)
-    if about.get("format", 1) != FORMAT:
+    if about.get("format", 1) not in (2, FORMAT):
         raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted "
                           "other things; it cannot go on from there: start over in another --out folder")  # fmt: skip
     try:
@@ -167,6 +167,6 @@ def load_resume(path: Path, config: Mapping[str, Any], data: str) -> Resumed:
         found = Resumed(Progress(**about["progress"]), tensors, rounds, dict(about["unprotected"]), counts)
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from None
-    require_same(about["config"], config, path)
+    require_same(in_todays_words(about["config"], about["format"]), config, path)
     require_data(about, data, path)
     return found

@@ -16,10 +16,13 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import recorded
 from fedrec.schema import kinds_of_fields
 
-FORMAT = 2
-"""Format of a run folder. Format 1, which had no number, lacked three fields of the protocol."""
+FORMAT = 3
+"""Format of a run folder. Format 1, which had no number, lacked three fields of the protocol; up to format 2 a method
+had another name, too."""
 FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train,neg_unique=positive"
 """What every run of format 1 did."""
+FORMER_NAMES = {"fcf": "fedmf"}
+"""Of methods, up to format 2."""
 SMALLEST_MEMORY = 16 << 20
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
 
@@ -133,16 +136,21 @@ def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
     _check_types(values)
-    if of_run:
-        values["protocol"] = as_meant(values.get("protocol", RunConfig.protocol), written)
-    return values
+    return in_todays_words(values, written) if of_run else values
+
+
+def in_todays_words(values: Mapping[str, Any], written: Any) -> dict[str, Any]:
+    """The config of a run in an earlier format."""
+    found = {**values, "protocol": as_meant(values.get("protocol", RunConfig.protocol), written)}
+    former = FORMER_NAMES.get(values.get("method", "").lower()) if written < FORMAT else None
+    return found | ({} if former is None else {"method": former})
 
 
 def as_meant(spec: str, written: Any) -> str:
     """The protocol of a run in an earlier format, in today's fields."""
-    if written not in (1, FORMAT):
+    if written not in range(1, FORMAT + 1):
         raise FedrecError(f"format {written} of a run folder is newer than this fedrec; upgrade fedrec to read it")
-    if written == FORMAT:
+    if written > 1:
         return spec
     meant = recorded(f"{spec},{FIRST_FORMAT}")
     return spec if recorded(spec) == meant else meant.label

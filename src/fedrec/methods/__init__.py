@@ -61,6 +61,12 @@ REGISTERED: tuple[str, ...] = (
 )
 """Module and class of every method of this package, in the order in which they are listed."""
 
+NOT_HERE = {
+    "fcf": "method 'FCF' (Ammad-ud-din et al. 2019: clients solve their vectors by least squares and send gradients of "
+    "the items) is not in fedrec; the mean of item tables, which FedCA's paper calls FCF, is 'fedmf'",
+}
+"""What is said of names that somebody may expect to mean a method that is here."""
+
 _MODULES = {path.partition(":")[2]: path for path in REGISTERED}
 
 
@@ -186,4 +192,6 @@ def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, o
         if name.lower() == spoken.lower():
             raise FedrecError(reason)
     _warn()
+    if name.lower() in NOT_HERE:
+        raise FedrecError(NOT_HERE[name.lower()])
     raise unknown("method", name, known, "one of your own is known after `fedrec --use FILE.py`")

@@ -18,11 +18,11 @@ from fedrec.reproduce.printed import PERCENT
 TOLERANCE = f"{NEAR:g}, or {SHARE:.0%} of the printed figure where that is more"
 
 
-def write_coverage(title: str, reached: Sequence[Reached], folder: Path) -> list[Path]:
+def write_coverage(title: str, reached: Sequence[Reached], folder: Path, notes: Sequence[str] = ()) -> list[Path]:
     """`coverage.md`, and `coverage.svg` where anything was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     page, picture = folder / "coverage.md", folder / "coverage.svg"
-    written = [(page, "\n".join(lines(title, reached)) + "\n")]
+    written = [(page, "\n".join(lines(title, reached, notes)) + "\n")]
     if any(fractions(reached)):
         written.append((picture, drawn(title, reached)))
     for path, text in written:
@@ -31,8 +31,10 @@ def write_coverage(title: str, reached: Sequence[Reached], folder: Path) -> list
     return [path for path, _ in written]
 
 
-def lines(title: str, reached: Sequence[Reached]) -> Iterable[str]:
+def lines(title: str, reached: Sequence[Reached], notes: Sequence[str] = ()) -> Iterable[str]:
     yield from (f"# {title}", "", summary_line(reached), "")
+    for note in notes:
+        yield from (note, "")
     if any(fractions(reached)):
         yield from ("![Printed against measured](coverage.svg)", "")
     yield from ("## By table", "", *_grid(["table", *COLUMNS], by_table(reached)), "")

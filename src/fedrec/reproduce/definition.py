@@ -108,10 +108,12 @@ def _read(paper: str) -> dict[str, Any]:
 
 
 def _with_print(table: Table, called: Names, cells: Sequence[PrintedCell]) -> Table:
-    """The table with the printed figures of its rows."""
+    """The table with the printed figures of its rows, and what the paper's words for them mean."""
     metrics, datasets = {**called.metrics, **table.metric_names}, {**called.datasets, **table.dataset_names}
     rows = [_row_with_print(table, row, datasets, metrics, cells) for row in table.rows]
-    return dataclasses.replace(table, rows=rows)
+    labels = {row.label.partition(",")[0] for row in rows}
+    words = [meaning for word, meaning in called.words.items() if word in labels]
+    return dataclasses.replace(table, rows=rows, notes=[*table.notes, *words])
 
 
 def _row_with_print(table: Table, row: Row, datasets: Mapping[str, str], metrics: Mapping[str, str],

@@ -62,7 +62,7 @@ class FedAvg(LocalMethod):
     )  # fmt: skip
 
     aggregated_fraction: Share = 1.0
-    shares: Shares = "samples"  # equal: the plain mean, which FedCA's comparison calls FCF
+    shares: Shares = "samples"  # equal: the plain mean, FedMF's (FCF in FedCA's comparison)
     layers: Count = 2
     """ncf: hidden layers, the first dim wide and each half as wide as the one before."""
     score_with: ScoreWith = "received"  # local: the client's own model after training

@@ -1,7 +1,9 @@
-"""FedMF, also known as FCF: the plain mean of the clients' item tables, every round.
+"""FedMF: the plain mean of the clients' item tables, every round.
 
-Ammad-ud-din et al. 2019; Chai et al. 2020. Each client keeps its user vector, trains it and the item table it
-received on its own items, and sends the table back.
+Each client keeps its user vector, trains it and the item table it received on its own items, and sends the table back.
+Comparisons of federated recommenders call this FedMF, after Chai et al. 2020; that of FedCA calls it FCF, which in
+Ammad-ud-din et al. 2019 is another algorithm: clients solve their vectors by least squares and send gradients of the
+items.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ class FedMF(FedAvg):
         name="fedmf",
         summary="mean of item tables",
         paper="Chai et al., IEEE Intelligent Systems 2020",
-        aliases={"FCF": {}},
         backbones={"mf": {}},
         presets={
             "fedca": FEDCA,

@@ -47,6 +47,8 @@ class Names:
     """Printed tables that no run has figures for, and what stands for them."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """By the paper's name of the data: why, and where it can be had."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Labels of rows that mean something else in other places, and what they mean in the paper."""
 
 
 def printed_cells(paper: str) -> list[PrintedCell]:
