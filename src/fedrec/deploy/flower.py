@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.deploy.extra import require
+from fedrec.deploy.key_files import require_server
 from fedrec.deploy.processes import Processes
 from fedrec.errors import FedrecError
 
@@ -58,9 +59,11 @@ class Certificates:
 
     folder: Path
 
-    def require_all(self) -> None:
-        for name in ("ca.crt", "server.crt", "server.key"):
+    def require_sound(self) -> None:
+        names = ("ca.crt", "server.crt", "server.key")
+        for name in names:
             self.file(name)
+        require_server(*(self.folder / name for name in names))
 
     def file(self, name: str) -> str:
         path = self.folder / name

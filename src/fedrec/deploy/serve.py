@@ -26,6 +26,7 @@ from fedrec.deploy.flower import (
     require_free,
 )
 from fedrec.deploy.job import EVENTS, write_job
+from fedrec.deploy.key_files import require_authority, require_node_key, require_public
 from fedrec.deploy.link import Limits
 from fedrec.deploy.node import Settings, read_vocabulary
 from fedrec.deploy.processes import Processes
@@ -35,6 +36,7 @@ from fedrec.deploy.warm import staying
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
+from fedrec.secure import read_public
 
 PAUSES = (5, 10, 20, 40, 60)  # seconds between two tries to reach the server
 
@@ -70,7 +72,9 @@ def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at
           show: Show) -> None:  # fmt: skip
     """Until the work is done. Keys that are put into the folder meanwhile are let in too."""
     require_free(at.host, at.port)
-    at.certificates.require_all()
+    at.certificates.require_sound()
+    for key in at.nodes.glob("*.pub"):
+        require_public(key)
     home = RunFolder(out / "superlink")
     if home.path.exists():
         with home.held():  # a folder of which nothing came is free, but not while a server waits there for nodes
@@ -83,16 +87,34 @@ def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at
         link = SuperLink(home.path, at.certificates, at.host, at.port, processes)
         link.start()
         show({"event": "started", "address": f"{at.host}:{at.port}", "pid": link.process.pid})
-        _let_in(link, at.nodes, show)
+        door = Door(link, at.nodes, show)
+        door.look()
         link.run(out)
-        for event in follow(events, link, {}, out, begin, lambda: _let_in(link, at.nodes, show)):
+        for event in follow(events, link, {}, out, begin, door.look):
             show(event)
 
 
-def _let_in(link: SuperLink, folder: Path, show: Show) -> None:
-    for key in sorted(folder.glob("*.pub")):
-        if link.register(key):
-            show({"event": "key", "name": key.name})
+class Door:
+    """Lets in the nodes whose public keys are in a folder. A file there that is no such key is told once."""
+
+    def __init__(self, link: SuperLink, folder: Path, show: Show) -> None:
+        self.link, self.folder, self.show = link, folder, show
+        self._told: dict[Path, str] = {}
+
+    def look(self) -> None:
+        for key in sorted(self.folder.glob("*.pub")):
+            try:
+                require_public(key)
+            except FedrecError as error:
+                self._tell(key, str(error))
+            else:
+                if self.link.register(key):
+                    self.show({"event": "key", "name": key.name})
+
+    def _tell(self, key: Path, reason: str) -> None:
+        if self._told.get(key) != reason:
+            self._told[key] = reason
+            self.show({"event": "refused", "node": key.name, "reason": reason})
 
 
 def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None,
@@ -101,10 +123,13 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: i
     if not re.fullmatch(r"\S+:\d{1,5}", superlink):
         raise FedrecError(f"--superlink is the server's HOST:PORT, such as recs.example.org:8000, not '{superlink}'")
     state, key = StateFolder(folder), settings.key
-    for path, what in ((ca, "the server's ca.crt"), (key, "this node's private key")):
-        if path is None or not path.is_file():
-            raise FedrecError(f"there is no {path}; give {what} (see fedrec deploy keys)")
     assert key is not None
+    require_authority(ca)
+    require_node_key(key)
+    if settings.items is not None:
+        read_vocabulary(settings.items)
+    if settings.peers is not None:
+        read_public(settings.peers)
     with state.locked("node"):
         settings.write(folder)
         cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
