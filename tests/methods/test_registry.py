@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 
@@ -19,6 +20,12 @@ def test_every_name_and_alias_finds_its_method():
         for alias, implied in method.info.aliases.items():
             assert method_class(alias.upper()) == (method, implied)
             method(**implied)
+
+
+@pytest.mark.parametrize("method", BUILT_IN)
+def test_a_paper_is_named_by_its_authors_and_year(method):
+    paper = method.info.paper
+    assert not paper or re.match(r"[A-Z]\w+( & [A-Z]\w+| et al\.)?, .*\b(19|20)\d\d\b", paper), paper
 
 
 def test_names_and_aliases_are_unique():

@@ -1,8 +1,9 @@
 """CGFedRec: the server clusters the items and sends nothing but the labels; tables stay as their owners made them.
 
-"Learning to Collaborate via Structures: Cluster-Guided Item Alignment for Federated Recommendation". Clients upload
-their item tables, the server averages them, clusters the rows of the mean by k-means and broadcasts one label per item.
-A client draws together the rows of its own table that share a label, by a supervised contrastive loss (`contrast.py`).
+Tu et al. 2026, "Learning to Collaborate via Structures: Cluster-Guided Item Alignment for Federated Recommendation".
+Clients upload their item tables, the server averages them, clusters the rows of the mean by k-means and broadcasts one
+label per item. A client draws together the rows of its own table that share a label, by a supervised contrastive loss
+(`contrast.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class CGFedRec(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="cgfedrec",
         summary="the server sends back cluster labels of the mean table, which align personal tables",
-        paper="Learning to Collaborate via Structures",
+        paper="Tu et al., arXiv:2602.21957, 2026",
         backbones={"linear": {}, "scorer": {}},
         presets=FORMS,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """FedRKG: every client keeps one table of its own, into which the mean of all tables is mixed now and then.
 
-"Personalized Federated Recommendation with Knowledge Guidance". Between two guidance rounds nothing is sent. In a
-guidance round all clients upload their tables, receive the mean P_g and commit, for every item i,
+Lim et al. 2025, "Personalized Federated Recommendation with Knowledge Guidance" (not the FedRKG of Yao et al. 2024,
+which is about a knowledge graph). Between two guidance rounds nothing is sent. In a guidance round all clients upload
+their tables, receive the mean P_g and commit, for every item i,
 
     P_ui <- beta P_ui + 2 (1 - beta) g_ui P_gi,   g_ui = sigmoid(W_u . [P_ui; P_gi; P_ui - P_gi] + b_u)   (4 to 6)
 
@@ -56,7 +57,7 @@ class FedRKG(LocalMethod):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedrkg",
         summary="personal tables, guided from time to time by the mean of all through a private gate",
-        paper="Personalized Federated Recommendation with Knowledge Guidance",
+        paper="Lim et al., arXiv:2511.12959, 2025",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
         space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.0001..0.1"},
         presets={
