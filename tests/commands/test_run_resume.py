@@ -17,10 +17,16 @@ import pytest
 from conftest import Cli
 from fedrec.commands import progress
 from fedrec.experiment.run import Listener
+from waiting import GENEROUS
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
 RUN = ("run", "fedmf", *DATA, "--rounds", "4", "--set", "dim=4", "--quiet")
-STOPPED_BY_SIGTERM = """
+PATIENT = """
+from fedrec.experiment import interrupt
+interrupt.GRACE = 1e6  # a round that a busy machine is slow at is finished, too
+"""
+STOPPED_BY_SIGTERM = f"""
+{PATIENT}
 import os, signal
 from fedrec.cli import main
 from fedrec.experiment.run import Listener
@@ -174,7 +180,7 @@ def test_sigterm_is_a_ctrl_c_with_another_exit_code(cli: Cli, tmp_path: Path) ->
     command = [sys.executable, "-c", STOPPED_BY_SIGTERM, *RUN, "--out", "run"]
     threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     stopped = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=120, env=os.environ | threads
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=GENEROUS, env=os.environ | threads
     )
     assert stopped.returncode == 128 + signal.SIGTERM == 143, stopped
     assert advised(stopped.stderr) == ["--resume", "--out", "run"]

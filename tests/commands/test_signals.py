@@ -8,16 +8,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from commands.test_run_resume import DATA, figures
+from commands.test_run_resume import DATA, PATIENT, figures
 from conftest import Cli
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import execute
+from waiting import wait_for_end, wait_until
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")
 ENDLESS = ("run", "fedmf", *DATA, "--set", "dim=4", "--quiet", "--out", "run", "--rounds")
@@ -30,27 +31,33 @@ main()
 """
 SLOW_FROM = 3
 SLOW = f"""
-import time
+import os, time
 from fedrec.experiment import interrupt, run
 from fedrec.federation.client_side import ClientSide
 
 interrupt.GRACE, run.FIRST_CHECKPOINT, run.CHECKPOINT_SECONDS = {{grace}}, {{every}}, {{every}}
 run.CHECKPOINT_SHARE = float("inf")
-train = ClientSide._train
+train, hear = ClientSide._train, interrupt.Interrupt.hear
 
 def slow(self, members, chunk, where, number, down):
     payload = train(self, members, chunk, where, number, down)  # some clients have moved on
     if number == {SLOW_FROM}:
         open("slow", "w").close()
-        for _ in range({{naps}}):
+        while not os.path.exists("go on"):
             time.sleep(0.01)
     return payload
 
-ClientSide._train = slow
+def noted(self, number, frame):
+    hear(self, number, frame)
+    with open("heard", "a") as file:
+        print(number, file=file)
+
+ClientSide._train, interrupt.Interrupt.hear = slow, noted
 """
-LIBRARY = """
+LIBRARY = f"""
+{PATIENT}
 import fedrec
-fedrec.run("fedmf", {data!r}, rounds=100_000, dim=4, out="run")
+fedrec.run("fedmf", {DATA[1]!r}, rounds=100_000, dim=4, out="run")
 """
 
 
@@ -62,19 +69,16 @@ def start(script: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_until(reached: Path, process: subprocess.Popen[str], lines: int = 0) -> None:
-    until = time.monotonic() + 120
-    while not reached.exists() or len(reached.read_text().splitlines()) < lines:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.005)
+def wait_for_lines(path: Path, process: subprocess.Popen[str], count: int) -> None:
+    wait_until(lambda: path.exists() and len(path.read_text().splitlines()) >= count, process)
 
 
-def ended(process: subprocess.Popen[str], within: float) -> tuple[int, str]:
-    began = time.monotonic()
-    _, err = process.communicate(timeout=within + 30)
-    assert time.monotonic() - began < within, "it did not end in time"
-    return process.returncode, err
+def send(process: subprocess.Popen[str], folder: Path, signals: Sequence[signal.Signals]) -> None:
+    """Each when the one before was heard: two of a kind that wait are one to the system."""
+    for heard, number in enumerate(signals):
+        if heard:
+            wait_for_lines(folder / "heard", process, heard)
+        process.send_signal(number)
 
 
 def rounds_saved(folder: Path) -> int:
@@ -88,10 +92,10 @@ def rounds_logged(folder: Path) -> int:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_no_finished_round_is_lost(cli: Cli, tmp_path: Path, number: signal.Signals, code: int) -> None:
     """Long before the first checkpoint is due, at any moment of a round."""
-    process = start(CLI, tmp_path, *ENDLESS, "100000")
-    wait_until(tmp_path / "run" / "metrics.jsonl", process, lines=4)
+    process = start(PATIENT + CLI, tmp_path, *ENDLESS, "100000")
+    wait_for_lines(tmp_path / "run" / "metrics.jsonl", process, 4)
     process.send_signal(number)
-    returned, err = ended(process, within=15)
+    returned, err = wait_for_end(process)
     assert returned == code, err
     assert "Traceback" not in err
     assert rounds_saved(tmp_path / "run") == rounds_logged(tmp_path / "run") >= 4
@@ -107,18 +111,16 @@ def test_no_finished_round_is_lost(cli: Cli, tmp_path: Path, number: signal.Sign
 @pytest.mark.parametrize(("grace", "signals", "code"), [
     (0.3, [signal.SIGTERM], 143),
     (0.3, [signal.SIGINT], 130),
-    (60, [signal.SIGINT, signal.SIGINT], 130),
+    (1e6, [signal.SIGINT, signal.SIGINT], 130),
 ])  # fmt: skip
 def test_a_long_round_is_dropped(
     cli: Cli, tmp_path: Path, grace: float, signals: list[signal.Signals], code: int
 ) -> None:
-    """After a few seconds, or at the second Ctrl-C; the round before it stands."""
-    process = start(SLOW.format(grace=grace, every=0.0, naps=6_000) + CLI, tmp_path, *ENDLESS, "6")
-    wait_until(tmp_path / "slow", process)
-    for number in signals:
-        process.send_signal(number)
-        time.sleep(0.1)
-    returned, err = ended(process, within=15)
+    """One that never ends: after the time of grace, or at the second Ctrl-C; the round before it stands."""
+    process = start(SLOW.format(grace=grace, every=0.0) + CLI, tmp_path, *ENDLESS, "6")
+    wait_until((tmp_path / "slow").exists, process)
+    send(process, tmp_path, signals)
+    returned, err = wait_for_end(process)
     assert returned == code, err
     assert rounds_saved(tmp_path / "run") == rounds_logged(tmp_path / "run") == SLOW_FROM
     assert cli("run", "--resume", "--out", "run", "--quiet").code == 0
@@ -128,20 +130,20 @@ def test_a_long_round_is_dropped(
 
 def test_a_round_that_ends_in_time_is_kept(tmp_path: Path) -> None:
     """SIGTERM twice, as some send it, is no reason to drop it."""
-    process = start(SLOW.format(grace=30.0, every=1e9, naps=50) + CLI, tmp_path, *ENDLESS, "100000")
-    wait_until(tmp_path / "slow", process)
-    for _ in range(2):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
-    assert ended(process, within=15)[0] == 143
+    process = start(SLOW.format(grace=1e6, every=1e9) + CLI, tmp_path, *ENDLESS, "100000")
+    wait_until((tmp_path / "slow").exists, process)
+    send(process, tmp_path, [signal.SIGTERM, signal.SIGTERM])
+    wait_for_lines(tmp_path / "heard", process, 2)
+    (tmp_path / "go on").touch()
+    assert wait_for_end(process)[0] == 143
     assert rounds_saved(tmp_path / "run") == rounds_logged(tmp_path / "run") == SLOW_FROM + 1
 
 
 def test_a_python_program_is_ended_by_sigterm_with_its_run_saved(tmp_path: Path) -> None:
-    process = start(LIBRARY.format(data=DATA[1]), tmp_path)
-    wait_until(tmp_path / "run" / "metrics.jsonl", process, lines=3)
+    process = start(LIBRARY, tmp_path)
+    wait_for_lines(tmp_path / "run" / "metrics.jsonl", process, 3)
     process.send_signal(signal.SIGTERM)
-    assert ended(process, within=15)[0] == -signal.SIGTERM
+    assert wait_for_end(process)[0] == -signal.SIGTERM
     assert rounds_saved(tmp_path / "run") == rounds_logged(tmp_path / "run") >= 3
 
 
