@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ OTHER_SETTINGS = (
 )  # fmt: skip
 
 
-def naive(task: Task, users: int) -> dict[str, Any]:
+def naive(task: Task, users: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
     run = task.run(task.interactions())
     data, share = some_clients(run.simulator.data, users)
     whole = users == units_of(run)
@@ -38,7 +39,7 @@ def naive(task: Task, users: int) -> dict[str, Any]:
         made.method = _with_settings(kind.method, run.method)
         try:
             if made.reference(few, 1):  # which also takes what only a first call takes
-                took = seconds_of_a_round(partial(made.reference, data), first=0 if whole else 1)
+                took = seconds_of_a_round(partial(made.reference, data), 0 if whole else 1, clock)
                 return {"seconds": took, "users": len(data.users), "share": share}
         except OTHER_SETTINGS:
             continue

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,22 @@ from fedrec.bench.machine import describe, in_a_process
 from fedrec.bench.measure import measured
 from fedrec.bench.page import speed_page
 from fedrec.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
-from fedrec.bench.references import FEW, MORE, NAIVE, PLAIN, Part, of_all, reference_of, some_clients
+from fedrec.bench.references import (
+    FEW,
+    MORE,
+    NAIVE,
+    PLAIN,
+    Part,
+    of_all,
+    reference_of,
+    seconds_of_a_round,
+    some_clients,
+    units_of,
+)
 from fedrec.bench.suite import compared, reach_all
 from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
+from fedrec.federation.client_side import ClientSide
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.methods.mixture.fedca import FedCA
@@ -51,12 +65,14 @@ def test_the_work_of_a_round_is_estimated(name: str) -> None:
 
 
 def test_a_method_is_measured_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
-    done = cli("bench", "--methods", "fedmf", "--quick", "--out", "bench.json")
+    plain = tmp_path / "plain.py"
+    plain.write_text("print('{\"seconds_per_round\": 50}')", encoding="utf-8")
+    done = cli("bench", "--methods", "fedmf", "--quick", "--yardstick", plain, "--out", "bench.json")
     assert done.code == 0, done
     found = json.loads((tmp_path / "bench.json").read_text())
     (row,) = found["methods"]
     assert row["method"] == "fedmf"
-    assert row["ratio"] > 1 if row["ratio"] else "it took more than" in row["ratio_to"], row  # on a busy machine
+    assert row["ratio"] == pytest.approx(50 / row["seconds"]["round"])
     assert {"set_up", "compilation", "round", "evaluation"} <= set(row["seconds"])
     assert set(row["phases"]) == {*PHASES, "other"}
     assert row["phases"][TRAINING] + row["phases"][SAMPLING] > 0
@@ -117,21 +133,25 @@ def test_watching_changes_nothing_and_leaves_nothing_behind() -> None:
 
 
 def test_a_phase_counts_its_own_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sampled in training is no training."""
-    drawn, simulator = Samples.__init__, Simulator(FedMF(dim=4), tiny_world(compiled=False))
+    """What is sampled in training is no training. By a clock that goes only there, and in between."""
+    passed = {SAMPLING: 0.0, TRAINING: 0.0, "between": 0.0}
 
-    def slow(*arguments: Any) -> None:
-        time.sleep(0.05)
-        drawn(*arguments)
+    def taking(function: Callable[..., Any], phase: str, seconds: float) -> Callable[..., Any]:
+        def slow(*arguments: Any, **options: Any) -> Any:
+            passed[phase] += seconds
+            return function(*arguments, **options)
 
-    monkeypatch.setattr(Samples, "__init__", slow)
-    simulator.round(0)
-    phases = Phases(CPU)
+        return slow
+
+    monkeypatch.setattr(Samples, "__init__", taking(Samples.__init__, SAMPLING, 1.0))
+    monkeypatch.setattr(FedMF, "local", taking(FedMF.local, TRAINING, 100.0))
+    monkeypatch.setattr(ClientSide, "_take", taking(ClientSide._take, "between", 10_000.0))
+    simulator = Simulator(FedMF(dim=4), tiny_world(compiled=False))
+    phases = Phases(CPU, clock=lambda: sum(passed.values()))
     with phases.watching(simulator):
-        log = simulator.round(1)
-    assert phases.seconds[SAMPLING] >= 0.05
-    assert phases.seconds[TRAINING] <= log.seconds - 0.05
-    assert sum(phases.seconds.values()) <= log.seconds + 1e-3
+        simulator.round(0)
+    assert all(passed.values()), "each was called"
+    assert phases.seconds == dict.fromkeys(PHASES, 0.0) | {name: passed[name] for name in (SAMPLING, TRAINING)}
 
 
 def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
@@ -224,9 +244,13 @@ def test_a_slow_reference_runs_on_a_few_users_alone() -> None:
 def test_references_in_their_order(tmp_path: Path) -> None:
     task = Task("fedmf", SMALL, params={"dim": "4"})
     run = task.run(task.interactions())
-    script, naive = tmp_path / "plain.py", ROOT / "benchmarks" / "naive.py"
+    script, naive = tmp_path / "plain.py", tmp_path / "naive.py"
     script.write_text(
         "import sys\nrows = open(sys.argv[2]).readlines()\nprint('{\"seconds_per_round\": %d}' % len(rows))\n"
+    )
+    naive.write_text(
+        "import json, sys\nusers = int(sys.argv[2])\n"
+        "print(json.dumps({'seconds': users / 100, 'users': users, 'share': users / 80}))\n"
     )
     plain = reference_of(run, task, {PLAIN: script, NAIVE: naive})
     assert plain is not None
@@ -234,11 +258,40 @@ def test_references_in_their_order(tmp_path: Path) -> None:
     tested = reference_of(run, task, {NAIVE: naive})
     assert tested is not None
     assert "the naive reference of its tests" in tested.what
-    tries = (reference_of(run, task, {}) for _ in range(5))  # none where a busy machine took longer for less
-    alone = next(found for found in tries if found is not None)
+    assert tested.seconds == pytest.approx(80 / 100)
+    alone = reference_of(run, task, {}, clock=later_and_later())
+    assert alone is not None
     assert alone.what.startswith("this engine without kernels")
     assert f"{FEW} clients" in alone.what
-    assert alone.seconds > 0
+    share = some_clients(run.simulator.data, FEW)[1]
+    assert alone.seconds == pytest.approx(4 / share)
+
+
+def later_and_later() -> Callable[[], float]:
+    """A clock that shows 0, 1, 4, 9, ...: the second of two things takes 4 s longer than the first."""
+    return (float(number**2) for number in count()).__next__
+
+
+def test_where_a_round_takes_no_longer_than_none_nothing_is_said() -> None:
+    """As on a machine that had something else to do."""
+    worked: list[int] = []
+    assert seconds_of_a_round(worked.append, clock=later_and_later()) == 4
+    assert seconds_of_a_round(worked.append, clock=iter([0.0, 5.0, 10.0, 14.0]).__next__) is None
+    assert worked == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("on_all", [False, True])
+def test_the_naive_reference_of_a_methods_tests_is_timed(on_all: bool) -> None:
+    spec = importlib.util.spec_from_file_location("naive_references", ROOT / "benchmarks" / "naive.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    task = Task("fedmf", SMALL, params={"dim": "4"})
+    run = task.run(task.interactions())
+    users = units_of(run) if on_all else FEW
+    share = some_clients(run.simulator.data, users)[1]
+    assert program.naive(task, users, later_and_later()) == {"seconds": 4, "users": users, "share": share}
 
 
 def test_the_library_imports_nothing_of_the_tests() -> None:
@@ -294,9 +347,24 @@ def test_another_machine_does_not_go_on(tmp_path: Path) -> None:
         Kept(place, "methods", resume=True).begin(MACHINE | {"cores": 64}, "")
 
 
+ENDLESS = """
+from fedrec.bench import suite
+from fedrec.cli import main
+
+measure = suite.in_a_process
+
+def instead(words):
+    quick = "print('{\\"method\\": \\"popularity\\"}')"
+    return measure(["-c", quick if '"popularity"' in words[2] else "import threading; threading.Event().wait()"])
+
+suite.in_a_process = instead
+main()
+"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "fedrec", "bench", "--quick", "--methods", "popularity,fedca", "--out", "b.json"]
+    words = [sys.executable, "-c", ENDLESS, "bench", "--quick", "--methods", "popularity,fedca", "--out", "b.json"]
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
         for line in child.stderr:

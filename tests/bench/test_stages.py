@@ -12,6 +12,6 @@ def test_every_printed_stage_is_timed() -> None:
     before = {name: getattr(fedca, name) for name in SERVER}
     found = stages(SMALL)
     assert list(found["seconds"]) == ["Local Training", "SVD", "Similarity", "Complementarity", "Optimization"]
-    assert all(0 < spent < 60 for spent in found["seconds"].values())
+    assert all(spent > 0 for spent in found["seconds"].values())
     assert found["aggregated"] == int(0.6 * found["clients"]) > 0
     assert {name: getattr(fedca, name) for name in SERVER} == before

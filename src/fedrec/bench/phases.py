@@ -33,9 +33,9 @@ SAMPLERS = (Samples, SequenceSamples, Triples)
 class Phases:
     """Seconds by phase."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self._device, self._open, self._since = device, list[str](), 0.0
+        self._device, self._clock, self._open, self._since = device, clock, list[str](), 0.0
 
     @contextmanager
     def watching(self, simulator: Simulator) -> Iterator[Phases]:
@@ -85,7 +85,7 @@ class Phases:
     def _turn(self) -> None:
         """What has passed since the last turn belongs to the innermost function."""
         settle(self._device)
-        now = time.perf_counter()
+        now = self._clock()
         if self._open:
             self.seconds[self._open[-1]] += now - self._since
         self._since = now

@@ -50,9 +50,11 @@ class Reference:
     of: str = "round"
 
 
-def reference_of(run: Run, task: Task, programs: Mapping[str, Path]) -> Reference | None:
+def reference_of(
+    run: Run, task: Task, programs: Mapping[str, Path], clock: Callable[[], float] = time.perf_counter
+) -> Reference | None:
     """The first that works; None where a client is the whole world."""
-    return _plain(run, programs.get(PLAIN)) or _naive(run, task, programs.get(NAIVE)) or _alone(run)
+    return _plain(run, programs.get(PLAIN)) or _naive(run, task, programs.get(NAIVE)) or _alone(run, clock)
 
 
 def units_of(run: Run) -> int:
@@ -83,16 +85,18 @@ def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
     return made, len(mine.items) / len(data.items)
 
 
-def seconds_of_a_round(work: Callable[[int], object], first: int = 1) -> float | None:
+def seconds_of_a_round(
+    work: Callable[[int], object], first: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> float | None:
     """Of rounds, without what comes before the first and after the last; None where it cannot be told.
 
     Once with `first` rounds and once with one more.
     """
     took = []
     for rounds in (first, first + 1):
-        started = time.perf_counter()
+        started = clock()
         work(rounds)
-        took.append(time.perf_counter() - started)
+        took.append(clock() - started)
     return took[1] - took[0] if took[1] > took[0] else None
 
 
@@ -164,11 +168,11 @@ def with_pairs(few: Part, more: Part) -> float:
     return float(np.linalg.solve(known, [few.seconds, more.seconds]).sum())
 
 
-def _alone(run: Run) -> Reference | None:
+def _alone(run: Run, clock: Callable[[], float]) -> Reference | None:
     if run.method.info.centralised:
         return None
     data, share = some_clients(run.simulator.data, few_of(units_of(run)))
-    took = seconds_of_a_round(lambda rounds: _one_by_one(run, data, rounds))
+    took = seconds_of_a_round(lambda rounds: _one_by_one(run, data, rounds), clock=clock)
     what = f"this engine without kernels, one client at a time, {len(data.clients)} clients, scaled"
     return None if took is None else Reference(what, took / share)
 
