@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Threads that spin while they wait cost tiny tensors 10 ms a call when other processes (test workers) want the cores.
 # It must stand before torch is loaded.
@@ -19,6 +20,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if not Path("/dev/nvidia0").exists():
     os.environ["TRITON_INTERPRET"] = "1"
 
+# A property may take as long as it likes, and so may finding examples for it: machines are slow or busy.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 KERNELS = Path(__file__).parents[1] / "src/fedrec/kernels"
 

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
@@ -43,7 +43,6 @@ def unsigned(tensor: torch.Tensor) -> list[int]:
 
 
 class TestFold:
-    @settings(deadline=None)
     @given(key=words, value=words)
     def test_same_in_python_numpy_torch_and_compiled(self, key, value):
         expected = fold(key, value)
@@ -90,7 +89,6 @@ class TestBelow:
         if bound > 1:
             assert stats.chisquare(np.bincount(draws, minlength=bound)).pvalue > 0.001
 
-    @settings(deadline=None)
     @given(draw=words, bound=st.integers(1, 2**31 - 1))
     def test_same_everywhere_and_in_range(self, draw, bound):
         expected = ((draw >> 32) * bound) >> 32

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrec.data import Interactions, Partition, from_raw, one_user_per_client, silos, synthetic
@@ -33,7 +33,6 @@ def test_random_silos_depend_on_the_seed() -> None:
     assert a == b != c
 
 
-@settings(deadline=None)
 @given(tables(duplicates=True), st.data(), st.sampled_from(["contiguous", "random", "taste"]), st.integers(0, 3))
 def test_every_user_has_one_client_and_no_client_is_empty(
     data: Interactions, draw: st.DataObject, how: str, seed: int

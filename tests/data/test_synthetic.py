@@ -9,7 +9,7 @@ from fedrec.data import leave_one_out, load, synthetic
 from fedrec.errors import FedrecError
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 400), st.floats(0, 1), st.integers(0, 99), st.floats(0, 3))
 def test_any_size_has_exactly_the_interactions_asked_for(
     users: int, items: int, fill: float, seed: int, skew: float

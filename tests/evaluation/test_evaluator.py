@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrec.errors import FedrecError
@@ -31,7 +31,6 @@ def world(most: int) -> tuple[Targets, torch.Tensor, np.ndarray]:
 
 
 @pytest.mark.parametrize("most", [1, 4])
-@settings(deadline=None)
 @given(order=st.permutations(range(N_USERS)), cuts=st.sets(st.integers(1, N_USERS - 1)))
 def test_chunks_and_their_order_do_not_matter(most: int, order: list[int], cuts: set[int]) -> None:
     targets, scores, counts = world(most)

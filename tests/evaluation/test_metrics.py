@@ -55,7 +55,7 @@ def worlds(draw: st.DrawFn, most_held_out: int = 4) -> World:
     return World(torch.tensor(scores, dtype=torch.float32), held_out, masked)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(worlds())
 def test_expectation_is_the_average_over_all_orders(world: World) -> None:
     found = world.evaluate().per_user
@@ -67,7 +67,7 @@ def test_expectation_is_the_average_over_all_orders(world: World) -> None:
                 assert found[f"{name}@{k}"][user] == pytest.approx(reference, abs=1e-12), (name, k)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(worlds(), st.sampled_from(["first", "item_id"]))
 def test_settled_ties_are_one_list(world: World, ties: str) -> None:
     found = world.evaluate(ties=ties).per_user
@@ -78,21 +78,18 @@ def test_settled_ties_are_one_list(world: World, ties: str) -> None:
                 assert found[f"{name}@{k}"][user] == pytest.approx(naive.metric(name, ranked, held_out, k), abs=1e-12)
 
 
-@settings(deadline=None)
 @given(worlds())
 def test_monotone_transforms_change_nothing(world: World) -> None:
     moved = World(torch.exp(world.scores.double() * 3) - 5, world.held_out, world.masked)
     assert world.evaluate().mean() == moved.evaluate().mean()
 
 
-@settings(deadline=None)
 @given(worlds())
 def test_constant_scorer_is_chance(world: World) -> None:
     constant = World(torch.full_like(world.scores, -3.5), world.held_out, world.masked)
     assert constant.evaluate().mean() == pytest.approx(chance(world.targets(), KS))
 
 
-@settings(deadline=None)
 @given(worlds(most_held_out=1))
 def test_one_held_out_item_gives_recall_both_names(world: World) -> None:
     found = world.evaluate().per_user

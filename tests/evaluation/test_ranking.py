@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrec.errors import FedrecError
@@ -24,7 +24,6 @@ def split(n_users: int = 8, n_items: int = 300, seed: int = 0) -> list[tuple[np.
     return [(np.repeat(np.arange(n_users), [len(row) for row in rows]), np.concatenate(rows)) for rows in parts]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4),
     st.lists(st.sets(st.integers(0, 5)), min_size=4, max_size=4),

@@ -77,7 +77,7 @@ def naive(name: str, listed: list[int], labels: set[int]) -> float:
     return sum(1 / math.log2(place + 1) for place in hits) / ideal if hits else 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_against_one_user_at_a_time(data: st.DataObject) -> None:
     n_items, k = 400, data.draw(st.sampled_from([1, 3, 10, 20]))

@@ -73,7 +73,7 @@ def chosen_by_hand(values: list[float], rules: Rules) -> tuple[int, int, bool]:
     return best, rules.rounds, False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3]), min_size=1, max_size=25),
     st.integers(1, 6),

@@ -118,7 +118,7 @@ def uploads(draw):
 
 
 class TestClip:
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(uploads(), st.floats(1e-3, 1e3))
     def test_bounds_the_joint_norm_and_nothing_else(self, upload, norm):
         rows, network, down = upload
@@ -131,7 +131,7 @@ class TestClip:
         # the same direction, by one factor for all of a client's tensors
         assert torch.allclose(after, before * (norm / long).clamp(max=1.0)[:, None], rtol=1e-6, atol=1e-9)
 
-    @settings(deadline=None, max_examples=30)
+    @settings(max_examples=30)
     @given(uploads(), st.floats(1e-2, 1e2))
     def test_sparse_and_dense_tables_are_the_same(self, upload, norm):
         rows, network, down = upload
@@ -260,7 +260,7 @@ def test_one_noise_on_an_upload_draws_what_it_always_drew():
 
 
 class TestQuantise:
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(st.integers(1, 16), st.integers(0, 1000), st.floats(1e-3, 1e3))
     def test_error_is_half_a_step_of_the_rows_range(self, bits, seed, scale):
         rows = scale * generated(3, 5, 8, seed=seed)

@@ -22,7 +22,6 @@ def fuzz(examples: int) -> Callable[[Any], Any]:
     return settings(
         derandomize=True,
         database=None,
-        deadline=None,
         max_examples=int(os.environ.get("FEDREC_FUZZ", "1")) * examples,
         suppress_health_check=list(HealthCheck),
     )

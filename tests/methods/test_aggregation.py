@@ -50,7 +50,6 @@ def test_projection_examples(point, nearest):
     close(simplex_project(tensor([point])), [nearest], 1e-12)
 
 
-@settings(deadline=None)
 @given(rows)
 def test_projection_is_on_the_simplex(point):
     found = simplex_project(tensor([point]))
@@ -72,19 +71,16 @@ def by_support(point):
     return nearest
 
 
-@settings(deadline=None)
 @given(rows)
 def test_projection_is_the_nearest_of_all_supports(point):
     close(simplex_project(tensor([point]))[0], by_support(np.array(point)), 1e-9)
 
 
-@settings(deadline=None)
 @given(rows, st.floats(-100, 100))
 def test_projection_ignores_constants(point, constant):
     close(simplex_project(tensor([point]) + constant), simplex_project(tensor([point])), 1e-12)
 
 
-@settings(deadline=None)
 @given(rows)
 def test_projection_twice_is_once(point):
     once = simplex_project(tensor([point]))
@@ -136,7 +132,7 @@ def problem(seed, n):
     return rng.dirichlet(np.ones(n)), rng.uniform(0, 1, n), rng.uniform(-1, 1, n)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(2, 7), st.floats(0, 2), st.floats(0, 2))
 def test_weights_minimise_what_they_say(seed, n, alpha, beta):
     pi, s, c = problem(seed, n)

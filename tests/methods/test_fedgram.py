@@ -264,7 +264,7 @@ LOUD: list[dict[str, Any]] = [{}, ORDER, {"model": "linear"}, {"model": "linear"
 
 
 @pytest.mark.parametrize("params", LOUD)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(one=history, two=history, clip=st.floats(0.01, 100))
 def test_clipped_uploads_lie_no_further_apart_than_the_noise_is_measured_by(params, one, two, clip):
     method = FedGram(**params)

@@ -43,7 +43,7 @@ def test_one_upload_is_the_analytic_gaussian_mechanism(multiplier: float, delta:
     assert epsilon_of(multiplier, 1, delta) == pytest.approx(analytic_gaussian(multiplier, delta), rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(MULTIPLIERS, UPLOADS, DELTAS)
 def test_many_uploads_stay_below_the_zcdp_bound(multiplier: float, uploads: int, delta: float) -> None:
     found = epsilon_of(multiplier, uploads, delta)
@@ -60,7 +60,7 @@ def test_agrees_with_the_accountant_of_google(multiplier: float, uploads: int) -
     assert epsilon_of(multiplier, uploads, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(MULTIPLIERS, st.floats(1.01, 10.0), UPLOADS, st.integers(1, 1000), DELTAS)
 def test_less_with_more_noise_and_more_with_more_uploads(
     multiplier: float, louder: float, uploads: int, further: int, delta: float
@@ -72,7 +72,7 @@ def test_less_with_more_noise_and_more_with_more_uploads(
     assert epsilon_of(multiplier, uploads, delta / 10) >= here
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(1e-3, 100.0), st.floats(0.01, 50.0), UPLOADS, DELTAS)
 def test_noise_for_is_the_inverse_and_never_spends_more(
     clip: float, epsilon: float, uploads: int, delta: float

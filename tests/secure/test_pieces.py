@@ -14,7 +14,7 @@ from fedrec.secure import shamir
 from fedrec.secure.primitives import BLOCK, PrivateKey, add_mask, derived, seal, unseal
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 12), st.data())
 def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, threshold: int, data: st.DataObject) -> None:
     holders = data.draw(st.lists(st.integers(0, 10**6), min_size=threshold, max_size=20, unique=True))
@@ -23,7 +23,7 @@ def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, threshold:
     assert shamir.combine({holder: shares[holder] for holder in some}, threshold) == secret
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(2, 8))
 def test_fewer_shares_fit_every_secret(secret: bytes, other: bytes, threshold: int) -> None:
     """For any other secret there is a share that, with one too few of the true ones, gives that one."""

@@ -49,7 +49,7 @@ def test_one_of_three_may_leave_in_any_phase(phase: str) -> None:
     assert_sum(secure.run(), [0, 1, 2] if phase == "unmask" else [0, 2])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(3, 24), st.integers(2, 6), st.data())
 def test_whoever_leaves_the_sum_is_of_those_who_arrived_or_there_is_none(
     count: int, minimum: int, data: st.DataObject
