@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,27 +87,22 @@ def test_the_lean_path_gives_the_same_numbers() -> None:
 
 HEAVY = ("torch", "scipy", "numba", "polars")
 COMMAND = f"""
-import sys, time
-start = time.perf_counter()
+import sys
 from fedrec.cli import main
 try:
     main()
 finally:
-    print(f"{{time.perf_counter() - start:.2f}} s", sorted({{*{HEAVY}}} & {{*sys.modules}}), end="", file=sys.stderr)
+    print(sorted({{*{HEAVY}}} & {{*sys.modules}}), end="", file=sys.stderr)
 """
 
 
 @pytest.mark.parametrize("words", ["methods", "protocols", "protocols honest", "data list", "--version", "--help",
                                    "run --help"])  # fmt: skip
-def test_listing_imports_nothing_heavy(words: str, record_property: Callable[[str, object], None]) -> None:
-    """How long it takes is written down with the test (`--junitxml`); only much too long is an error."""
+def test_listing_imports_nothing_heavy(words: str) -> None:
     done = subprocess.run([sys.executable, "-c", COMMAND, *words.split()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > (words != "--version")
-    seconds, _, imported = done.stderr.partition(" s ")
-    record_property("seconds", float(seconds))
-    assert imported == "[]"
-    assert float(seconds) < 10
+    assert done.stderr == "[]"
 
 
 def test_the_package_is_light_and_names_all_it_has() -> None:

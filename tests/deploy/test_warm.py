@@ -12,6 +12,7 @@ import pytest
 from deploy.town import Town, settings
 from fedrec.deploy.frames import frame, unframe
 from fedrec.deploy.warm import ADDRESS, Unexpected, ask, staying
+from waiting import GENEROUS
 
 
 def test_messages_are_answered_by_the_process_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,5 +51,5 @@ def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="Flower is not installed")
 def test_what_flower_starts_for_a_message_loads_no_torch() -> None:
     script = "import sys, fedrec.deploy.app; print(sorted({'torch', 'numba', 'polars', 'scipy'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=GENEROUS)
     assert done.stdout.strip() == "[]", done.stderr

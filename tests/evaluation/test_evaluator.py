@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -97,20 +95,16 @@ def test_cuda_gives_the_same(most: int, ties: str) -> None:
     assert evaluate(scores.cuda(), targets, **options).mean() == evaluate(scores, targets, **options).mean()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("held_out", [1, 10])
-def test_movielens_1m_takes_seconds(held_out: int) -> None:
-    n_users, n_items, n_train = 6040, 3706, 165
+def test_random_scores_that_come_in_chunks_are_worth_chance(held_out: int) -> None:
+    n_users, n_items, n_train = 2000, 600, 165
     rng = np.random.default_rng(0)
     orders = np.argsort(rng.random((n_users, n_items), dtype=np.float32), 1)
     users = np.arange(n_users)
     test = np.repeat(users, held_out), orders[:, :held_out].ravel()
     train = np.repeat(users, n_train), orders[:, held_out : held_out + n_train].ravel()
     scores = torch.randn(n_users, n_items, generator=torch.Generator().manual_seed(0))
-    start = time.perf_counter()
     stream = Evaluator(Targets.build(test, [train], n_items), metrics=METRICS, item_counts=np.ones(n_items))
     for chunk in np.array_split(users, 12):
         stream.update(chunk, scores[chunk[0] : chunk[-1] + 1])
-    means = stream.result().mean()
-    assert time.perf_counter() - start < 20  # about one second on two idle cores
-    assert means["recall@10"] == pytest.approx(10 / (n_items - n_train), rel=0.5)
+    assert stream.result().mean()["recall@10"] == pytest.approx(10 / (n_items - n_train), rel=0.2)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import GENEROUS
+
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 EXPECTED = {
     "compare_methods": ["report.html written", "curve.svg written", "| ease"],
@@ -53,7 +55,7 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
            "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # fmt: skip
     env.pop("FEDREC_DATA", None)
     command = [sys.executable, "-c", RUNNER, str(path)]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=GENEROUS)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in EXPECTED[path.stem]:
         assert words in done.stdout, done.stdout

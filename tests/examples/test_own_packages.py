@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import GENEROUS
+
 EXAMPLES = [Path(__file__).parents[2] / "examples" / name for name in ("own_method", "own_metric")]
 
 
@@ -19,7 +21,7 @@ def install(example: Path, place: Path) -> None:
     if importlib.util.find_spec("hatchling") and importlib.util.find_spec("pip"):
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
                "--target", str(place), str(example)]  # fmt: skip
-        subprocess.run(pip, check=True, capture_output=True, timeout=120)
+        subprocess.run(pip, check=True, capture_output=True, timeout=GENEROUS)
         return
     project = tomllib.loads((example / "pyproject.toml").read_text())["project"]
     info = place / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -46,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def python(*words: str, env: dict[str, str], cwd: Path) -> str:
-    done = subprocess.run([sys.executable, *words], env=env, cwd=cwd, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *words], env=env, cwd=cwd, capture_output=True, text=True, timeout=GENEROUS)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from fedrec.testing import MethodTests
+from waiting import GENEROUS
 
 ROOT = Path(__file__).parents[2]
 IMPORTS = """
@@ -24,7 +25,7 @@ from fedrec.training.local_training import LocalMethod
 @pytest.mark.parametrize("script", ["demo.py", "ml100k_table.py"])
 def test_a_script_says_what_it_does(script: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / script), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=GENEROUS)
     assert done.returncode == 0, done.stderr
     assert "--out" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import Run, execute
 from fedrec.federation.group import Alone
+from waiting import GENEROUS
 
 TESTS = Path(__file__).parents[1]
 
@@ -27,7 +28,7 @@ def together(
     where = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return subprocess.run(
-        [*command, "-m", module, *words], cwd=folder, text=True, capture_output=True, timeout=600,
+        [*command, "-m", module, *words], cwd=folder, text=True, capture_output=True, timeout=GENEROUS,
         env=os.environ | {"PYTHONPATH": where, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import Cli
 from fuzz.property import SMALL, everything_below, nothing_left, tidy
 from fuzz.test_folders import FEDMF
+from waiting import GENEROUS
 
 resource = pytest.importorskip("resource")
 LIMITS = (0, 100, 500, 1_000, 2_000, 4_000, 8_000, 16_000)
@@ -114,6 +115,6 @@ def test_only_files_are_replaced(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no device that is always full")
 def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     command = f"{sys.executable} -m fedrec.cli protocols > /dev/full"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=GENEROUS)
     assert done.returncode == 2
     assert done.stderr == "error: writing: No space left on device; free some space or choose another folder\n"

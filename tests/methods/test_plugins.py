@@ -12,6 +12,7 @@ import pytest
 
 from fedrec import methods as registry
 from fedrec.errors import FedrecError, FedrecWarning
+from waiting import GENEROUS
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
 BROKEN = {
@@ -32,7 +33,7 @@ def fedrec(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH", "")]))
     env = {**os.environ, "PYTHONPATH": paths, "FEDREC_CACHE": str(place / "cache"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "fedrec.cli", *words]
-    return subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, timeout=GENEROUS)
 
 
 def installed(place: Path, target: str, source: str | None) -> None:

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from waiting import GENEROUS
+
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -30,7 +32,7 @@ LAUNCH = (
 class Browser:
     """One page. `events` collects everything Chromium reported since it was opened."""
 
-    def __init__(self, timeout: float = 60.0) -> None:
+    def __init__(self) -> None:
         assert BINARY is not None
         self.profile = tempfile.mkdtemp(prefix="fedrec-chromium-")
         commands, self._write = os.pipe()
@@ -42,7 +44,7 @@ class Browser:
         )  # fmt: skip
         os.close(commands)
         os.close(answers)
-        self.timeout, self.buffer, self.number = timeout, b"", 0
+        self.buffer, self.number = b"", 0
         self.events: list[dict[str, Any]] = []
         self.session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -56,7 +58,7 @@ class Browser:
     def __exit__(self, *error: object) -> None:
         os.close(self._write)
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(GENEROUS)
         os.close(self._read)
         shutil.rmtree(self.profile, ignore_errors=True)
 
@@ -75,8 +77,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self.buffer:
-            ready, _, _ = select.select([self._read], [], [], self.timeout)
-            assert ready, f"the browser has said nothing for {self.timeout:g} s"
+            ready, _, _ = select.select([self._read], [], [], GENEROUS)
+            assert ready, f"the browser has said nothing for {GENEROUS:g} s"
             block = os.read(self._read, 1 << 20)
             assert block, "the browser has gone"
             self.buffer += block
