@@ -18,6 +18,7 @@ from fedrec.deploy.node import NodeHost, Settings
 from fedrec.deploy.shard import Own
 from fedrec.deploy.state import TURN, StateFolder
 from fedrec.errors import FedrecError
+from waiting import GENEROUS
 
 EACH = 9  # clients of a node
 Change = Callable[[Any], Any]
@@ -353,7 +354,7 @@ def test_every_fault_ends_with_a_tested_run_and_is_said() -> None:
 
 
 def test_a_server_that_comes_back_waits_for_the_nodes_that_it_knew(tmp_path: Path) -> None:
-    town = town_of(tmp_path / "torn", wait=5.0)
+    town = town_of(tmp_path / "torn", wait=GENEROUS)
     killed_at(town, 1)
     away = town.hosts.pop(11)
     handle = town.hosts[10]

@@ -8,14 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from fedrec.deploy import processes
 from fedrec.deploy.processes import Processes, descendants
 from fedrec.experiment.config import make_config
 from fedrec.experiment.run import execute
+from waiting import GENEROUS, wait_until
 
 WORLD = "synthetic@users=30+items=80+seed=1"
 needs_flower = pytest.mark.skipif(
@@ -25,7 +26,7 @@ needs_flower = pytest.mark.skipif(
 
 def command(out: Path, rounds: int) -> list[str]:
     return [sys.executable, "-m", "fedrec", "deploy", "demo", "--data", WORLD, "--nodes", "2", "--rounds", str(rounds),
-            "--set", "dim=4", "--seed", "3", "--out", str(out)]  # fmt: skip
+            "--set", "dim=4", "--seed", "3", "--deadline", str(GENEROUS), "--out", str(out)]  # fmt: skip
 
 
 def left_over(out: Path) -> list[str]:
@@ -46,7 +47,7 @@ def left_over(out: Path) -> list[str]:
 @pytest.mark.slow
 def test_real_processes_give_what_a_simulation_gives(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    done = subprocess.run(command(out, 1), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command(out, 1), capture_output=True, text=True, timeout=GENEROUS)
     assert done.returncode == 0, done.stderr
     summary = json.loads((out / "summary.json").read_text())
     config = make_config({"method": "fedmf", "data": WORLD, "rounds": 1, "seed": 3, "params": {"dim": 4}})
@@ -58,25 +59,23 @@ def test_real_processes_give_what_a_simulation_gives(tmp_path: Path) -> None:
     state = out.with_name("demo-nodes") / "node-0"
     user = (state / "places.csv").read_text().splitlines()[1].split(",")[0]
     words = [sys.executable, "-m", "fedrec", "recommend", "--state-dir", str(state), "--user", user, "-k", "3"]
-    lists = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    lists = subprocess.run(words, capture_output=True, text=True, timeout=GENEROUS)
     assert lists.returncode == 0, lists.stderr
     assert len(lists.stdout.splitlines()) == 4
 
 
-def test_processes_end_with_their_descendants(tmp_path: Path) -> None:
+def test_processes_end_with_their_descendants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those in sessions of their own, and those that do not listen to SIGTERM."""
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    forever = "import threading; threading.Event().wait()"
     script = (
-        "import subprocess, sys, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True);"
-        "time.sleep(60)"
+        "import subprocess, sys, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"subprocess.Popen([sys.executable, '-c', '{forever}'], start_new_session=True); {forever}"
     )
-    with Processes() as processes:
-        process = processes.start([sys.executable, "-c", script], dict(os.environ), tmp_path / "log")
-        until = time.monotonic() + 10
-        while not descendants(process.pid) and time.monotonic() < until:
-            time.sleep(0.05)
+    with Processes() as started:
+        process = started.start([sys.executable, "-c", script], dict(os.environ), tmp_path / "log")
+        wait_until(lambda: bool(descendants(process.pid)), process)
         below = descendants(process.pid)
-        assert below
     assert not [pid for pid in (process.pid, *below) if Path(f"/proc/{pid}").exists()]
 
 
@@ -91,5 +90,5 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
         if "node-1" in line:
             break
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert process.wait(GENEROUS) == 128 + signal.SIGTERM
     assert not left_over(tmp_path)

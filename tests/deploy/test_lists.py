@@ -21,6 +21,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.run import execute
 from fedrec.recommend import Recommender
 from fedrec.serving import Service
+from waiting import GENEROUS
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def served(town: Town) -> Iterator[str]:
 def test_the_command(town: Town, served: str) -> None:
     user = users_of(town.states[0])[0]
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{served}/recommendations/{user}?k=2", timeout=30) as answer:
+    with opener.open(f"{served}/recommendations/{user}?k=2", timeout=GENEROUS) as answer:
         assert len(json.loads(answer.read())["items"]) == 2
 
 

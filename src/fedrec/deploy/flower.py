@@ -22,6 +22,7 @@ from fedrec.deploy.processes import Processes
 from fedrec.errors import FedrecError
 
 CONNECTION = "fedrec"
+PATIENCE = 600.0  # seconds for a SuperLink that runs to answer, and for a command of Flower's: minutes where it is busy
 LOG = "node.log"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 """Nothing is told to anybody else, and nothing is asked."""
@@ -108,14 +109,14 @@ class SuperLink:
         )  # fmt: skip
         self._await_health()
 
-    def _await_health(self, seconds: float = 60.0) -> None:
+    def _await_health(self) -> None:
         context = ssl.create_default_context(cafile=self.certificates.file("ca.crt"))
-        until = time.monotonic() + seconds
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"https://{self.address}/health", timeout=5, context=context):
+                with urllib.request.urlopen(f"https://{self.address}/health", timeout=30, context=context):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
@@ -141,11 +142,15 @@ class SuperLink:
         self._flwr("run", str(self.home / "app"), CONNECTION, "--run-config", f"job={quoted}")
 
     def _flwr(self, *words: str) -> str:
-        done = subprocess.run([_program("flwr"), *words], env=self.env, capture_output=True, text=True, timeout=180)
-        if done.returncode:
-            raise FedrecError(
-                f"flwr {' '.join(words[:2])} failed: {' '.join((done.stderr or done.stdout).split())[-400:]}"
+        what = f"flwr {' '.join(words[:2])}"
+        try:
+            done = subprocess.run(
+                [_program("flwr"), *words], env=self.env, capture_output=True, text=True, timeout=PATIENCE
             )
+        except subprocess.TimeoutExpired:
+            raise FedrecError(f"{what} did not end within {PATIENCE:g} s; is this machine overloaded?") from None
+        if done.returncode:
+            raise FedrecError(f"{what} failed: {' '.join((done.stderr or done.stdout).split())[-400:]}")
         return done.stdout
 
 

@@ -17,6 +17,7 @@ from typing import Self
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PATIENCE = 8.0  # seconds between asking to end and ending
+GONE = 120.0  # seconds for what was killed to be gone, which takes a busy machine a while
 
 
 class Processes:
@@ -66,7 +67,7 @@ class Processes:
         for pid in _still(known):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + GONE
         while any(Path(f"/proc/{pid}").exists() for pid in known) and time.monotonic() < until:
             self._reap()  # also those who have ended and wait to be collected
             time.sleep(0.05)
