@@ -15,6 +15,7 @@ import pytest
 from fedrec.recommend import Folded, NotKnown, Recommendation, Similar
 from fedrec.serving import Server, Service
 from test_serving import listening
+from waiting import GENEROUS
 
 WHO = "a user's name"
 
@@ -47,7 +48,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def line(server: Server) -> Iterator[HTTPConnection]:
     """A connection that stays open between requests."""
-    made = HTTPConnection(str(server.server_address[0]), int(server.server_address[1]), timeout=20)
+    made = HTTPConnection(str(server.server_address[0]), int(server.server_address[1]), timeout=GENEROUS)
     yield made
     made.close()
 
@@ -61,7 +62,7 @@ def ask(line: HTTPConnection, verb: str, path: str, body: bytes | None = None) -
 
 def raw(server: Server, request: bytes) -> bytes:
     """All that is answered until the server closes the connection."""
-    with socket.create_connection(server.server_address[:2], timeout=20) as line:  # type: ignore[arg-type]
+    with socket.create_connection(server.server_address[:2], timeout=GENEROUS) as line:  # type: ignore[arg-type]
         line.sendall(request)
         return b"".join(iter(lambda: line.recv(4096), b""))
 

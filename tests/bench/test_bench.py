@@ -220,9 +220,9 @@ def test_a_reference_that_takes_too_long_on_all_is_scaled_from_below() -> None:
             raise FedrecError("it took more than a while")
         return quadratic(users)
 
-    seconds, how = of_all(quadratic(FEW), 1_000, measured)
-    assert seconds == pytest.approx(quadratic(MORE).scaled)
-    assert seconds < 100
+    estimate, how = of_all(quadratic(FEW), 1_000, measured)
+    assert estimate == pytest.approx(quadratic(MORE).scaled)
+    assert estimate < 100
     assert how.startswith(f"{MORE} users, scaled: at least")
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import GENEROUS
+
 WITHOUT = """
 import contextlib, io, json, sys
 
@@ -47,7 +49,7 @@ def test_a_missing_package_is_one_line_with_its_extra(tmp_path: Path, package: s
     (tmp_path / "mine.csv").write_text("user,item\nann,a\n")
     before = set(tmp_path.iterdir())
     done = subprocess.run([sys.executable, "-c", WITHOUT, package, json.dumps(commands)], cwd=tmp_path,
-                          capture_output=True, text=True, timeout=300)  # fmt: skip
+                          capture_output=True, text=True, timeout=GENEROUS)  # fmt: skip
     assert done.returncode == 0, done.stderr
     ended = json.loads(done.stdout)
     assert [words for words, _, _ in ended] == commands
