@@ -24,6 +24,7 @@ from fedrec.errors import FedrecError
 CONNECTION = "fedrec"
 PATIENCE = 600.0  # seconds for a SuperLink that runs to answer, and for a command of Flower's: minutes where it is busy
 LOG = "node.log"
+UNCONNECTED, NOT_ADMITTED = "305", "[code: 2004]"  # what Flower says of a SuperNode that reaches no SuperLink, and why
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 """Nothing is told to anybody else, and nothing is asked."""
 APP = """\
@@ -197,21 +198,26 @@ def last_line(log: Path) -> str:
     return next((line for line in reversed(_lines(log))), "(no log)")[:300]
 
 
-def reason_in(log: Path) -> str:
-    """What Flower says about the error that a log ends with: its code, and the lines that explain it."""
-    lines = _lines(log)
+def reason_in(log: Path, begin: int = 0) -> str:
+    """Why a SuperNode whose log begins there has ended: in words where they are known, otherwise as Flower says it."""
+    lines = _lines(log, begin)
     told = [k for k, line in enumerate(lines) if "Exit Code" in line]
     if not told:
         errors = [line for line in lines if "[code:" in line or "rror" in line]
-        return errors[-1][:300] if errors else last_line(log)
-    explained = [line for line in lines[told[-1] + 1 :] if not line.startswith("For more information")]
-    return " ".join(["Flower's exit code", lines[told[-1]].rpartition(" ")[2] + ":", *explained[:2]])[:300]
+        return (errors or lines or ["(no log)"])[-1][:300]
+    code = lines[told[-1]].rpartition(" ")[2]
+    explained = [line for line in lines[told[-1] + 1 :] if not line.startswith("For more information")][:2]
+    if any(NOT_ADMITTED in line for line in explained):
+        return "the server has not admitted this node yet (it needs its public key; one that broke off waits a minute)"
+    if code == UNCONNECTED:
+        return f"cannot connect to the server: {' '.join(explained[1:])}"[:300]
+    return " ".join([f"Flower's exit code {code}:", *explained])[:300]
 
 
-def _lines(log: Path) -> list[str]:
+def _lines(log: Path, begin: int = 0) -> list[str]:
     """Without colours and without empty ones."""
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        text = log.read_bytes()[begin:].decode("utf-8", errors="replace")
     except OSError:
         return []
     return [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]

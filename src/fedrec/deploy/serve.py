@@ -133,16 +133,16 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: i
     with state.locked("node"):
         settings.write(folder)
         cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
-        pauses = chain(PAUSES, repeat(PAUSES[-1]))
+        log, pauses = folder / LOG, chain(PAUSES, repeat(PAUSES[-1]))
         with Processes() as processes, staying(folder) as env:
             while True:
                 joining = Joining(superlink, ca.resolve(), key.resolve(), port or free_port())
+                begin = log.stat().st_size if log.exists() else 0
                 process = joining.super_node(folder, processes, env | cache)
                 if not process.wait():
                     return
                 pause = next(pauses)
-                say(f"{reason_in(folder / LOG)}; trying again in {pause} s (is the server running, and "
-                    "does it have this node's public key?)")  # fmt: skip
+                say(f"{reason_in(log, begin)}; trying again in {pause} s")
                 time.sleep(pause)
 
 
