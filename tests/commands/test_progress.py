@@ -8,8 +8,11 @@ import pytest
 from rich.console import Console
 
 import fedrec
+from fedrec import console
 from fedrec.commands import progress
+from fedrec.commands.deploy import Shown
 from fedrec.commands.summary import last_chosen
+from fedrec.federation.loop import Rules, Score
 
 SMALL = {"rounds": 3, "dim": 4, "protocol": "honest,ks=10"}
 WORLD = "synthetic@users=50+items=200"
@@ -45,8 +48,47 @@ def test_without_a_terminal_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_time_left() -> None:
-    assert progress.time_left(10, 1, 3) == "0:20 left"
-    assert progress.time_left(3600, 1, 3) == "2:00:00 left"
+    assert progress.time_left(20.9) == "0:20 left"
+    assert progress.time_left(7200) == "2:00:00 left"
+
+
+def shown(rules: Rules, first: tuple[float, float], later: tuple[float, float], start: int = 0) -> list[str]:
+    """What is said after each round, given how long training and evaluation take the first time and later."""
+    pace, now, evaluated, said = progress.Pace(rules), 100.0, False, []
+    for number in range(start, rules.rounds):
+        now += (first if number == start else later)[0]
+        score = None
+        if rules.due(number) and first[1]:
+            score = Score(0.0, {}, (later if evaluated else first)[1])
+            now, evaluated = now + score.seconds, True
+        said.append(pace.left(number, score, now))
+    return said
+
+
+@pytest.mark.parametrize(("rules", "first", "later", "start", "said"), [
+    (Rules(5), (50, 20), (1, 2), 0, ["", "0:09 left", "0:06 left", "0:03 left", "0:00 left"]),
+    (Rules(8), (50, 20), (1, 2), 3, ["", "0:09 left", "0:06 left", "0:03 left", "0:00 left"]),
+    (Rules(6, 2), (50, 20), (1, 4), 0, ["", "", "", "0:06 left", "0:05 left", "0:00 left"]),
+    (Rules(4, 2), (50, 20), (1, 4), 0, ["", "0:22 left", "0:21 left", "0:00 left"]),  # the last evaluation: at most
+    (Rules(4, 10), (50, 0), (2, 0), 0, ["", "0:04 left", "0:02 left", "0:00 left"]),  # nothing is evaluated
+    (Rules(1), (50, 20), (0, 0), 0, [""]),
+])  # fmt: skip
+def test_a_first_estimate_means_something(
+    rules: Rules, first: tuple[float, float], later: tuple[float, float], start: int, said: list[str]
+) -> None:
+    """What only the first round and the first evaluation take is not expected of the others."""
+    assert shown(rules, first, later, start) == said
+
+
+def test_a_deployment_says_what_is_left_from_its_second_round_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Console(file=io.StringIO(), width=200)
+    monkeypatch.setattr(console, "err", screen)
+    show = Shown()
+    for number, now in enumerate((60.0, 64.0, 68.0)):
+        show({"event": "round", "round": number, "rounds": 4, "nodes": 2, "lost": number, "seconds": 3.0, "time": now})
+    said = [line.partition("] ")[2] for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert said == ["round 1 of 4: 2 nodes, 3.0 s", "round 2 of 4: 2 nodes, 3.0 s, 1 uploads lost, 0:16 left",
+                    "round 3 of 4: 2 nodes, 3.0 s, 2 uploads lost, 0:12 left"]  # fmt: skip
 
 
 def test_a_last_round_that_was_chosen_is_told() -> None:

@@ -14,6 +14,7 @@ from fedrec.commands.app import App
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
+    from fedrec.commands.progress import Pace
     from fedrec.experiment.config import RunConfig
 
 deploy_app = App(help="Deploy a method over Flower: demo, server, node, keys; and tests of it.", no_args_is_help=True)
@@ -207,6 +208,7 @@ class Shown:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.pace: Pace | None = None
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         from fedrec.console import err
@@ -241,9 +243,7 @@ class Shown:
             case "resumed":
                 return f"continuing from round {event['round'] + 1}"
             case "round":
-                lost = f", {event['lost']:,} uploads lost" if event["lost"] else ""
-                number = event["round"] + 1
-                return f"round {number} of {event['rounds']}: {event['nodes']} nodes, {event['seconds']:.1f} s{lost}"
+                return self._after_round(event)
             case "score":
                 best = ", the best so far" if event["best"] else ""
                 figures = ", ".join(f"{name} {value:.4f}" for name, value in event["valid"].items() if "@10" in name)
@@ -251,6 +251,17 @@ class Shown:
             case "finished":
                 return f"done: round {event['round'] + 1} was chosen and tested"
         return ""
+
+    def _after_round(self, event: Mapping[str, Any]) -> str:
+        from fedrec.commands.progress import Pace
+        from fedrec.federation.loop import Rules
+
+        # the last round is scored, and the chosen one tested, in turns of their own
+        self.pace = self.pace or Pace(Rules(event["rounds"] + 2))
+        left = self.pace.left(event["round"], None, event["time"])
+        parts = [f"{event['nodes']} nodes", f"{event['seconds']:.1f} s",
+                 f"{event['lost']:,} uploads lost" if event["lost"] else "", left]  # fmt: skip
+        return f"round {event['round'] + 1} of {event['rounds']}: {', '.join(filter(None, parts))}"
 
     def _expected(self, event: Mapping[str, Any]) -> str:
         from fedrec.console import human

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from statistics import mean
 
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -11,7 +12,7 @@ from fedrec.console import err, left_out
 from fedrec.experiment.listeners import Along
 from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
-from fedrec.federation.loop import Score
+from fedrec.federation.loop import Rules, Score
 from fedrec.federation.simulator import RoundLog
 from fedrec.visible import visible_line
 
@@ -24,11 +25,43 @@ def standing(metric: str, progress: RunProgress) -> str:
     return f"{metric} {progress.best_value:.4f}" if progress.best_round >= 0 else ""
 
 
-def time_left(seconds: float, done: int, total: int) -> str:
-    """What the rounds so far suggest, as 0:12 or 1:02:03."""
-    left = int(seconds / max(done, 1) * (total - done))
-    hours, rest = divmod(left, 3600)
+def time_left(seconds: float) -> str:
+    """As 0:12 left or 1:02:03 left."""
+    hours, rest = divmod(int(seconds), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02} left" if hours else f"{rest // 60}:{rest % 60:02} left"
+
+
+class Pace:
+    """How long the rounds that are left may take, by those so far.
+
+    The first round and the first evaluation also load, compile and prepare: they can take many times as long as the
+    others, and tell nothing about them.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._begun: tuple[int, float] | None = None  # the first round, and when it was over
+        self._evaluations: list[float] = []
+        self._since = 0.0  # seconds of those after the first round
+
+    def left(self, round: int, score: Score | None, now: float) -> str:
+        """At the end of a round, on any clock; nothing as long as there is too little to judge by."""
+        if self.rules.due(round):
+            self._evaluations.append(0.0 if score is None else score.seconds)
+        if self._begun is None:
+            self._begun = round, now
+            return ""
+        self._since += 0.0 if score is None else score.seconds
+        number, then = self._begun
+        training = (now - then - self._since) / (round - number) * (self.rules.rounds - 1 - round)
+        due = self._due_after(round)
+        known = self._evaluations[1:] or ((self._evaluations or [0.0]) if due <= 1 else [])  # one makes no difference
+        return time_left(training + due * mean(known)) if known else ""
+
+    def _due_after(self, round: int) -> int:
+        """How many evaluations are to come."""
+        every, rounds = self.rules.eval_every, self.rules.rounds
+        return rounds // every - (round + 1) // every + (rounds % every > 0 and round + 1 < rounds)
 
 
 class Bar(Listener):
@@ -37,7 +70,7 @@ class Bar(Listener):
     def __init__(self, label: str, notes: bool = True) -> None:
         text = visible_line(label)
         self.label = text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
-        self.notes, self.metric, self.began, self.first = notes, "", 0.0, 0
+        self.notes, self.metric = notes, ""
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -50,15 +83,13 @@ class Bar(Listener):
 
     def started(self, run: Run) -> None:
         self.metric = run.protocol.select_metric
-        total, self.first = run.rules.rounds, run.progress.next_round
-        self.task = self.bar.add_task(self.label, total=total, completed=self.first, note="")
+        self.pace = Pace(run.rules)
+        self.task = self.bar.add_task(self.label, total=run.rules.rounds, completed=run.progress.next_round, note="")
         _show_notes(run, self.notes)
-        self.began = time.monotonic()
         self.bar.start()
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
-        done, total = log.round + 1 - self.first, int(self.bar.tasks[self.task].total or 0) - self.first
-        parts = [standing(self.metric, progress), time_left(time.monotonic() - self.began, done, total)]
+        parts = [standing(self.metric, progress), self.pace.left(log.round, score, time.monotonic())]
         self.bar.update(self.task, completed=log.round + 1, note="  ".join(filter(None, parts)))
 
     def stop(self) -> None:
@@ -90,21 +121,21 @@ class Plain(Listener):
     """A line now and then where there is no terminal to draw on: what the bar shows."""
 
     def __init__(self, label: str, notes: bool = True) -> None:
-        self.label, self.notes, self.metric, self.rounds, self.first = label, notes, "", 0, 0
-        self.began = self.spoken = time.monotonic()
+        self.label, self.notes, self.metric = label, notes, ""
+        self.spoken = time.monotonic()
         self.wait = FIRST_LINE
 
     def started(self, run: Run) -> None:
-        self.metric, self.rounds, self.first = run.protocol.select_metric, run.rules.rounds, run.progress.next_round
-        self.began = self.spoken = time.monotonic()
+        self.metric, self.pace = run.protocol.select_metric, Pace(run.rules)
+        self.spoken = time.monotonic()
         _show_notes(run, self.notes)
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         now = time.monotonic()
+        left = self.pace.left(log.round, score, now)
         if now - self.spoken > self.wait:
             self.spoken, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
-            left = time_left(now - self.began, log.round + 1 - self.first, self.rounds - self.first)
-            parts = [f"round {log.round + 1} of {self.rounds}", standing(self.metric, progress), left]
+            parts = [f"round {log.round + 1} of {self.pace.rules.rounds}", standing(self.metric, progress), left]
             err.print(f"{self.label}: {', '.join(filter(None, parts))}")
 
 
