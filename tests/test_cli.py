@@ -271,7 +271,7 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "a bad seed among good ones": ((*RUN, "--seeds", "0,-1"), "seed -1"),
     "a seed twice": ((*RUN, "--seeds", "0,1,0"), "--seeds 0,1,0: seed 0 is given twice; keep one"),
     "rounds twice": (
-        (*RUN, "--rounds", "4", "--set", "rounds=3"),
+        (*RUN[:4], "--rounds", "4", "--set", "rounds=3"),
         "--rounds and --set rounds say the same; keep one of them",
     ),
     "a setting twice": ((*RUN, "--set", "lr=1", "--set", " dim=8"), "--set dim is given twice; keep one"),
