@@ -72,7 +72,8 @@ def run(
 
     `method` is a name, or a method that need not be registered: an object or a class. `data` is a name, a file, a
     pandas or polars frame, or interactions that were loaded.
-    `params` are fields of the run (seed, rounds, silos, participation, ...) or parameters of the method (dim, lr, ...).
+    `params` are fields of the run (seed, rounds, silos, participation, lost_uploads, ...) or parameters of the method
+    (dim, lr, dropout, ...).
     `out` is the run folder; what it holds of the same run already is not done again, unless `resume=False`.
     `keep`: what stays in it: "nothing" but the results, the "model" of the chosen round, or the "last" state as well.
     `seeds`: one run each, in folders `out/seed0`, ...; returns them together.

@@ -34,14 +34,14 @@ def world(clients: int = 30, **options: Any) -> ClientData:
 
 
 def test_lost_uploads_are_recovered() -> None:
-    data, lossy = world(), {"dropout": 0.15}
+    data, lossy = world(), {"lost_uploads": 0.15}
     clear = run(FEDMF, data, 3, **lossy)
     assert_close(run(FEDMF, data, 3, blind=blind(lost=0.15), **lossy), clear, 1e-7, "with secure sums")
     assert not torch.equal(clear["server.item"], run(FEDMF, data, 3)["server.item"]), "some were lost"
 
 
 def test_a_round_with_too_few_uploads_is_given_up_and_changes_nothing() -> None:
-    simulator = Simulator(FEDMF, world(), dropout=0.9, blind=blind(lost=0.2))
+    simulator = Simulator(FEDMF, world(), lost_uploads=0.9, blind=blind(lost=0.2))
     before = simulator.server["item"].clone()
     log = simulator.round(0)
     assert torch.equal(simulator.server["item"], before)
@@ -117,7 +117,7 @@ def test_what_cannot_be_blind_is_refused_by_name(cli: Callable[..., Any]) -> Non
         (("fedca",), "fedca needs each client's own upload, which secure sums hide; use one of popularity, "),
         (("mf",), "mf is centralised"),
         (("fedmf", "--secure-bits", "60"), "secure-bits 60 is not in 1 to 52"),
-        (("fedmf", "--dropout", "0.6"), "cannot be planned for 60% lost uploads"),
+        (("fedmf", "--lost-uploads", "0.6"), "cannot be planned for 60% lost uploads"),
     ):
         ended = cli("run", *words, *SMALL, "--secure-sums")
         assert ended.code == 2

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedrec.commands import completion
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, FedrecWarning
 
 if TYPE_CHECKING:
     from fedrec.experiment.disk import Keep
@@ -41,7 +42,9 @@ def run_command(
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
     silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round; default 1.")] = None,
-    dropout: Annotated[float | None, typer.Option(help="Share of uploads lost in transit (simulated).")] = None,
+    lost_uploads: Annotated[
+        float | None, typer.Option(help="Share of uploads that are lost on their way (simulated); default 0.")
+    ] = None,
     secure_sums: Annotated[
         bool | None, typer.Option("--secure-sums", help="The server sees only sums over clients.")
     ] = None,
@@ -74,6 +77,7 @@ def run_command(
     attributes: Annotated[
         str | None, typer.Option(help="CSV of item attributes: item, and tags, title, year or numbers.")
     ] = None,
+    dropout: Annotated[float | None, typer.Option(hidden=True, help="The old name of --lost-uploads.")] = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec import evaluation
@@ -94,8 +98,9 @@ def run_command(
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
-        "seed": seed, "silos": silos, "participation": participation, "lost_uploads": dropout, "eval_every": eval_every,
-        "patience": patience, "secure_sums": secure_sums, "secure_bits": secure_bits,
+        "seed": seed, "silos": silos, "participation": participation,
+        "lost_uploads": lost_share(lost_uploads, dropout), "eval_every": eval_every, "patience": patience,
+        "secure_sums": secure_sums, "secure_bits": secure_bits,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
         "valid": valid, "test": test, "attributes": attributes,
     }  # fmt: skip
@@ -113,6 +118,17 @@ def run_command(
     require_tested(evaluation.protocol(values.get("protocol", "honest")))
     keep = kept_states(no_model, keep_last)
     run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep)
+
+
+def lost_share(lost_uploads: float | None, dropout: float | None) -> float | None:
+    """The share of lost uploads by its own name or, with a warning, by the one that it had."""
+    if dropout is None:
+        return lost_uploads
+    if lost_uploads is not None:
+        raise FedrecError("--dropout is the old name of --lost-uploads; give --lost-uploads alone")
+    warnings.warn("--dropout is now called --lost-uploads; what a network drops is --set dropout=...", FedrecWarning,
+                  stacklevel=2)  # fmt: skip
+    return dropout
 
 
 def kept_states(no_model: bool, keep_last: bool) -> Keep:

@@ -184,7 +184,7 @@ def in_process() -> Iterator[Outcome]:
             case = Case(Path(place) / name.replace(" ", "-"))
             case.at(0, AT, instead)
             yield ended(name, case, case.run())
-        case = Case(Path(place) / "dropout", secure=True)
+        case = Case(Path(place) / "absent", secure=True)
         case.at(0, AT, _dead)
         yield ended("node absent in a round, secure sums", case, case.run())
         case = Case(Path(place) / "vocabulary", first=NODES - 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import UNDIVIDED, Protocol
 from fedrec.experiment.cohorts import tested_note
-from fedrec.experiment.config import RunConfig, spoken
+from fedrec.experiment.config import RunConfig
 from fedrec.federation.blind import MakeBlindSums
 from fedrec.federation.contract import Method, NoisesItself, World, cohorts_of
 from fedrec.federation.group import Group
@@ -35,7 +35,7 @@ def notes_of(run: Run) -> list[str]:
         found += prepared.alike
     ignored = [name for name in FEDERATED if getattr(run.config, name) != getattr(RunConfig, name)]
     if method.info.centralised and ignored:
-        found.append(f"{method.info.name} is centralised; ignored: {', '.join(spoken(ignored))}")
+        found.append(f"{method.info.name} is centralised; ignored: {', '.join(ignored)}")
     if reads_order(method) and prepared.source.time == "none":
         found.append(f"the data has no timestamps: {method.info.name} takes the order of lines as the order of events")
     if run.config.lost_uploads and not method.info.centralised:
@@ -128,8 +128,10 @@ def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
         and (config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in stages))
         and blind
     ):
-        raise FedrecError("noise on a sum is the sum of the clients' shares; with --dropout some are missing and the "
-                          "rest protects less than promised: leave one of the two out")  # fmt: skip
+        raise FedrecError(
+            "noise on a sum is the sum of the clients' shares; with --lost-uploads some are missing and the rest "
+            "protects less than promised: leave one of the two out"
+        )
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
         raise FedrecError(
             f"sum-gaussian protects a sum under secure aggregation, which {method.info.name} does not use; use gaussian"

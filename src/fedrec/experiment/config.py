@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")
-        _require(0 <= self.lost_uploads < 1, f"dropout {self.lost_uploads} is not in [0, 1)")
+        _require(0 <= self.lost_uploads < 1, f"lost-uploads {self.lost_uploads} is not in [0, 1)")
         _require(self.eval_every >= 1, f"eval-every {self.eval_every} must be at least 1")
         _require(self.rounds is None or self.rounds >= 1, f"rounds {self.rounds} must be at least 1")
         _require(self.patience is None or self.patience >= 1, f"patience {self.patience} must be at least 1")
@@ -90,7 +90,7 @@ class RunConfig:
             word
             for name, value in values.items()
             if name != "method" and value != defaults[name]
-            for word in (f"--{spoken([name])[0].replace('_', '-')}", str(value))
+            for word in (f"--{name.replace('_', '-')}", str(value))
         ]
         return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
 
@@ -156,11 +156,6 @@ def as_meant(spec: str, written: Any) -> str:
     return spec if recorded(spec) == meant else meant.label
 
 
-def spoken(names: Iterable[str]) -> list[str]:
-    """Settings by the names that they have on the command line."""
-    return ["dropout" if name == "lost_uploads" else name for name in names]
-
-
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, longer: bool = True) -> None:
     """A resumed run may be `longer`; any other change, even of the memory budget, would make it another run."""
     free = {"patience", "rounds"} if longer else set()
@@ -174,7 +169,7 @@ def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, lo
         )
     if changed:
         raise FedrecError(
-            f"{where} was started with other settings ({', '.join(spoken(changed))}); resume with the same, or use "
+            f"{where} was started with other settings ({', '.join(changed)}); resume with the same, or use "
             "another --out"
         )
 

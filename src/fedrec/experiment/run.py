@@ -103,8 +103,8 @@ class Run:
             try_out(self.method, clients, attributes)
         self.simulator = Simulator(
             self.method, clients, self.stages, self.memory, attributes,
-            sealed=config.epsilon is not None, dropout=0.0 if self.method.info.centralised else config.lost_uploads,
-            group=group, blind=blind_sums(config, self.method, self.world, group),
+            sealed=config.epsilon is not None, group=group, blind=blind_sums(config, self.method, self.world, group),
+            lost_uploads=0.0 if self.method.info.centralised else config.lost_uploads,
         )  # fmt: skip
         if not opened:
             require_room_for_uploads(self.simulator)

@@ -106,13 +106,14 @@ class Simulator:
     """Holds both sides and runs rounds. Randomness has no state: (server, states, round) is all."""
 
     def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
-                 attributes: Tensor | None = None, sealed: bool = False, dropout: float = 0.0,
+                 attributes: Tensor | None = None, sealed: bool = False, lost_uploads: float = 0.0,
                  group: Group = ALONE, blind: MakeBlindSums | None = None) -> None:  # fmt: skip
-        """`data`: of the clients that live in this process. `dropout`: the share of uploads that are lost on the way.
+        """`data`: of the clients that live in this process. `lost_uploads`: the share that never arrives.
 
         `sealed`: nothing may leave that no noise reaches. `blind`: the server sees what secure sums let out.
         """
-        self.method, self.data, self.world, self.dropout, self.group = method, data, data.world, dropout, group
+        self.method, self.data, self.world, self.group = method, data, data.world, group
+        self.lost_uploads = lost_uploads
         self.server_side = ServerSide(method, data.world, attributes)
         self.client_side = ClientSide(method, data, stages, memory, sealed, blind is not None)
         self.blind = None if blind is None else blind(schema_of(self.server_side, self.like()))
@@ -190,10 +191,10 @@ class Simulator:
 
     def arriving(self, uploads: np.ndarray, number: int) -> np.ndarray:
         """Those of the planned uploads that are not lost: a client trains and keeps its state, and nobody hears."""
-        if not self.dropout:
+        if not self.lost_uploads:
             return uploads
         draws = fold_array(stream(self.world.seed, Purpose.LOST, number), uploads) >> np.uint64(11)
-        return uploads[draws * 2.0**-53 >= self.dropout]
+        return uploads[draws * 2.0**-53 >= self.lost_uploads]
 
     def _answer(self, answer: Answer | None, number: int) -> None:
         if answer is None:

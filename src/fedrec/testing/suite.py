@@ -171,7 +171,7 @@ class MethodTests:
         for data in self.worlds(participation=1.0):
             if self.method.info.centralised:
                 raise SkipTest("nothing is uploaded")
-            lossy = Simulator(self.method, data, dropout=0.4)
+            lossy = Simulator(self.method, data, lost_uploads=0.4)
             shapes = {name: value.shape for name, value in lossy.server.items()}
             absent = Watched(self.method)
             absent.away = lost_in(lossy, 0)
@@ -191,7 +191,7 @@ class MethodTests:
 
     def test_a_round_without_uploads_changes_no_server(self) -> None:
         for data in self.worlds():
-            simulator = Simulator(self.method, data, dropout=1.0)
+            simulator = Simulator(self.method, data, lost_uploads=1.0)
             before = {name: value.clone() for name, value in simulator.server.items()}
             for number in range(self.rounds):
                 simulator.round(number)
