@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedrec"
-COMMON = {"errors", "lazy", "lloyd", "plugins", "random", "schema", "splitmix", "version"}  # what every room may use
+COMMON = {
+    "command_line",
+    "errors",
+    "lazy",
+    "lloyd",
+    "plugins",
+    "random",
+    "schema",
+    "splitmix",
+    "version",
+}  # what every room may use
 BELOW: dict[str, set[str]] = {
     "data": set(),
     "evaluation": set(),

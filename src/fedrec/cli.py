@@ -11,6 +11,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from fedrec.command_line import take_files
 from fedrec.commands.app import App, MethodCommand
 from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
@@ -65,6 +66,7 @@ def _root(
         list[Path] | None, typer.Option(help="A Python file with methods or metrics of your own; repeatable.")
     ] = None,
 ) -> None:
+    take_files(use or [])
     for path in use or []:
         from fedrec import own_files
 

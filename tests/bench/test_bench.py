@@ -372,7 +372,8 @@ def test_an_interrupted_suite_says_how_to_go_on(tmp_path: Path) -> None:
                 child.send_signal(signal.SIGTERM)
                 break
         rest = child.stderr.read()
-    assert "interrupted: 1 measurements are in b.json; add --resume to the command to continue" in rest
+    again = "fedrec bench --quick --methods popularity,fedca --out b.json --resume"
+    assert f"interrupted: 1 done, in b.json; to continue: {again}" in rest
     assert child.returncode == 128 + signal.SIGTERM
     found = json.loads((tmp_path / "b.json").read_text())
     assert [row["method"] for row in found["methods"]] == ["popularity"]

@@ -52,8 +52,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, label: str, round: int) -> None:
 
 
 def advised(text: str) -> list[str]:
-    """The flags that an interrupted run says to add."""
-    found = re.search(r"^interrupted; to continue, run the command again with (--resume --out .+)$", text, re.MULTILINE)
+    """The command that an interrupted run says continues it."""
+    found = re.search(r"^interrupted; to continue: fedrec (run .+)$", text, re.MULTILINE)
     assert found, text
     return shlex.split(found[1])
 
@@ -77,12 +77,12 @@ def test_interrupted_seeds_go_on_as_advised(
         stop_after(patched, "seed 1", 1)
         stopped = cli(*words, *out)
     assert stopped.code == 130
-    flags = advised(stopped.err)
-    place = tmp_path / flags[-1]
+    command = advised(stopped.err)
+    place = tmp_path / command[command.index("--out") + 1]
     assert runs_below(place) == ["seed0", "seed1"]
     done, half = ((place / name / "metrics.jsonl").read_text() for name in ("seed0", "seed1"))
     assert len(half.splitlines()) == 2
-    resumed = cli(*words, *flags)
+    resumed = cli(*command)
     assert (resumed.code, resumed.err) == (0, "")
     assert "3 seeds, test" in resumed.out
     assert cli(*words, "--out", "straight").code == 0
@@ -183,11 +183,11 @@ def test_sigterm_is_a_ctrl_c_with_another_exit_code(cli: Cli, tmp_path: Path) ->
         command, capture_output=True, text=True, cwd=tmp_path, timeout=GENEROUS, env=os.environ | threads
     )
     assert stopped.returncode == 128 + signal.SIGTERM == 143, stopped
-    assert advised(stopped.stderr) == ["--resume", "--out", "run"]
+    assert advised(stopped.stderr) == [*map(str, RUN), "--out", "run", "--resume"]
     assert "Traceback" not in stopped.stderr
     half = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert len(half.splitlines()) == 2
-    assert cli(*RUN, *advised(stopped.stderr)).code == 0
+    assert cli(*advised(stopped.stderr)).code == 0
     assert (tmp_path / "run" / "metrics.jsonl").read_text().startswith(half), "nothing was saved"
     assert cli(*RUN, "--out", "straight").code == 0
     assert figures(tmp_path / "run") == figures(tmp_path / "straight")

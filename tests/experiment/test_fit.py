@@ -213,9 +213,9 @@ def test_an_interrupted_fit_goes_on_as_told(
         patched.setattr(Simulator, "begin", stopped)
         outcome = cli(*words)
     assert outcome.code == 130
-    assert outcome.err.endswith("to continue, run the command again with --resume --out run-fit\n")
+    assert outcome.err.endswith(f"to continue: fedrec {' '.join(map(str, words))} --resume --out run-fit\n")
     refused = cli("recommend", "run-fit", "--user", "u1")
-    assert (refused.code, "continue it with fedrec fit ... --resume --out run-fit" in refused.err) == (2, True)
+    assert (refused.code, "continue it with fedrec fit RUN --resume --out run-fit" in refused.err) == (2, True)
     again = cli(*words, "--resume")
     assert again.code == 0, again.err
     for name in ("checkpoint.safetensors", "metrics.jsonl", "items.csv", "users.csv"):

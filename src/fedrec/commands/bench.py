@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedrec.command_line import again
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _measured(asked: Asked, place: Path, resume: bool, yardstick: Path | None) -
             return _work(asked, kept, yardstick)
     except KeyboardInterrupt as stop:
         done = len(rows_of(kept.found))
-        console.err.print(f"interrupted: {done} measurements are in {place}; add --resume to the command to continue"
+        console.err.print(f"interrupted: {done} done, in {place}; to continue: {again(place)}"
                           if done else "interrupted before the first measurement was done")  # fmt: skip
         raise typer.Exit(TERMINATED if isinstance(stop, Terminated) else 130) from None
 

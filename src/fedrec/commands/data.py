@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedrec.command_line import command_line
 from fedrec.commands.app import App
 from fedrec.errors import FedrecError
 
@@ -90,7 +91,7 @@ def data_import(
     for note in (*data.notes, *ratings_note(data)):
         console.out.print(note, markup=False)
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items stored as {path}")
-    console.out.print(f"use it with: fedrec run fedmf --data {name}")
+    console.out.print(f"use it with: {command_line('run', 'fedmf', '--data', name)}")
 
 
 @data_app.command("split")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedrec.command_line import command_line
 from fedrec.errors import FedrecError, unknown
 
 
@@ -33,6 +34,7 @@ def export_command(
     files = export(recommender, to, place)
     if recommender.run.prepared.tested:
         console.err.print(
-            f"note: this model was trained on the training part only; to train on everything, use fedrec fit {run}"
+            "note: this model was trained on the training part only; to train on everything, use "
+            f"{command_line('fit', run)}"
         )
     console.out.print(f"written: {', '.join(map(str, files))}")

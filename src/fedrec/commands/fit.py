@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.command_line import again
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def fit_command(
         )
     place = out if out is not None else _place(source, resume)
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
-    with says_how_to_go_on(f"run the command again with --resume --out {shlex.quote(str(place))}"):
+    with says_how_to_go_on(again(place)):
         fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, resume=resume, listener=listener)
     _show(fitted)
 

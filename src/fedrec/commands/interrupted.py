@@ -13,13 +13,13 @@ from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrup
 
 @contextmanager
 def says_how_to_go_on(how: str) -> Iterator[None]:
-    """`how`: what follows "to continue, "; empty where another process says it."""
+    """`how`: the command that continues; empty where another process says it."""
     try:
         with sigterm_interrupts():
             yield
     except KeyboardInterrupt as stop:
         if how:
-            console.err.print(f"interrupted; to continue, {how}")
+            console.err.print(f"interrupted; to continue: {how}")
         if isinstance(stop, Terminated):
             raise typer.Exit(TERMINATED) from None
         raise

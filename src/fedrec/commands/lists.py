@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.command_line import command_line
 from fedrec.errors import FedrecError, some
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _masked(recommender: Recommender, run: Path) -> str:
         )
     return (
         "items that users already have (training, validation and test) are left out of the lists; the model "
-        f"was trained on the training part only: to train on all interactions, use fedrec fit {run}"
+        f"was trained on the training part only: to train on all interactions, use {command_line('fit', run)}"
     )
 
 

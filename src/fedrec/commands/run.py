@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from fedrec import console
+from fedrec.command_line import again, command_line
 from fedrec.commands import progress
 from fedrec.commands.interrupted import says_how_to_go_on
 from fedrec.commands.summary import show_summary
@@ -68,8 +68,7 @@ def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resu
             if resume and config_to_resume(place, seeds) is None:
                 note = f"nothing to resume in {place}; starting from the first round"
                 listeners[0] = progress.Noted(listeners[0], note)
-        again = f"run the command again with --resume --out {shlex.quote(str(place))}"
-        with says_how_to_go_on(again if group.first else ""):
+        with says_how_to_go_on(again(place) if group.first else ""):
             summaries, data = list[Mapping[str, Any]](), None
             for one, folder, listener in zip(configs, folders, listeners, strict=True):
                 summary = _ended_without_model(folder, one) if resume else None
@@ -99,7 +98,8 @@ def _show(summary: Mapping[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}), flush=True)
     else:
-        show_summary(summary)
+        more = command_line("run", "--resume", "--out", folder, "--rounds", 2 * summary["rounds_run"])
+        show_summary(summary, more)
         console.out.print(f"run folder: {folder}")
 
 

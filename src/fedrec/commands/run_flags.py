@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedrec.command_line import command_line
 from fedrec.commands import completion
 from fedrec.errors import FedrecError, FedrecWarning
 
@@ -94,7 +95,7 @@ def run_command(
         require_place(out, chosen, resume)
         config = config_to_resume(out, chosen) if of_run else config
     if resume and method is None and config is None:
-        raise FedrecError(f"{out} has no run to resume; start one with fedrec run METHOD --out {out}")
+        raise FedrecError(f"{out} has no run to resume; start one with {command_line('run', 'METHOD', '--out', out)}")
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,

@@ -28,8 +28,11 @@ def last_chosen(summary: Mapping[str, Any]) -> bool:
     return at_end and bool(summary["valid"]) and not private and not summary.get("stopped_early")
 
 
-def show_summary(summary: Mapping[str, Any]) -> None:
-    """The result of one run: what was measured, on what, by which protocol, at what cost."""
+def show_summary(summary: Mapping[str, Any], more: str = "") -> None:
+    """The result of one run: what was measured, on what, by which protocol, at what cost.
+
+    `more`: the command that goes on for more rounds, where there is one.
+    """
     data = summary["dataset"]
     out.print(
         f"{summary['method']}  {data['name']}@{data['version']}  protocol {summary['protocol']}  "
@@ -44,9 +47,7 @@ def show_summary(summary: Mapping[str, Any]) -> None:
         f"{_how(summary)}{_with(summary)}"
     )
     if last_chosen(summary):
-        out.print(
-            f"the last round was chosen: more rounds may help (--rounds {2 * summary['rounds_run']} --resume --out RUN)"
-        )
+        out.print("the last round was chosen: more rounds may help" + (f": {more}" if more else ""))
     for record in summary["filtered"]:
         out.print(left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):

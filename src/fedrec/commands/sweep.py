@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import typer
 
 from fedrec import console
+from fedrec.command_line import command_line
 from fedrec.commands import progress
 from fedrec.commands.tune import study_folder
 from fedrec.evaluation import protocol
@@ -64,7 +64,7 @@ def _show(done: Sequence[Trial], metric: str, file: Path) -> None:
     ]  # fmt: skip
     console.table(header, rows, title="On validation items; test items were not ranked")
     if best is not None:
-        console.out.print(f"run the best with: fedrec run --config {shlex.quote(str(file))}")
+        console.out.print(f"run the best with: {command_line('run', '--config', file)}")
 
 
 def _remark(trial: Trial, best: bool) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from fedrec import console
+from fedrec.command_line import command_line
 from fedrec.commands import progress
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
@@ -67,7 +67,7 @@ def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
     minutes = sum(trial.seconds for trial in done) / 60
     console.out.print(f"best of {len(done)} trials in {minutes:.1f} minutes: {settings_text(best.params)}, {metric} "
                       f"{best.value:.4f} on validation items")  # fmt: skip
-    console.out.print(f"run it with: fedrec run --config {shlex.quote(str(file))}")
+    console.out.print(f"run it with: {command_line('run', '--config', file)}")
 
 
 def study_folder(config: RunConfig, kind: str, more: str = "") -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,11 +110,11 @@ def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None
     for j in set(roles.values()) - {given[role] for role, column in (columns or {}).items() if isinstance(column, int)}:
         if shape.names.count(shape.names[j]) > 1:
             raise FedrecError(f"{path} has two columns '{shape.names[j]:.40}'; rename one, or choose by number: "
-                              f"fedrec data import {path} --name NAME --user 1 --item 2")  # fmt: skip
+                              f"fedrec data import {shlex.quote(str(path))} --name NAME --user 1 --item 2")  # fmt: skip
     if missing := [role for role in ("user", "item") if role not in roles]:
         found = _listed(shape.names)
         flags = " ".join(f"--{role} COLUMN" for role in missing)
-        say = say or f"fedrec data import {path} --name NAME {flags}"
+        say = say or f"fedrec data import {shlex.quote(str(path))} --name NAME {flags}"
         raise FedrecError(
             f"{path}: no column for {' and '.join(missing)} among {found}; rename one, or choose with: {say}"
         )
@@ -194,7 +195,7 @@ def _roles_by_name(shape: Shape) -> dict[str, int]:
 def _roles_by_position(path: Path, shape: Shape) -> dict[str, int]:
     width = len(shape.names)
     if width > 4:
-        how = f"fedrec data import {path} --name NAME --user 1 --item 2"
+        how = f"fedrec data import {shlex.quote(str(path))} --name NAME --user 1 --item 2"
         raise FedrecError(f"{path} has {width} columns and no header; add one, or choose columns by number: {how}")
     roles = list(ROLES)[:width]
     if width == 3 and all(

@@ -16,6 +16,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.command_line import command_line
 from fedrec.deploy.extra import require
 from fedrec.deploy.key_files import require_server
 from fedrec.deploy.processes import Processes
@@ -70,8 +71,8 @@ class Certificates:
     def file(self, name: str) -> str:
         path = self.folder / name
         if not path.is_file():
-            raise FedrecError(f"there is no {path}; make certificates with: fedrec deploy keys server {self.folder} "
-                              "--host NAME")  # fmt: skip
+            make = command_line("deploy", "keys", "server", self.folder, "--host", "NAME")
+            raise FedrecError(f"there is no {path}; make certificates with: {make}")
         return str(path.resolve())
 
 

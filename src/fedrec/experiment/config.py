@@ -86,12 +86,12 @@ class RunConfig:
         """What stands after `fedrec run METHOD` to run this again."""
         values = self.to_dict()
         params, defaults = values.pop("params", {}), {f.name: f.default for f in dataclasses.fields(self)}
-        words = [
-            word
+        given = {
+            f"--{name.replace('_', '-')}": value
             for name, value in values.items()
-            if name != "method" and value != defaults[name]
-            for word in (f"--{name.replace('_', '-')}", str(value))
-        ]
+            if name != "method" and value != defaults[name] and value is not False
+        }
+        words = [word for flag, value in given.items() for word in ((flag,) if value is True else (flag, str(value)))]
         return words + [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
 
 

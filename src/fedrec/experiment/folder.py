@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from fedrec.command_line import command_line
 from fedrec.data.atomic import atomic_file, synced
 from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError
@@ -147,15 +148,14 @@ class RunFolder:
     def require_state(self) -> None:
         """For whoever needs the chosen round itself."""
         if not self.best.exists():
-            raise FedrecError(f"{self.path} kept no model (--no-model): train it again with fedrec run --config "
-                              f"{self.config} --out FOLDER")  # fmt: skip
+            anew = command_line("run", "--config", self.config, "--out", "FOLDER")
+            raise FedrecError(f"{self.path} kept no model (--no-model): train it again with {anew}")
 
     def _require_end(self) -> None:
         if not self.summary.exists():
-            command = "fit" if protocol(self.settings()["protocol"]).split == UNDIVIDED else "run"
-            raise FedrecError(
-                f"{self.path} is not finished: continue it with fedrec {command} ... --resume --out {self.path}"
-            )
+            begun = ("fit", "RUN") if protocol(self.settings()["protocol"]).split == UNDIVIDED else ("run",)
+            how = command_line(*begun, "--resume", "--out", self.path)
+            raise FedrecError(f"{self.path} is not finished: continue it with {how}")
 
     def reopen(self, config: Mapping[str, Any]) -> None:
         """The run is resumed, perhaps for more rounds than planned: its result is no longer final."""

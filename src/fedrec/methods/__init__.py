@@ -144,6 +144,11 @@ def register(method: type[Method]) -> type[Method]:
     return method
 
 
+def is_installed(name: str) -> bool:
+    """Whether the method with this name or alias needs no file of one's own."""
+    return name.lower() in {spoken.lower() for spoken, _ in _registered()[0].spoken()}
+
+
 @cache
 def _warn() -> None:
     for reason in _registered()[1].values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -249,7 +250,7 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
         if len(set(values)) > 1:
             folders = [str(run.folder) for run, value in zip(runs, values, strict=True) if value == values[0]]
             raise FedrecError(f"these runs have different {kind} ({'; '.join(sorted(set(values)))}) and cannot share a "
-                              f"table; give comparable ones, e.g. {' '.join(folders[:3])}")  # fmt: skip
+                              f"table; give comparable ones, e.g. {shlex.join(folders[:3])}")  # fmt: skip
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)

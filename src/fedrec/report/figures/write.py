@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from fedrec.command_line import command_line
 from fedrec.data.atomic import atomic_file
 from fedrec.endings import ending_of
 from fedrec.report.charts.frame import WIDTH
@@ -38,11 +38,11 @@ def write_figure(kind: type[Figure], settings: Mapping[str, str], runs: Sequence
         with atomic_file(path) as temporary:
             write_sheet(temporary, svg, ending, width)
         return path
-    words = ["fedrec", "report", *(str(run.folder) for run in runs), "--figure", kind.name]
+    words: list[object] = ["report", *(run.folder for run in runs), "--figure", kind.name]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return write_page(
         path, "figure.html", "fedrec.report.figures", name=kind.name, title=drawing.title, drawing=drawing, leaks=leaks,
-        facts=[*_facts(runs), *drawing.facts], command=" ".join(map(shlex.quote, words)),
+        facts=[*_facts(runs), *drawing.facts], command=command_line(*words),
     )  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fedrec.experiment.config import RunConfig
+from fedrec.command_line import command_line
+from fedrec.experiment.config import RunConfig, make_config
+from fedrec.methods import is_installed
 from fedrec.report.charts import style_of
 from fedrec.report.comparison import REFERENCES, Comparison, Row
 
@@ -52,17 +53,10 @@ def cutoff(names: Sequence[str]) -> int:
 
 def command(row: Row) -> str:
     """The command line that repeats the row's runs."""
-    config = row.runs[0].config
-    parts = ["fedrec", "run", str(config["method"])]
-    defaults = {field.name: field.default for field in fields(RunConfig)}
-    for key, value in config.items():
-        if key in ("data", "protocol") or (key not in ("method", "seed", "params") and value != defaults.get(key)):
-            parts += [f"--{key.replace('_', '-')}", str(value)]
-    for key, value in config.get("params", {}).items():
-        parts += ["--set", f"{key}={value}"]
+    config = replace(make_config(row.runs[0].config), seed=RunConfig.seed)
     seeds = [str(run.summary["seed"]) for run in row.runs]
-    parts += ["--seed", seeds[0]] if len(seeds) == 1 else ["--seeds", ",".join(seeds)]
-    return " ".join(shlex.quote(part) for part in parts)
+    of_seeds = ["--seed", seeds[0]] if len(seeds) == 1 else ["--seeds", ",".join(seeds)]
+    return command_line("run", config.method, *config.flags(), *of_seeds, own=not is_installed(config.method))
 
 
 def settings(row: Row) -> list[tuple[str, str]]:
