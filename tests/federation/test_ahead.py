@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fedrec
+from federation.accelerator import read_later
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment import run as runs
 from fedrec.experiment.config import RunConfig
@@ -146,8 +147,7 @@ def _ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return begin(self, *arguments)
 
     monkeypatch.setattr(Simulator, "begin", counted)
-    monkeypatch.setattr(Simulator, "reads_later", property(lambda self: True))
-    monkeypatch.setattr(Begun, "done", property(lambda self: False))
+    read_later(monkeypatch)
     yield
     assert begun
 

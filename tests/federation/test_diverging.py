@@ -14,7 +14,7 @@ from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
 from fedrec.federation.advice import remedy_of
-from fedrec.federation.contract import Mean, Method, MethodInfo
+from fedrec.federation.contract import Gather, Mean, Method, MethodInfo
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.testing import tiny_world
@@ -59,14 +59,15 @@ def test_rates_that_a_method_does_not_use_are_not_named() -> None:
     assert remedy_of(build_method("popularity")) == "lower its large parameters"
 
 
-def test_one_upload_that_is_not_finite_is_enough() -> None:
+@pytest.mark.parametrize("reduction", [Mean, Gather])
+def test_one_upload_that_is_not_finite_is_enough(reduction: type[Mean] | type[Gather]) -> None:
     class Broken(Method):
         info = MethodInfo("broken")
 
         def local(self, state, down, chunk, round):  # type: ignore[no-untyped-def]
             value = torch.zeros(len(chunk.clients), 3, dtype=chunk.world.dtype)
             value[chunk.clients == 5, 1] = np.inf if round else 0
-            return state, {"mine": Mean(value)}
+            return state, {"mine": reduction(value)}
 
     simulator = Simulator(Broken(), tiny_world())
     simulator.round(0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 
+import numpy as np
 import torch
 
 from fedrec.errors import DivergedError
@@ -32,10 +33,14 @@ def _is_rate(name: str) -> bool:
 
 
 @contextmanager
-def decomposable(method: Method, round: int) -> Iterator[None]:
-    """A matrix that cannot be decomposed is one whose numbers have diverged."""
+def say_divergence(method: Method, round: int) -> Iterator[None]:
+    """Say in one line that numbers have diverged: a matrix that cannot be decomposed is made of such.
+
+    What has overflowed shows in the round's figures; numpy need not warn of it as well.
+    """
     try:
-        yield
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         what = f"a matrix cannot be decomposed in round {round + 1}"
         raise DivergedError(what, remedy_of(method)) from None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError, some
 from fedrec.federation.accumulator import Accumulator
-from fedrec.federation.advice import covering, decomposable
+from fedrec.federation.advice import covering, say_divergence
 from fedrec.federation.clients import (
     Chunk,
     ClientData,
@@ -143,7 +143,7 @@ class ClientSide:
     def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int,
                down: Down) -> dict[str, Reduction]:  # fmt: skip
         self.wire.send_down(down, chunk.clients, round)
-        with decomposable(self.method, round):
+        with say_divergence(self.method, round):
             state, payload = self.method.local(self._take(members, where, to_train=True), down, chunk, round)
         run = _run_of(where)
         if chunk.later and run is not None:
@@ -164,7 +164,7 @@ class ClientSide:
         for members, chunk, where in self._chunks(clients):
             answer = down(chunk.clients)
             self.wire.send_down(answer, chunk.clients, round)
-            with decomposable(self.method, round):
+            with say_divergence(self.method, round):
                 state = self.method.receive(self._take(members, where), answer, chunk, round)
             self._put(members, where, state)
 

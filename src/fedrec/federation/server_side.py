@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError
-from fedrec.federation.advice import decomposable, remedy_of
-from fedrec.federation.contract import Answer, Cohort, Down, Method, Plan, Tensors, World, cohorts_of
+from fedrec.federation.advice import remedy_of, say_divergence
+from fedrec.federation.clients import Figure
+from fedrec.federation.contract import Answer, Cohort, Down, Method, Plan, Tensors, Ups, World, cohorts_of
 from fedrec.federation.figures import Reading
 from fedrec.federation.update import Update
 
-Watch = Callable[[Tensors], None]
-"""Is given the sum of all numbers of every upload."""
+Watch = Callable[[Mapping[str, Figure]], None]
+"""Is given a number for every upload, which is finite where all of the upload's numbers are."""
 
 
 class ServerSide:
@@ -41,19 +42,19 @@ class ServerSide:
         if len(plan.uploads()) and not len(update.clients):
             return None
         ups = update.ups(self.world.dtype)
-        sums = {name: value.sum(dtype=torch.float64) for name, value in ups.reduced.items()}
+        figures = _figures(ups)
         if watch is not None:
-            watch(sums)
+            watch(figures)
         else:
-            self.require_finite(dict(zip(sums, Reading(list(sums.values())).numbers(), strict=True)), round)
-        with decomposable(self.method, round):
+            self.require_finite(dict(zip(figures, Reading(list(figures.values())).numbers(), strict=True)), round)
+        with say_divergence(self.method, round):
             self.tensors = self.method.aggregate(self.tensors, ups, round)
         return self.method.answer(self.tensors, plan, ups.clients, round)
 
-    def require_finite(self, sums: Mapping[str, float], round: int) -> None:
+    def require_finite(self, figures: Mapping[str, float], round: int) -> None:
         """Of uploads, by name."""
-        for name, total in sums.items():
-            if not math.isfinite(total):
+        for name, figure in figures.items():
+            if not math.isfinite(figure):
                 what = f"the upload '{name}' is no longer finite in round {round + 1}"
                 raise DivergedError(what, remedy_of(self.method))
 
@@ -77,3 +78,17 @@ class ServerSide:
             found = list(zip(waiting, first, strict=True))
             yield from ((cohort, int(client[0]), number) for cohort, client in found if len(client))
             waiting = [cohort for cohort, client in found if not len(client)]
+
+
+def _figures(ups: Ups) -> dict[str, Figure]:
+    """Of sums their own sum, of single uploads how far their numbers lie apart: these are too many for a sum in double
+    precision, which would copy them."""
+    figures: dict[str, Figure] = {name: value.sum(dtype=torch.float64) for name, value in ups.reduced.items()}
+    for name, parts in ups.gathered.items():
+        figures[name] = sum((_width(value) for _, value in parts if value.numel()), 0.0)
+    return figures
+
+
+def _width(values: Tensor) -> Tensor:
+    low, high = values.aminmax()
+    return high.double() - low.double()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedrec.errors import DivergedError
 from fedrec.federation.advice import remedy_of
 from fedrec.federation.blind import MakeBlindSums
 from fedrec.federation.client_side import ClientSide, CohortState
-from fedrec.federation.clients import ClientData, Histories
+from fedrec.federation.clients import ClientData, Figure, Histories
 from fedrec.federation.contract import Answer, Method, Tensors
 from fedrec.federation.figures import Clock, Observed, Reading, Seen, figures_of
 from fedrec.federation.group import ALONE, Group
@@ -51,13 +51,13 @@ class Begun:
         self.clock = Clock(simulator.world.device)
         self.seen: Seen = ()
         self.lost = 0
-        self._sums: Tensors = {}
+        self._uploads: Mapping[str, Figure] = {}
         self._reading: Reading | None = None
         self._observed: Observed | None = None
 
-    def watch(self, sums: Tensors) -> None:
-        """Sums of uploads, which must be finite like the loss."""
-        self._sums = sums
+    def watch(self, uploads: Mapping[str, Figure]) -> None:
+        """Figures of uploads, which must be finite like the loss."""
+        self._uploads = uploads
 
     def end(self, lost: int) -> None:
         self.lost = lost
@@ -73,26 +73,26 @@ class Begun:
         """The figures of all processes; training that has diverged ends the run. `diverged`: what went wrong here."""
         if self._observed is None:
             numbers = self._read().numbers()
-            count = len(numbers) - len(self._sums)
+            count = len(numbers) - len(self._uploads)
             found = Observed.of(self.seen, numbers[:count])
             found.diverged = diverged
             found = self.simulator.group.observed(found)
-            self._check(found, dict(zip(self._sums, numbers[count:], strict=True)))
+            self._check(found, dict(zip(self._uploads, numbers[count:], strict=True)))
             self._observed = found
         return self._observed
 
     def _read(self) -> Reading:
         if self._reading is None:
-            self._reading = Reading([*figures_of(self.seen), *self._sums.values()])
+            self._reading = Reading([*figures_of(self.seen), *self._uploads.values()])
         return self._reading
 
-    def _check(self, observed: Observed, sums: dict[str, float]) -> None:
+    def _check(self, observed: Observed, uploads: dict[str, float]) -> None:
         remedy = remedy_of(self.simulator.method)
         if observed.diverged:
             raise DivergedError(observed.diverged, remedy)
         if not math.isfinite(observed.total.get("loss", 0.0)):
             raise DivergedError(f"the loss is no longer finite in round {self.number + 1}", remedy)
-        self.simulator.server_side.require_finite(sums, self.number)
+        self.simulator.server_side.require_finite(uploads, self.number)
 
     def log(self) -> RoundLog:
         """What it looked like, if it was finite."""

@@ -33,7 +33,7 @@ def _projected(x: Tensor) -> Tensor:
     ordered = x.sort(-1, descending=True).values
     rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
     threshold = (ordered.cumsum(-1) - 1) / rank
-    support = (ordered > threshold).sum(-1, keepdim=True)
+    support = (ordered > threshold).sum(-1, keepdim=True).clamp(min=1)  # of numbers that are not finite it is empty
     return (x - threshold.gather(-1, support - 1)).clamp(min=0)
 
 
