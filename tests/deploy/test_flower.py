@@ -56,7 +56,11 @@ def test_real_processes_give_what_a_simulation_gives(tmp_path: Path) -> None:
         assert value == pytest.approx(wanted["test"][name], rel=1e-5, abs=1e-12), name
     assert not left_over(tmp_path)
     assert (out / "report.html").exists()
-    state = out.with_name("demo-nodes") / "node-0"
+    beside = out.with_name("demo-nodes")
+    state = beside / "node-0"
+    link = beside / "superlink"
+    secret = [beside, state, link, state / "node.log", link / "superlink.log", *link.glob("state.db*")]
+    assert [path for path in secret if path.stat().st_mode & 0o077] == []
     user = (state / "places.csv").read_text().splitlines()[1].split(",")[0]
     words = [sys.executable, "-m", "fedrec", "recommend", "--state-dir", str(state), "--user", user, "-k", "3"]
     lists = subprocess.run(words, capture_output=True, text=True, timeout=GENEROUS)

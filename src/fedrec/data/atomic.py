@@ -62,6 +62,18 @@ def require_unlinked(path: Path, below: Path) -> None:
             raise FedrecError(f"{folder} is a link; replace it by the folder itself, or choose another --out")
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder that only its owner may enter; one that is there stays as somebody made it."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def private_file(path: Path) -> None:
+    """Make a file that only its owner may read, or make it so, whatever it holds: for others to write to."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, OWNER_ONLY))
+    with suppress(OSError):  # some file systems have no permissions
+        path.chmod(OWNER_ONLY)
+
+
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """A folder on the disk of ``parent``, gone afterwards; finished files can be moved out of it at once."""

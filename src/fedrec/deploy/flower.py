@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.command_line import command_line
+from fedrec.data.atomic import private_file, private_folder
 from fedrec.deploy.extra import require
 from fedrec.deploy.key_files import require_server
 from fedrec.deploy.processes import Processes
@@ -84,7 +85,7 @@ class SuperLink:
         self.home, self.certificates, self.host, self.port = home, certificates, host, port
         self.processes = processes
         self.registered: set[str] = set()
-        home.mkdir(parents=True, exist_ok=True)
+        private_folder(home)
 
     @property
     def env(self) -> dict[str, str]:
@@ -102,11 +103,13 @@ class SuperLink:
         (self.home / "config.toml").write_text(config, encoding="utf-8")
         (self.home / "app").mkdir(exist_ok=True)
         (self.home / "app" / "pyproject.toml").write_text(APP, encoding="utf-8")
+        database = self.home.resolve() / "state.db"
+        private_file(database)  # what Flower writes beside it gets the same permissions
         self.process = self.processes.start(
             [_program("flower-superlink"), "--host", self.host, "--port", str(self.port),
              "--ssl-certfile", file("server.crt"), "--ssl-keyfile", file("server.key"),
              "--ssl-ca-certfile", file("ca.crt"), "--enable-supernode-auth",
-             "--disable-runtime-dependency-installation", "--database", str(self.home.resolve() / "state.db")],
+             "--disable-runtime-dependency-installation", "--database", str(database)],
             self.env, self.home / "superlink.log",
         )  # fmt: skip
         self._await_health()
@@ -168,7 +171,7 @@ class Joining:
     def super_node(self, state: Path, processes: Processes, env: dict[str, str]) -> subprocess.Popen[bytes]:
         """A SuperNode for a state folder; its log lies there."""
         home = state / "flower"
-        home.mkdir(parents=True, exist_ok=True)
+        private_folder(home)
         return processes.start(
             [_program("flower-supernode"), "--superlink", self.superlink, "--root-certificates", str(self.ca),
              "--auth-supernode-private-key", str(self.key), "--host", "127.0.0.1", "--port", str(self.port),

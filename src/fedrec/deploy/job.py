@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.data.atomic import atomic_file
+from fedrec.data.atomic import atomic_file, private_folder
 from fedrec.deploy.link import Limits, Link, Lost
 from fedrec.deploy.server import NODES, Server
 from fedrec.deploy.terms import Terms
@@ -48,7 +48,7 @@ def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None
             np.save(out / "attributes.npy", attributes.numpy(), allow_pickle=False)
         _write_items(folder, terms)
     if received:
-        (out / RECEIVED).mkdir()
+        private_folder(out / RECEIVED)
     with atomic_file(out / "job.json") as temporary:
         temporary.write_text(json.dumps(dataclasses.asdict(limits)), encoding="utf-8")
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedrec.data.atomic import private_file
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PATIENCE = 8.0  # seconds between asking to end and ending
 GONE = 120.0  # seconds for what was killed to be gone, which takes a busy machine a while
@@ -42,6 +44,7 @@ class Processes:
             self.close()
 
     def start(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        private_file(log)
         with log.open("ab") as file:
             process = subprocess.Popen(
                 list(command), env=dict(env), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,

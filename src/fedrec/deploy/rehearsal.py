@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedrec.data import write_csv
+from fedrec.data.atomic import private_file, private_folder
 from fedrec.deploy.node import Settings
 from fedrec.deploy.shard import Own, write_places
 from fedrec.deploy.terms import Terms, require_deployable
@@ -36,7 +37,7 @@ class Rehearsal:
 
     def _node(self, folder: Path, clients: np.ndarray) -> Path:
         source, partition = self.prepared.source, self.prepared.partition
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
         rows: list[tuple[str, int, int]] = []
         for client in clients.tolist():
             users = partition.users[partition.offsets[client] : partition.offsets[client + 1]].tolist()
@@ -44,6 +45,8 @@ class Rehearsal:
         here = np.isin(source.user, [user for _, _, user in rows])
         write_csv(source.select(here), folder / "data.csv")
         write_places(folder / "places.csv", rows)
+        for name in ("data.csv", "places.csv"):
+            private_file(folder / name)
         own = Own(folder / "data.csv", places=folder / "places.csv")
         config = self.terms.config
         Settings(own, seeded=True, device=config.device, memory=parse_memory(config.memory)).write(folder)

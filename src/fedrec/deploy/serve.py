@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrec.data import Interactions, read_table, with_items
+from fedrec.data.atomic import private_folder
 from fedrec.data.attributes import item_attributes
 from fedrec.deploy.demo import Show, follow
 from fedrec.deploy.flower import (
@@ -82,7 +83,7 @@ def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at
     write_job(out, terms, limits, attributes, resume)
     events = out / EVENTS
     begin = events.stat().st_size if events.exists() else 0
-    home.path.mkdir(exist_ok=True)
+    private_folder(home.path)
     with home.held(), Processes() as processes:
         link = SuperLink(home.path, at.certificates, at.host, at.port, processes)
         link.start()
