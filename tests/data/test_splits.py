@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedrec.data import (
     Interactions,
+    ItemInfo,
     Split,
     cold_items,
     disjoint,
@@ -216,3 +217,15 @@ def test_held_out_pairs_of_an_earlier_part_are_left_out() -> None:
     split = disjoint(Split(*(whole.select(np.isin(np.arange(4), rows)) for rows in pick), "stored"))
     left = [list(zip(part.user.tolist(), part.item.tolist(), strict=True)) for part in (split.valid, split.test)]
     assert left == [[(0, 1)], [(0, 2)]]
+
+
+def test_parts_with_titles_are_read_back(tmp_path: Path) -> None:
+    """Each part knows the titles of its own items; together they know all of them."""
+    rows = [(user, (user + place) % 9) for user in range(6) for place in range(4)]
+    data = from_raw(*(np.array(column) for column in zip(*rows, strict=True)))
+    data = replace(data, info=ItemInfo(np.array([f"Item {item}" for item in range(9)], dtype=object)))
+    write(leave_one_out(data), tmp_path)
+    split = read(*(tmp_path / f"{name}.csv" for name in PARTS))
+    for name in PARTS:
+        info = getattr(split, name).info
+        assert info.titles.tolist() == [f"Item {item}" for item in split.train.item_ids]

@@ -6,6 +6,7 @@ from fedrec.data.filtered import Filtered
 from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.items import with_items
+from fedrec.data.joined import Joined, Lost, join, lost
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
 from fedrec.data.ratings import ratings_note
 from fedrec.data.splits import (
@@ -33,7 +34,9 @@ __all__ = [
     "Guess",
     "Interactions",
     "ItemInfo",
+    "Joined",
     "Layout",
+    "Lost",
     "Partition",
     "Split",
     "StoredSplit",
@@ -48,9 +51,11 @@ __all__ = [
     "from_raw",
     "global_time",
     "import_table",
+    "join",
     "leave_one_out",
     "load",
     "load_split",
+    "lost",
     "one_user_per_client",
     "ratings_note",
     "ratio",

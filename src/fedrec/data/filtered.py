@@ -11,6 +11,13 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def counted(users: int, items: int, rows: int) -> str:
+    """What there is of them, in words."""
+    counts = [(users, "user"), (items, "item"), (rows, "row")]
+    *others, last = [f"{count:,} {name}{'s' * (count != 1)}" for count, name in counts if count] or ["nothing"]
+    return f"{', '.join(others)}{' and ' * bool(others)}{last}"
+
+
 def _nobody() -> Array:
     return np.empty(0, dtype=np.int64)
 
@@ -30,9 +37,7 @@ class Filtered:
     item_ids: Array = field(default_factory=_nobody, repr=False)
 
     def __str__(self) -> str:
-        counts = [(self.users, "user"), (self.items, "item"), (self.rows, "row")]
-        *others, last = [f"{count:,} {name}{'s' * (count != 1)}" for count, name in counts if count] or ["nothing"]
-        return f"{', '.join(others)}{' and ' * bool(others)}{last} ({self.rule})"
+        return f"{counted(self.users, self.items, self.rows)} ({self.rule})"
 
     def to_dict(self) -> dict[str, Any]:
         """As a summary holds it: without the ids."""

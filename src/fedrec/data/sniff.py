@@ -32,7 +32,7 @@ ROLES = {
 _DELIMITERS = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated", "|": "bar-separated"}
 _SAMPLE_LINES = 50
 _SAMPLE_BYTES = 1 << 16
-_EARLIEST_PLAUSIBLE_TIME = 1e8  # 1973 in Unix seconds; no rating scale reaches it
+EARLIEST_PLAUSIBLE_TIME = 1e8  # 1973 in Unix seconds; no rating scale reaches it
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,7 @@ def _roles_by_position(path: Path, shape: Shape) -> dict[str, int]:
         how = f"fedrec data import {shlex.quote(str(path))} --name NAME --user 1 --item 2"
         raise FedrecError(f"{path} has {width} columns and no header; add one, or choose columns by number: {how}")
     roles = list(ROLES)[:width]
-    if width == 3 and all(
-        (_number(row[2]) or 0.0) >= _EARLIEST_PLAUSIBLE_TIME for row in shape.sample if len(row) == 3
-    ):
+    if width == 3 and all((_number(row[2]) or 0.0) >= EARLIEST_PLAUSIBLE_TIME for row in shape.sample if len(row) == 3):
         roles[2] = "timestamp"
     return {role: j for j, role in enumerate(roles)}
 

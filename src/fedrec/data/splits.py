@@ -11,6 +11,7 @@ import numpy as np
 
 from fedrec.data.filtered import Filtered
 from fedrec.data.interactions import Array, Interactions, first_rows
+from fedrec.data.joined import in_one_numbering
 from fedrec.data.seeds import generator
 from fedrec.data.table import read_table, write_csv
 from fedrec.errors import FedrecError, unknown
@@ -177,21 +178,9 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split
     """A user's own split, taken as it is; what looks wrong is noted, not corrected."""
     paths = {"train": train, "valid": valid, "test": test}
     parts = {name: read_table(path)[0] for name, path in paths.items() if path is not None}
-    user_ids = _union([part.user_ids for part in parts.values()])
-    item_ids = _union([part.item_ids for part in parts.values()])
     digest = hashlib.sha256("".join(part.version for part in parts.values()).encode()).hexdigest()[:12]
-    shared = {
-        name: replace(
-            part,
-            user=_renumber(part.user_ids, user_ids)[part.user],
-            item=_renumber(part.item_ids, item_ids)[part.item],
-            user_ids=user_ids,
-            item_ids=item_ids,
-            version=f"sha256-{digest}+ties0",
-            first_line=None,
-        )
-        for name, part in parts.items()
-    }
+    numbered = in_one_numbering(list(parts.values()))
+    shared = {name: replace(part, version=f"sha256-{digest}+ties0") for name, part in zip(parts, numbered, strict=True)}
     shared = {name: part if part.timestamp is None else part.select(in_time(part)) for name, part in shared.items()}
     held = shared.get("valid", shared["train"].select(np.arange(0)))
     notes = [note for part in parts.values() for note in part.notes]
@@ -296,13 +285,3 @@ def disjoint(split: Split) -> Split:
         test=split.test.select(~again),
         filtered=(*split.filtered, record) if record.rows else split.filtered,
     )
-
-
-def _union(ids: list[Array]) -> Array:
-    if len({part.dtype.kind for part in ids}) > 1:  # integers in one file, text in another
-        ids = [part.astype(str) for part in ids]
-    return np.unique(np.concatenate(ids))
-
-
-def _renumber(ids: Array, union: Array) -> Array:
-    return np.searchsorted(union, ids.astype(union.dtype)).astype(np.int64)
