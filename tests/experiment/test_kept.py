@@ -253,9 +253,9 @@ def test_a_published_split_keeps_its_clients(tmp_path: Path, monkeypatch: pytest
     assert sum(found.users) > 0
 
 
-def published(folder: Path) -> stored.StoredSplit:
+def published(folder: Path, interactions: int = 450) -> stored.StoredSplit:
     folder.mkdir(parents=True)
-    whole = load("synthetic@users=30+items=40+interactions=450")
+    whole = load(f"synthetic@users=30+items=40+interactions={interactions}")
     split = rooms.leave_one_out(whole)
     for name in ("train", "valid", "test"):
         part: Interactions = getattr(split, name)

@@ -12,7 +12,7 @@ from fedrec.audit.case import Case, from_prepared, from_protocol
 from fedrec.audit.files import from_files
 from fedrec.audit.leak import Report, audit
 from fedrec.audit.page import WORDS, lines, write_audit
-from fedrec.data import load, load_split, stored_splits
+from fedrec.data import load, load_split, stored_split
 from fedrec.endings import PAGE, ending_of
 from fedrec.errors import FedrecError
 from fedrec.experiment.checks import require_tested
@@ -46,7 +46,7 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
 def _named(data: str, protocol: str, rounds: int, quick: bool) -> Case:
     rules = evaluation.protocol(protocol)
     require_tested(rules)
-    if data in {stored.name for stored in stored_splits()}:
+    if stored_split(data):
         split, clients = load_split(data)
         return from_prepared(prepare_split(split, rules, clients=clients), rounds, quick)
     return from_protocol(load(data, progress=console.download), rules, rounds, quick)

@@ -19,9 +19,15 @@ def fit_command(
     run: Annotated[Path | None, typer.Argument(help="A finished run, whose settings and rounds are used.")] = None,
     warm: Annotated[
         Path | None,
-        typer.Option("--from", help="Continue from this run or fitted model, with the new rows of its data."),
+        typer.Option("--from", help="Continue from this run or fitted model, whose log new rows are joined with."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data other than the run's, e.g. a longer log.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="With --from: new rows, or a longer log; otherwise all rows, instead of the run's."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="--data is the whole log: what it lacks of the earlier one is dropped.")
+    ] = False,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds; default: the run's chosen round, with --from a tenth of it.")
     ] = None,
@@ -39,10 +45,23 @@ def fit_command(
         raise FedrecError(
             "give the run whose settings to use: fedrec fit RUN, or fedrec fit --from RUN to continue from its model"
         )
+    if replace and warm is None:
+        raise FedrecError("--replace goes with --from; fedrec fit RUN --data FILE takes FILE for the whole log anyway")
+    if replace and data is None:
+        raise FedrecError("--replace needs --data FILE, the whole log")
     place = out if out is not None else _place(source, resume)
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
     with says_how_to_go_on(again(place)):
-        fitted = fit(source, place, warm=warm is not None, data=data, rounds=rounds, resume=resume, listener=listener)
+        fitted = fit(
+            source,
+            place,
+            warm=warm is not None,
+            data=data,
+            replaces=replace,
+            rounds=rounds,
+            resume=resume,
+            listener=listener,
+        )
     _show(fitted)
 
 
@@ -54,10 +73,17 @@ def _show(fitted: Fitted) -> None:
     console.out.print(
         f"{name} fitted to all {rows:,} interactions of {data.n_users:,} users and {data.n_items:,} items"
     )
+    if fitted.rows.story:
+        console.out.print(fitted.rows.story)
     if fitted.carried is not None:
         new_users, new_items = data.n_users - fitted.carried.users, data.n_items - fitted.carried.items
-        console.out.print(f"continued from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
-                          f"new users: {new_users:,}, new items: {new_items:,}")  # fmt: skip
+        console.out.print(
+            f"continued from {fitted.carried.users:,} users and {fitted.carried.items:,} items; "
+            f"new users: {new_users:,}, new items: {new_items:,}"
+        )
+    elif fitted.rows.joined is not None:
+        new_users, new_items = fitted.rows.joined.users, fitted.rows.joined.items
+        console.out.print(f"computed again from all of them; new users: {new_users:,}, new items: {new_items:,}")
     if fitted.privacy is not None:
         show_privacy(fitted.privacy)
         console.out.print("  this covers the fit only: the earlier run spent its own budget on the same users")

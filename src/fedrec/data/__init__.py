@@ -6,7 +6,7 @@ from fedrec.data.filtered import Filtered
 from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.items import with_items
-from fedrec.data.joined import Joined, Lost, join, lost
+from fedrec.data.joined import Joined, Lost, described_by, join, lost
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
 from fedrec.data.ratings import ratings_note
 from fedrec.data.splits import (
@@ -23,7 +23,7 @@ from fedrec.data.splits import (
     whole,
     write,
 )
-from fedrec.data.stored import StoredSplit, load_split, stored_splits
+from fedrec.data.stored import StoredSplit, load_split, stored_split, stored_splits
 from fedrec.data.synthetic import World, synthetic
 from fedrec.data.table import Guess, read_table, write_csv
 
@@ -45,6 +45,7 @@ __all__ = [
     "cache_folder",
     "cold_items",
     "datasets",
+    "described_by",
     "disjoint",
     "entry",
     "from_labels",
@@ -63,6 +64,7 @@ __all__ = [
     "read_table",
     "reunited",
     "silos",
+    "stored_split",
     "stored_splits",
     "synthetic",
     "undivided",

@@ -14,7 +14,7 @@ from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, 
 from fedrec.data.frames import from_frame, is_frame
 from fedrec.data.imported import imported_path
 from fedrec.data.interactions import Interactions
-from fedrec.data.stored import stored_splits
+from fedrec.data.stored import stored_split, stored_splits
 from fedrec.data.synthetic import from_options
 from fedrec.data.table import FRAME, folder_error, looks_like_path, read_table
 from fedrec.errors import FedrecError, unknown
@@ -252,7 +252,7 @@ def _load_spec(spec: str, progress: Progress | None) -> Interactions:
         if parts:
             raise FedrecError(f"'{spec}': a file takes only tiesN after '@', not '{parts[0]}'")
         return with_ties(read_table(Path(name))[0], tie_seed)
-    if name in {stored.name for stored in stored_splits()}:
+    if stored_split(name):
         raise FedrecError(
             f"'{name}' is a published split with its own clients, not a table: fedrec run --data takes it, "
             f"load_split('{name}') reads it"

@@ -98,6 +98,13 @@ def lost(log: Interactions, other: Interactions) -> Lost:
     return Lost(_only_in("user", here, there), _only_in("item", here, there), rows)
 
 
+def described_by(data: Interactions, tables: Sequence[Interactions]) -> Interactions:
+    """The same rows, with what the first of several tables to know it says of each item; `data` may be one of them."""
+    whole = in_one_numbering([*tables, data])[0]
+    info = None if whole.info is None else whole.info.take(_places(data.item_ids, whole.item_ids))
+    return replace(data, info=info)
+
+
 def in_one_numbering(tables: Sequence[Interactions]) -> list[Interactions]:
     """Number the users and items of several tables alike; what is known of items is that of the first who knows it."""
     user_ids, item_ids = (_union([getattr(one, ids) for one in tables]) for ids in ("user_ids", "item_ids"))
@@ -235,9 +242,9 @@ def _require_same_clock(log: Interactions, rows: Interactions) -> None:
             f"{rows.name} knows only the order within each user, but the log of {log.name} has times: add them, or "
             f"{WHOLE_LOG}"
         )
-    there, here = (max(int(column.max()), -int(column.min())) for column in (log.timestamp, rows.timestamp))
+    there, here = (int(np.median(np.abs(column))) for column in (log.timestamp, rows.timestamp))
     if max(there, here) >= EARLIEST_PLAUSIBLE_TIME and max(there, here) >= _OTHER_UNIT * min(there, here):
         raise FedrecError(
-            f"the times of {rows.name} go up to {here:,} and those of the log of {log.name} to {there:,}: write both "
-            f"in one unit (dates and fractions of a second count in microseconds), or {WHOLE_LOG}"
+            f"the times of {rows.name} lie around {here:,} and those of the log of {log.name} around {there:,}: write "
+            f"both in one unit (dates and fractions of a second count in microseconds), or {WHOLE_LOG}"
         )

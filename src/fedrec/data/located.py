@@ -9,7 +9,7 @@ from pathlib import Path
 from fedrec.data.catalogue import Layout, entry
 from fedrec.data.fetch import cache_folder, find
 from fedrec.data.imported import imported_path
-from fedrec.data.stored import StoredSplit, stored_splits
+from fedrec.data.stored import stored_split
 from fedrec.data.table import looks_like_path
 from fedrec.errors import FedrecError
 
@@ -18,7 +18,7 @@ def place(spec: str) -> Path | str | None:
     """The file or folder that `load(spec)` would read; "generated" for synthetic data; None if it is not here."""
     if file := _own_file(spec):
         return file
-    if stored := _stored(spec):
+    if stored := stored_split(spec):
         return stored.available()
     try:
         known = entry(spec.partition("@")[0])
@@ -32,7 +32,7 @@ def files(spec: str) -> list[Path]:
     """All files that `load(spec)` or `load_split(spec)` would read; none where they are not here, or generated."""
     if file := _own_file(spec):
         return [file]
-    if stored := _stored(spec):
+    if stored := stored_split(spec):
         folder = stored.available()
         told = () if folder is None else tuple(name for name in stored.described_by if (folder / name).is_file())
         return [] if folder is None else [folder / name for name in (*stored.files, *told)]
@@ -67,10 +67,6 @@ def _own_file(spec: str) -> Path | None:
     name = spec.partition("@")[0]
     paths = [Path(text) for text in (spec, name) if looks_like_path(text)] or [imported_path(name)]
     return next((path for path in paths if path.is_file()), None)
-
-
-def _stored(spec: str) -> StoredSplit | None:
-    return next((stored for stored in stored_splits() if stored.name == spec), None)
 
 
 def _layout(spec: str) -> tuple[Layout, Path] | None:

@@ -159,15 +159,19 @@ def stored_splits() -> list[StoredSplit]:
     return list(_STORED)
 
 
+def stored_split(name: str) -> StoredSplit | None:
+    """The published split of this name, if there is one."""
+    return next((stored for stored in _STORED if stored.name == name), None)
+
+
 def load_split(name: str) -> tuple[Split, Partition]:
     """A published split and its clients, for instance ``ml-100k:fedcia100``. The files are never downloaded.
 
     The item numbering is the published one, columns that nobody met included, so that rankings over all items agree.
     """
-    known = {stored.name: stored for stored in _STORED}
-    if name not in known:
-        raise unknown("stored split", name, known)
-    stored = known[name]
+    stored = stored_split(name)
+    if stored is None:
+        raise unknown("stored split", name, (stored.name for stored in _STORED))
     folder = stored.available()
     if folder is None:
         raise FedrecError(

@@ -20,6 +20,7 @@ Keep = Literal["nothing", "model", "last"]
 round, from which more rounds follow without starting over."""
 
 PER_ROW, PER_ID, PER_TESTED, PER_ROUND = 16, 64, 160, 600  # bytes in prepared.npz, the tables of ids, and the records
+PER_LOGGED = 20  # bytes in log.npz
 SMALL = 1 << 20  # config, summary and report
 
 
@@ -40,7 +41,7 @@ def disk_use(run: Run, place: Path, keep: Keep) -> DiskUse:
     """Of a run in the folder `place`, which need not exist yet."""
     source, state = run.prepared.source, _state(run)
     ids = source.n_users + source.n_items
-    data = PER_ROW * run.prepared.n_interactions + PER_ID * ids
+    data = PER_ROW * run.prepared.n_interactions + PER_ID * ids + _log(run)
     records = PER_TESTED * source.n_users + PER_ROUND * run.rules.rounds + PER_ID * ids + SMALL
     states = 3 if run.rules.selects else 2  # the best, the last, and the one that is taking the place of either
     stays = {"nothing": 0, "model": data + state, "last": data + 2 * state}[keep]
@@ -52,12 +53,23 @@ def require_disk(run: Run, place: Path, keep: Keep) -> DiskUse:
     """Refuse a run that would fill the disk; what it has written there before counts as its own."""
     use = disk_use(run, place, keep)
     folder = RunFolder(place)
-    there = sum(file.stat().st_size for file in (folder.best, folder.last, folder.prepared) if file.is_file())
+    there = sum(
+        file.stat().st_size
+        for file in (folder.best, folder.last, folder.prepared, folder.interactions)
+        if file.is_file()
+    )
     if use.running > use.free + there:
         raise FedrecError(f"{run.method.info.name} writes up to {size_text(use.running)} to {place} while it runs, and "
                           f"{size_text(use.free)} are free there; free some space, choose an --out on another disk, or "
                           "lower the size of the model")  # fmt: skip
     return use
+
+
+def _log(run: Run) -> int:
+    """Bytes of the log that a fit keeps, with what filters leave out of it."""
+    prepared = run.prepared
+    rows = prepared.n_interactions + sum(record.rows for record in prepared.filtered)
+    return 0 if prepared.tested else PER_LOGGED * rows + PER_ID * (prepared.source.n_users + prepared.source.n_items)
 
 
 def _state(run: Run) -> int:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedrec.data.located import place
-from fedrec.data.table import looks_like_path
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import UNDIVIDED, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, require_same
 from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.kept import found_again, read_kept
+from fedrec.experiment.log import Rows, rows_to_fit, write_log
 from fedrec.experiment.machine import versions
 from fedrec.experiment.params import method_of
+from fedrec.experiment.prepare import Prepared, prepare
 from fedrec.experiment.run import Listener, Run
 from fedrec.experiment.summary import privacy_of
 from fedrec.experiment.warm import Carried, carry_over
@@ -28,10 +27,11 @@ WARM_SHARE = 10  # a warm start trains for a tenth of the rounds, unless told ot
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model that was fitted, where it is, and how much an earlier one had brought along."""
+    """A model that was fitted, where it is, to what, and how much an earlier one had brought along."""
 
     run: Run
     folder: Path
+    rows: Rows
     carried: Carried | None
 
     @property
@@ -40,11 +40,21 @@ class Fitted:
         return privacy_of(self.run) if self.run.stages else None
 
 
-def fit(source: Path, out: Path, *, warm: bool = False, data: str | None = None, rounds: int | None = None,
-        resume: bool = False, listener: Listener | None = None) -> Fitted:  # fmt: skip
+def fit(
+    source: Path,
+    out: Path,
+    *,
+    warm: bool = False,
+    data: str | None = None,
+    replaces: bool = False,
+    rounds: int | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> Fitted:
     """Train what `source` has chosen on all interactions of its data as it is now, or of `data`.
 
-    `warm`: go on from the model of `source`, which keeps its users and items, instead of starting afresh.
+    `warm`: go on from the model of `source`, which keeps its users and items, instead of starting afresh. `data` is
+    joined with what it was fitted to, unless it `replaces` that.
     `resume`: go on with an interrupted fit in `out`, if there is one.
     """
     origin = RunFolder.open(source)
@@ -54,15 +64,18 @@ def fit(source: Path, out: Path, *, warm: bool = False, data: str | None = None,
     config, done = make_config(origin.settings()), _rounds_of(origin)
     goes_on = warm and not _in_one_pass(config)  # what one pass computes owes nothing to an earlier one
     more = (-(-done // WARM_SHARE) if goes_on else done) if rounds is None else rounds
-    found = data if data is not None else _data_of(origin, config)
+    rows = rows_to_fit(origin, config, data, warm, replaces)
     # what validation chose along with the round stays as it was chosen
     config = dataclasses.replace(config, params={**config.params, **method_of(config).decided(done - 1)})
-    run = Run(_to_serve(config, found, done + more if goes_on else more, own=data is not None))
+    config = _to_serve(config, rows, done + more if goes_on else more, own=data is not None)
+    run = Run(config, _prepared(config, rows))
     carried = None
     if goes_on:
         carried = carry_over(open_model(source).run, run)
         run.progress = Progress(next_round=done)
-    return Fitted(run, _train(run, source, out, resume, carried, listener or Listener()), carried)
+    fitted = Fitted(run, out, rows, carried)
+    _train(fitted, source, resume, listener or Listener())
+    return fitted
 
 
 def _require_place(out: Path, resume: bool) -> None:
@@ -73,7 +86,8 @@ def _require_place(out: Path, resume: bool) -> None:
         raise FedrecError(f"{out} holds a model that is fitted already; leave --resume out to fit another one")
 
 
-def _train(run: Run, source: Path, out: Path, resume: bool, carried: Carried | None, listener: Listener) -> Path:
+def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener) -> None:
+    run, out = fitted.run, fitted.folder
     run.require_disk(out)
     folder = _continued(run, out) if resume else RunFolder.create(out, run.config.to_dict())
     with folder.held():
@@ -90,9 +104,10 @@ def _train(run: Run, source: Path, out: Path, resume: bool, carried: Carried | N
         finally:
             listener.stop()
         folder.write_ids(run.prepared)
-        folder.write_fit(_about(run, source, carried))
+        if fitted.rows.data is not None:
+            write_log(folder, fitted.rows.data, run.prepared)
+        folder.write_fit(_about(fitted, source))
         folder.forget_last()  # nothing will be resumed, and the model is the same
-    return folder.path
 
 
 def _continued(run: Run, out: Path) -> RunFolder:
@@ -115,40 +130,64 @@ def _rounds_of(folder: RunFolder) -> int:
     return int(checkpoint.load(folder.best)[1]["round"]) + 1
 
 
-def _to_serve(config: RunConfig, data: str, rounds: int, own: bool) -> RunConfig:
+def _to_serve(config: RunConfig, rows: Rows, rounds: int, own: bool) -> RunConfig:
     """The same settings with nothing held out and nobody left out; `own`: instead of the files of a given split."""
-    undivided = protocol(f"{config.protocol},split={UNDIVIDED},min_interactions=1,train_fraction=1").label
+    changed = f"split={UNDIVIDED},min_interactions=1,train_fraction=1"
+    unrated = rows.data is not None and rows.data.rating is None
+    changed += (
+        ",min_rating=none" if unrated and config.train is not None else ""
+    )  # no threshold applies to a given split
     files: dict[str, Any] = {"train": None, "valid": None, "test": None} if own else {}
-    values = dataclasses.replace(config, protocol=undivided, data=data, rounds=rounds, eval_every=rounds, patience=None,
-                                 **files)  # fmt: skip
+    values = dataclasses.replace(
+        config,
+        protocol=protocol(f"{config.protocol},{changed}").label,
+        data=rows.place,
+        rounds=rounds,
+        eval_every=rounds,
+        patience=None,
+        attributes=_described_by(config, rows),
+        **files,
+    )
     return make_config(values.to_dict())
 
 
-def _data_of(folder: RunFolder, config: RunConfig) -> str:
-    """Where the data of a run is now: where it was, or wherever a file with the same content lies."""
-    if config.train is not None or not looks_like_path(config.data) or place(config.data) is not None:
-        return config.data
-    kept = read_kept(folder, config)
-    found = None if kept is None else found_again(kept, config, near=folder.path.parent)
-    if found is None:
-        raise FedrecError(f"the data of {folder.path} is no longer at {config.data}, nor is a file with the same "
-                          "content near it; give its place with --data FILE")  # fmt: skip
-    return str(found)
+def _described_by(config: RunConfig, rows: Rows) -> str | None:
+    """The file that describes the items; None where it is gone, the log knows what it said, and it only shows."""
+    name = config.attributes
+    shown = rows.described and method_of(config).disclosure.attributes == "none"
+    return None if shown and name is not None and not Path(name).is_file() else name
 
 
-def _about(run: Run, source: Path, carried: Carried | None) -> dict[str, Any]:
+def _prepared(config: RunConfig, rows: Rows) -> Prepared | None:
+    """All rows for training; None where the config says by itself what the data is."""
+    if rows.data is None:
+        return None
+    central = method_of(config).info.centralised
+    found = prepare(rows.data, protocol(config.protocol), config.silos, central, config.attributes)
+    return dataclasses.replace(found, notes=(*found.notes, rows.story)) if rows.lost is not None else found
+
+
+def _about(fitted: Fitted, source: Path) -> dict[str, Any]:
+    run, rows, carried = fitted.run, fitted.rows, fitted.carried
     data = run.prepared.source
     about = {
         "format": FORMAT,
         "method": run.method.info.name,
         "backbone": getattr(run.method, "backbone", None),
-        "dataset": {"name": data.name, "version": data.version, "users": data.n_users, "items": data.n_items,
-                    "interactions": len(run.prepared.split.train)},
+        "dataset": {
+            "name": data.name,
+            "version": data.version,
+            "users": data.n_users,
+            "items": data.n_items,
+            "interactions": len(run.prepared.split.train),
+        },
         "rounds": run.progress.next_round,
         "settings_of": str(source),
         "carried": None if carried is None else dataclasses.asdict(carried),
         "notes": run.notes,
         "seconds": run.progress.seconds_train,
         "versions": versions(),
-    }  # fmt: skip
+    }
+    about |= {} if rows.joined is None else {"log": rows.joined.to_dict()}
+    about |= {} if rows.lost is None else {"dropped": dataclasses.asdict(rows.lost)}
     return about | ({"privacy": privacy_of(run)} if run.stages else {})

@@ -50,7 +50,8 @@ def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np
 class RunFolder:
     """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
 
-    A model that was fitted to serve has fit.json instead of summary.json and per_user.csv: nothing was tested.
+    A model that was fitted to serve has fit.json instead of summary.json and per_user.csv, as nothing was tested, and
+    `log.npz`, the log that it was fitted to.
     `checkpoint.safetensors` is the model of the chosen round, `last.safetensors` where to resume, `prepared.npz` the
     data as it was split. Files about single users, such as their state, are readable by the owner only.
     """
@@ -65,6 +66,7 @@ class RunFolder:
         self.best = path / "checkpoint.safetensors"
         self.last = path / "last.safetensors"
         self.prepared = path / "prepared.npz"
+        self.interactions = path / "log.npz"
         self.items = path / "items.csv"
         self.users = path / "users.csv"
 
@@ -72,7 +74,7 @@ class RunFolder:
         return [file for name, file in vars(self).items() if name != "path"]
 
     def is_private(self, file: Path) -> bool:
-        return file in (self.best, self.last, self.prepared, self.per_user, self.users)
+        return file in (self.best, self.last, self.prepared, self.interactions, self.per_user, self.users)
 
     def require_own_files(self) -> None:
         """A link may have come with the folder: its target is neither read as a file of the run nor overwritten."""

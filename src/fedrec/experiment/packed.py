@@ -23,8 +23,20 @@ from fedrec.schema import COUNT, TEXT, TEXTS, Shape
 FILTERED: list[Shape] = [{"rule": TEXT, "users": COUNT, "items": COUNT, "rows": COUNT, "remedy": TEXT}]
 SOURCE: Shape = {"name": TEXT, "version": TEXT, "tie_seed": COUNT, "time": TEXT, "notes": TEXTS, "filtered": FILTERED}
 MATRICES = ("tags", "features")
-UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError,
-              RecursionError, zipfile.BadZipFile, NotImplementedError, FedrecError)  # fmt: skip
+UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    MemoryError,
+    RecursionError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+    FedrecError,
+)
 """What a file that is damaged, or was never one of ours, may raise while it is read."""
 
 Arrays = dict[str, np.ndarray]

@@ -193,7 +193,7 @@ def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> 
     if config.train is not None and config.test is not None:
         given = _as_asked(rooms.read(config.train, config.valid, config.test), protocol)
         return prepare_split(given, protocol, silos, centralised, items=items)
-    if config.data in {stored.name for stored in rooms.stored_splits()}:
+    if rooms.stored_split(config.data):
         stored, clients = rooms.load_split(config.data)
         given = _as_asked(rooms.disjoint(stored), protocol)
         return prepare_split(given, protocol, silos, centralised, clients=clients, items=items)
