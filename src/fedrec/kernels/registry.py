@@ -75,8 +75,12 @@ def _installed(package: str) -> bool:
 def _load(source: Source) -> Kernel:
     module = import_module(source.module)
     kernel: Kernel = getattr(module, source.function)
-    products = getattr(module, source.products) if source.products else None
-    return _on_arrays(kernel, products) if source.needs == "numba" else kernel
+    if source.needs != "numba":
+        return kernel
+    from fedrec.kernels.shared_cache import share
+
+    share(kernel)
+    return _on_arrays(kernel, getattr(module, source.products) if source.products else None)
 
 
 def _on_arrays(kernel: Kernel, products: Kernel | None) -> Kernel:
