@@ -17,11 +17,11 @@ help:
 	@echo "make bench  seconds per round of every method, and against one client at a time (half an hour)"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml studies/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable studies
 	@touch $(STAMP)
 
 demo: $(STAMP)

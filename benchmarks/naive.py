@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedrec.bench.machine import told
-from fedrec.bench.references import few_of, seconds_of_a_round, some_clients, units_of
-from fedrec.bench.task import Task
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Method
+from fedrec_studies.bench.machine import told
+from fedrec_studies.bench.references import few_of, seconds_of_a_round, some_clients, units_of
+from fedrec_studies.bench.task import Task
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 OTHER_SETTINGS = (

@@ -29,8 +29,8 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation.significance import paired_bootstrap
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.folder import RunFolder
-from fedrec.leaderboard import users as user_values
-from fedrec.leaderboard.definition import safe, stored_trials
+from fedrec_studies.leaderboard import users as user_values
+from fedrec_studies.leaderboard.definition import safe, stored_trials
 
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
 USERS, NOBODY = DATA.parent / "leaderboard" / "users", user_values.UserValues("", {})

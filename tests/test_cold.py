@@ -21,7 +21,7 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluator, protocol
 from fedrec.experiment.prepare import prepare, prepare_split
 from fedrec.methods import methods
-from fedrec.recommend import Arrival, Recommender
+from fedrec.serve import Arrival, Recommender
 
 DATA = "synthetic@users=60+items=120+interactions=1500+attributes=30+seed=1"
 PROTOCOL = "ifedrec,ks=3+5,select_metric=recall@3+recall@5"

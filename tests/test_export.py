@@ -12,7 +12,7 @@ import pytest
 from conftest import Cli
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import execute
-from fedrec.recommend import Recommender
+from fedrec.serve import Recommender
 
 SMALL = "synthetic@users=40+items=80+interactions=700+seed=1"
 INNER = [

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from conftest import Cli
-from fedrec.commands.reproduce import Wanted, reproduce
 from fedrec.errors import FedrecError
-from fedrec.reproduce.cells import cells, run_cells
-from fedrec.reproduce.definition import Row, Table
+from fedrec_studies.commands.reproduce import Wanted, reproduce
+from fedrec_studies.reproduce.cells import cells, run_cells
+from fedrec_studies.reproduce.definition import Row, Table
 from fuzz.property import tidy
 from fuzz.test_folders import COMMANDS, FEDMF
 

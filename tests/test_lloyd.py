@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedrec import lloyd as module
-from fedrec.lloyd import lloyd, spread_seeds
+from fedrec.models import lloyd as module
+from fedrec.models.lloyd import lloyd, spread_seeds
 
 SOURCE = Path(module.__file__).parent
 

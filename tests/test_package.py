@@ -16,7 +16,7 @@ import pytest
 
 import fedrec
 import fedrec.evaluation
-from fedrec.doctor import EXTRAS
+from fedrec.commands.doctor import EXTRAS
 
 WORLD = "synthetic@users=40+items=80+interactions=700+seed=1"
 LEAN = """

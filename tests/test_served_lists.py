@@ -21,7 +21,7 @@ from fedrec.experiment.run import Run, execute
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, State
 from fedrec.methods.average.fedmf import FedMF
-from fedrec.recommend import Recommender
+from fedrec.serve import Recommender
 
 SMALL = "synthetic@users=40+items=80+interactions=700+seed=1"
 

@@ -22,9 +22,8 @@ import pytest
 
 import fedrec
 from fedrec.errors import FedrecError
-from fedrec.recommend import Recommender
-from fedrec.serving import Server, Service, open_lists
-from fedrec.serving.server import Handler
+from fedrec.serve import Recommender, Server, Service, open_lists
+from fedrec.serve.http_server import Handler
 from waiting import GENEROUS
 
 
@@ -172,7 +171,7 @@ def test_a_port_that_is_taken_and_a_folder_without_a_model(server: Server, tmp_p
 
 SERVE = """
 from fedrec.cli import main
-from fedrec.serving.server import Handler
+from fedrec.serve.http_server import Handler
 
 Handler.timeout = None  # a silent connection stays open
 main()

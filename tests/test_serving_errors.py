@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from fedrec.recommend import Folded, NotKnown, Recommendation, Similar
-from fedrec.serving import Server, Service
+from fedrec.serve import Folded, NotKnown, Recommendation, Server, Service, Similar
 from test_serving import listening
 from waiting import GENEROUS
 

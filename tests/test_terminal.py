@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Cli
-from fedrec import console
-from fedrec.visible import visible, visible_line
+from fedrec.commands import console
+from fedrec.errors import visible, visible_line
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 """Sets the title of a window and clears it."""

@@ -49,7 +49,7 @@ def run(cli: Cli) -> str:
 
 @pytest.mark.parametrize("name", READERS)
 def test_recommendations_are_written_as_the_ending_says(cli: Cli, tmp_path: Path, run: str, name: str) -> None:
-    from fedrec.recommend import Recommender
+    from fedrec.serve import Recommender
 
     wanted = [(str(rec.user), str(rec.item), rec.rank, rec.score) for rec in Recommender(run).for_all(3)]
     outcome = cli("recommend", run, "--all", "-k", 3, "--out", name)
@@ -60,12 +60,11 @@ def test_recommendations_are_written_as_the_ending_says(cli: Cli, tmp_path: Path
 
 
 def test_parquet_is_whole_where_it_is_written_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedrec import written
-    from fedrec.recommend import Recommendation
+    from fedrec.serve import Recommendation, list_files
 
-    monkeypatch.setattr(written, "AT_ONCE", 7)
+    monkeypatch.setattr(list_files, "AT_ONCE", 7)
     recs = [Recommendation(f"u{n}", n, 1, n / 3, "Été" if n > 9 else None) for n in range(20)]
-    assert written.write_recommendations(tmp_path / "r.parquet", iter(recs)) == 20
+    assert list_files.write_recommendations(tmp_path / "r.parquet", iter(recs)) == 20
     table = pl.read_parquet(tmp_path / "r.parquet")
     assert table.schema == {"user": pl.String, "item": pl.Int64, "rank": pl.Int64, "score": pl.Float64,
                             "title": pl.String, "served": pl.String}  # fmt: skip
@@ -74,7 +73,7 @@ def test_parquet_is_whole_where_it_is_written_in_several_parts(tmp_path: Path, m
 
 @pytest.mark.parametrize("name", READERS)
 def test_nothing_to_recommend_is_an_empty_table(tmp_path: Path, name: str) -> None:
-    from fedrec.written import write_recommendations
+    from fedrec.serve.list_files import write_recommendations
 
     assert write_recommendations(tmp_path / name, iter(())) == 0
     assert READERS[name](tmp_path / name) == []  # type: ignore[operator]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+__version__ = "0.2.0.dev0"  # before the imports: other modules read it
+
 import os
 from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError
-from fedrec.lazy import lazily
-from fedrec.version import __version__
+from fedrec.plugins import lazily
 
 # Threads that wait by spinning take the cores away from whoever has work; torch reads this when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -15,9 +16,19 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if TYPE_CHECKING:
     from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, register, run
 else:
-    _CLASSES = ("Interactions", "Recommender", "Result", "Results")
-    _FUNCTIONS = ("compare", "datasets", "load", "metric", "register", "run")
-    __getattr__, __dir__ = lazily(__name__, dict.fromkeys((*_CLASSES, *_FUNCTIONS), "fedrec.api"))
+    _NAMES = (
+        "Interactions",
+        "Recommender",
+        "Result",
+        "Results",
+        "compare",
+        "datasets",
+        "load",
+        "metric",
+        "register",
+        "run",
+    )
+    __getattr__, __dir__ = lazily(__name__, {"fedrec.api": _NAMES})
 
 __all__ = [
     "FedrecError",

@@ -20,10 +20,10 @@ from fedrec.experiment.result import Result, Results
 from fedrec.experiment.run import Data, Listener, execute
 from fedrec.federation.contract import Method
 from fedrec.methods import register
-from fedrec.recommend import Recommender
+from fedrec.serve import Recommender
 
 if TYPE_CHECKING:
-    from fedrec.compared import Compared
+    from fedrec.report.figures.compared import Compared
 
 __all__ = [
     "Interactions",
@@ -137,6 +137,10 @@ def compare(runs: Sequence[Any], *, metrics: Sequence[str] | None = None, refere
     where the runs are settings of one method, between which one would choose, and test otherwise.
     """
     from fedrec.commands.progress import listener_of
-    from fedrec.compared import compared
+    from fedrec.experiment.references import train_references
+    from fedrec.report import comparison
+    from fedrec.report.figures.compared import compared, finished
 
-    return compared(runs, metrics, references, on, listener_of)
+    found = finished(runs)
+    comparison.compare(found)  # refuses what cannot be compared, before any work is done
+    return compared(found, train_references(found, listener_of) if references else (), metrics, on)

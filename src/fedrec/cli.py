@@ -11,24 +11,22 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from fedrec.command_line import take_files
+from fedrec import __version__
 from fedrec.commands.app import App, MethodCommand
-from fedrec.commands.bench import bench_command
 from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
-from fedrec.commands.deploy_trials import add_trials
+from fedrec.commands.entry_points import PluggedGroup
 from fedrec.commands.export import export_command
 from fedrec.commands.fit import fit_command
 from fedrec.commands.lists import cold_add_command, recommend_command, similar_command
 from fedrec.commands.pages import compare_command, report_command
-from fedrec.commands.run_flags import run_command, seed_list
+from fedrec.commands.run_flags import run_command
 from fedrec.commands.serve import serve_command
 from fedrec.commands.sweep_flags import sweep_command
 from fedrec.commands.tune_flags import tune_command
-from fedrec.errors import FedrecError, FedrecWarning, explained
-from fedrec.version import __version__
-from fedrec.visible import visible, visible_line
+from fedrec.errors import FedrecError, FedrecWarning, explained, visible, visible_line
+from fedrec.experiment.command_line import take_files
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
 
@@ -40,6 +38,7 @@ NO_NUMBER = re.compile(
 USUAL_WARNING = warnings.showwarning
 
 app = App(
+    cls=PluggedGroup,
     help="Federated recommendation: train, evaluate honestly, compare.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -47,7 +46,6 @@ app = App(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_app, name="data")
-add_trials(deploy_app)
 app.add_typer(deploy_app, name="deploy")
 audit_app = App(help="Audits: leak, uploads.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
@@ -68,7 +66,7 @@ def _root(
 ) -> None:
     take_files(use or [])
     for path in use or []:
-        from fedrec import own_files
+        from fedrec.commands import own_files
 
         own_files.use(path)
 
@@ -86,84 +84,6 @@ app.command("compare")(compare_command)
 app.command("report")(report_command)
 
 
-@app.command("reproduce")
-def reproduce_command(
-    target: Annotated[str | None, typer.Argument(help="PAPER or PAPER/TABLE; default: list all papers.")] = None,
-    datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
-    protocols: Annotated[str | None, typer.Option(help="Only these, separated by semicolons, e.g. honest.")] = None,
-    rows: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds instead of the table's own, e.g. 0,1,2.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One seed and a tenth of the rounds.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and their estimated time; run nothing.")
-    ] = False,
-    coverage: Annotated[
-        bool,
-        typer.Option("--coverage", help="Printed figures against measured ones, and what is missing; run nothing."),
-    ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
-    drop_models: Annotated[
-        bool, typer.Option("--drop-models", help="Keep results but not models, which take gigabytes.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    memory: Annotated[str, typer.Option(help="Memory budget of a run.")] = "8G",
-    out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
-) -> None:
-    """Rerun a paper's tables, next to the printed figures and under the honest protocol; continues where it stopped."""
-    from fedrec.commands.reproduce import Wanted, reproduce, show_coverage, show_papers
-
-    if target is None:
-        if coverage or dry_run or quick:
-            raise FedrecError("name a PAPER or PAPER/TABLE; `fedrec reproduce` lists them")
-        show_papers()
-        return
-    if coverage:
-        if datasets or protocols or rows or seeds or quick:
-            raise FedrecError("--coverage is of all cells of a paper or table: leave --datasets, --protocols, --rows, "
-                              "--seeds and --quick out")  # fmt: skip
-        show_coverage(target, device, out)
-        return
-    wanted = Wanted(
-        _words(datasets, ","), _words(protocols, ";"), _words(rows, ";"), seed_list(seeds, None) or [], quick, jobs,
-        drop_models, device, memory,
-    )  # fmt: skip
-    if not reproduce(target, wanted, out, dry_run):
-        raise typer.Exit(1)
-
-
-@app.command("leaderboard")
-def leaderboard_command(
-    datasets: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
-    rows: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Only these, separated by commas.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
-    minutes: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="Time limit of a run, 20 if not given; beyond it the cell stays empty."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the commands; run nothing.")] = False,
-    pages_only: Annotated[bool, typer.Option("--pages-only", help="Run nothing; write the finished results.")] = False,
-    runs: Annotated[Path, typer.Option(help="Folder for all trials and runs.")] = Path("runs/leaderboard"),
-    results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results/leaderboard"),
-    page: Annotated[Path, typer.Option(help="The page; its figure is written next to it.")] = Path(
-        "docs/leaderboard.md"
-    ),
-    readme: Annotated[Path, typer.Option(help="A page whose marked block is replaced.")] = Path("README.md"),
-) -> None:
-    """All methods on the same data, ranked by equal trials: run what is missing, write the results and the page."""
-    from fedrec.commands.leaderboard import Wanted, leaderboard
-
-    part = _words(datasets, ","), _words(rows, ";"), seed_list(seeds, None) or ()
-    wanted = Wanted(*part, device, jobs, minutes, runs, results, page, readme)
-    leaderboard(wanted, dry_run, pages_only)
-
-
-def _words(text: str | None, separator: str) -> list[str]:
-    return [word.strip() for word in text.split(separator) if word.strip()] if text else []
-
-
-app.command("bench")(bench_command)
 app.command("methods")(methods_command)
 app.command("protocols")(protocols_command)
 app.command("metrics")(metrics_command)
@@ -172,7 +92,7 @@ app.command("metrics")(metrics_command)
 @app.command("doctor")
 def doctor_command() -> None:
     """Check the installation: versions, compiled kernels, data, disk, devices."""
-    from fedrec.doctor import report
+    from fedrec.commands.doctor import report
 
     if not report():
         raise typer.Exit(1)

@@ -20,6 +20,33 @@ from typing import Any
 
 from fedrec.errors import FedrecError
 
+__all__ = [
+    "BOOL",
+    "COUNT",
+    "METRICS",
+    "NUMBER",
+    "SIZES",
+    "TEXT",
+    "TEXTS",
+    "Kind",
+    "Shape",
+    "check",
+    "choice",
+    "damaged",
+    "integer",
+    "is_count",
+    "is_number",
+    "json_line",
+    "kind_of",
+    "kinds_of_fields",
+    "matching",
+    "named",
+    "number",
+    "optional",
+    "read_json",
+    "several",
+]
+
 Shape = Any  # Kind | Mapping[str, Shape] | list[Shape]
 
 

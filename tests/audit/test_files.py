@@ -9,9 +9,9 @@ import pytest
 
 from audit import planted
 from conftest import Cli
-from fedrec.audit import Report, audit, from_files
-from fedrec.audit.leak import CHECKS
 from fedrec.errors import FedrecError
+from fedrec.experiment.audit import Report, audit, from_files
+from fedrec.experiment.audit.leak import CHECKS
 
 FAULTS = [
     (planted.train_pair_in_test, "split overlap", "fail"),

@@ -11,11 +11,11 @@ import torch
 
 from conftest import Cli
 from fedrec import evaluation
-from fedrec.audit import Case, audit, from_protocol, ranking_checks, training_checks
-from fedrec.audit.draws import SampledDraws, add_compiled, add_torch
-from fedrec.audit.page import write_audit
 from fedrec.data import Interactions, Split, synthetic
 from fedrec.evaluation import chance
+from fedrec.experiment.audit import Case, audit, from_protocol, ranking_checks, training_checks
+from fedrec.experiment.audit.draws import SampledDraws, add_compiled, add_torch
+from fedrec.report.pages.audit_page import write_audit
 
 LEAKED = "honest,neg_pool=leaked,candidates=split198,ties=first"
 
@@ -67,7 +67,7 @@ def test_compiled_and_torch_count_the_same_draws(world: Interactions) -> None:
 
 def test_parts_cover_every_user_once(world: Interactions, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = case(world, "honest", rounds=3)
-    monkeypatch.setattr("fedrec.audit.draws.CELLS", 10_000)
+    monkeypatch.setattr("fedrec.experiment.audit.draws.CELLS", 10_000)
     parts = case(world, "honest", rounds=3)
     assert parts.draws is not None
     assert len(list(parts.draws.parts())) > 3

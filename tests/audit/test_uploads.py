@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedrec.audit.uploads import exposed
 from fedrec.errors import FedrecError
+from fedrec.experiment.audit.uploads import exposed
 from fedrec.experiment.config import make_config
 from fedrec.experiment.run import Run
 from fedrec.methods.mixture.fedca import FedCA

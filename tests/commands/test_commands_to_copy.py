@@ -181,7 +181,7 @@ def test_a_file_that_is_not_understood(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_files_of_one_command_are_not_those_of_the_next(cli: Cli, own: tuple[str, str]) -> None:
-    from fedrec.command_line import command_line
+    from fedrec.experiment.command_line import command_line
 
     for words, shown in ((own, "fedrec --use 'my file.py' run 'a b'"), ((), "fedrec run 'a b'")):
         works(cli(*words, "metrics"))

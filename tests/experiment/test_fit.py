@@ -21,7 +21,7 @@ from fedrec.experiment.run import Run, execute
 from fedrec.experiment.warm import carry_over
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.mixing import share_at
-from fedrec.recommend import Recommender
+from fedrec.serve import Recommender
 
 from . import SMALL
 

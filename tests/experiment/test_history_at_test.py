@@ -20,7 +20,7 @@ from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import methods
-from fedrec.recommend import Recommender
+from fedrec.serve import Recommender
 from fedrec.testing import all_scores, one_more, tiny_world
 
 from . import SMALL

@@ -19,13 +19,14 @@ from fedrec.data.table import write_csv
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.finished import open_finished
+from fedrec.experiment.finished_run import find_runs
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import prepared_of, read_kept
 from fedrec.experiment.prepare import Prepared, prepare_config
 from fedrec.experiment.run import Run, execute
-from fedrec.recommend import Recommender
-from fedrec.report.comparison import compare, find_runs
+from fedrec.report.comparison import compare
 from fedrec.report.groups import grouped
+from fedrec.serve import Recommender
 
 from . import SMALL
 

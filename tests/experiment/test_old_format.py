@@ -14,7 +14,8 @@ from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import FORMAT, as_meant, read_config
-from fedrec.report.comparison import compare, find_runs, read_run
+from fedrec.experiment.finished_run import find_runs, read_run
+from fedrec.report.comparison import compare
 
 from . import SMALL
 
@@ -74,7 +75,7 @@ def test_an_old_run_is_not_resumed_and_loses_nothing(cli: Cli, old: Path) -> Non
 
 
 def test_an_old_run_recommends_from_what_it_was_judged_by(old: Path) -> None:
-    from fedrec.recommend import Recommender
+    from fedrec.serve import Recommender
 
     assert Recommender(old).run.known_at_test is None
 

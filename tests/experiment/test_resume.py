@@ -26,7 +26,7 @@ from fedrec.experiment.run import Listener, execute
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog, Simulator
-from fedrec.recommend import Recommender
+from fedrec.serve import Recommender
 from waiting import GENEROUS
 
 from . import SMALL

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedrec
-from fedrec.report.comparison import find_runs
 from fedrec.report.pages.report import write_report
+from report.beside import with_cheap_references
 
 HOSTILE = "<script>alert('x')</script>\"&<img src=http://evil.example/x.png>"
 
@@ -44,9 +44,11 @@ def _table(path: Path) -> Path:
 @pytest.fixture(scope="session")
 def page(runs: Path) -> Path:
     """Two seeds of one configuration."""
-    return write_report(find_runs([runs / "runs" / "fedmf"]), runs / "one.html")
+    return write_report(with_cheap_references([runs / "runs" / "fedmf"]), runs / "one.html")
 
 
 @pytest.fixture(scope="session")
 def comparison_page(runs: Path) -> Path:
-    return write_report(find_runs([runs / "runs" / "fedmf", runs / "runs" / "ease"]), runs / "comparison.html")
+    return write_report(
+        with_cheap_references([runs / "runs" / "fedmf", runs / "runs" / "ease"]), runs / "comparison.html"
+    )

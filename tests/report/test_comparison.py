@@ -16,9 +16,10 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.evaluation.significance import Difference
 from fedrec.experiment.config import make_config
+from fedrec.experiment.finished_run import find_runs
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import prepare
-from fedrec.report.comparison import Comparison, Row, compare, find_runs
+from fedrec.report.comparison import Comparison, Row, compare
 from fedrec.report.groups import grouped, prepared_again
 from fedrec.report.significance import Pair, Significance, metric_to_test, significance
 from fedrec.report.tables import MARK, as_latex, caption, cells, pair_cells, render, winners

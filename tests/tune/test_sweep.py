@@ -12,8 +12,8 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import make_config
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener, Run
-from fedrec.tune.study import Trial, best_of
-from fedrec.tune.sweep import Sweep, combinations, grid_of, listed, sweep
+from fedrec.experiment.sweep import Sweep, combinations, grid_of, listed, sweep
+from fedrec.experiment.tuning import Trial, best_of
 
 CONFIG = make_config({"method": "fedmf", "data": "synthetic@users=50+items=200", "rounds": 2, "params": {"dim": 4}})
 

@@ -17,12 +17,12 @@ from fedrec.evaluation import Evaluation
 from fedrec.experiment.config import make_config
 from fedrec.experiment.params import build_method
 from fedrec.experiment.run import Listener, Run
+from fedrec.experiment.search_space import Between, Choices, space_of, starting_point
+from fedrec.experiment.tuning import Budget, Study, Trial, _joined, best_of, proposed, search
 from fedrec.federation.contract import MethodInfo
 from fedrec.federation.ranges import Interval
 from fedrec.methods import methods
 from fedrec.training.local_training import LocalMethod
-from fedrec.tune.space import Between, Choices, space_of, starting_point
-from fedrec.tune.study import Budget, Study, Trial, _joined, best_of, proposed, search
 
 TINY = "synthetic@users=50+items=200"
 QUICK = ("tune", "fedmf", "--data", TINY, "--rounds", "3", "--set", "dim=4", "--out", "study")

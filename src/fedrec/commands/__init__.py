@@ -1,1 +1,25 @@
-"""Groups of commands: parse, call, print."""
+"""What the command line does. What commands of other packages may use of it is named here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedrec.plugins import lazily
+
+if TYPE_CHECKING:
+    from fedrec.commands import console
+    from fedrec.commands.deploy import ended_by_signals
+    from fedrec.commands.own_report import run_and_report
+    from fedrec.commands.run_flags import seed_list, split_words
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "fedrec.commands.console": ["console"],
+            "fedrec.commands.deploy": ["ended_by_signals"],
+            "fedrec.commands.own_report": ["run_and_report"],
+            "fedrec.commands.run_flags": ["seed_list", "split_words"],
+        },
+    )
+
+__all__ = ["console", "ended_by_signals", "run_and_report", "seed_list", "split_words"]

@@ -7,18 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrec import console, evaluation
-from fedrec.audit.case import Case, from_prepared, from_protocol
-from fedrec.audit.files import from_files
-from fedrec.audit.leak import Report, audit
-from fedrec.audit.page import WORDS, lines, write_audit
+from fedrec import evaluation
+from fedrec.commands import console
 from fedrec.data import load, load_split, stored_split
-from fedrec.endings import PAGE, ending_of
+from fedrec.data.file_formats import PAGE, ending_of
 from fedrec.errors import FedrecError
+from fedrec.experiment.audit.case import Case, from_prepared, from_protocol
+from fedrec.experiment.audit.files import from_files
+from fedrec.experiment.audit.leak import Report, audit
 from fedrec.experiment.checks import require_tested
 from fedrec.experiment.config import make_config
 from fedrec.experiment.prepare import prepare_split
 from fedrec.experiment.run import Run
+from fedrec.report.pages.audit_page import WORDS, lines, write_audit
 
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
 
@@ -64,7 +65,7 @@ def _show(report: Report, as_json: bool) -> None:
 
 def uploads(values: dict[str, Any], clients: int, as_json: bool) -> None:
     """The sign attack on the first round of some clients."""
-    from fedrec.audit.uploads import exposed  # needs an extra
+    from fedrec.experiment.audit.uploads import exposed  # needs an extra
 
     run = Run(make_config(values))
     found = exposed(run.method, run.simulator.data, clients)

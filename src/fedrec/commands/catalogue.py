@@ -18,7 +18,7 @@ def methods_command(
     ] = None,
 ) -> None:
     """List the methods, or show one with its parameters."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.methods import listing, listings
 
     if name is None:
@@ -38,7 +38,7 @@ def methods_command(
 
 def show_method(method: Listing) -> None:
     """One method in full: what it is, every parameter and preset, what its server sees."""
-    from fedrec import console
+    from fedrec.commands import console
 
     paper = f" ({method.paper})" if method.paper else ""
     console.out.print(f"{method.name}: {method.summary}{paper}", style="bold")
@@ -54,7 +54,7 @@ def show_method(method: Listing) -> None:
 
 
 def _show_kind(kind: Kind, title: str) -> None:
-    from fedrec import console
+    from fedrec.commands import console
 
     rows = [[one.name, one.default, one.takes, one.meaning] for one in kind.parameters]
     console.table([title, "default", "takes", "meaning"], rows)
@@ -85,7 +85,8 @@ def protocols_command(
     ] = None,
 ) -> None:
     """List the protocols, or show one with all its settings and leaks."""
-    from fedrec import console, evaluation
+    from fedrec import evaluation
+    from fedrec.commands import console
     from fedrec.evaluation.describe import one_line, record
 
     if spec is None:
@@ -105,7 +106,7 @@ def protocols_command(
 
 def metrics_command() -> None:
     """List the metrics, your own among them."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.evaluation.metrics import SUMMARIES
     from fedrec.evaluation.own_metrics import own_metrics
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from fedrec.command_line import command_line
 from fedrec.commands.app import App
 from fedrec.errors import FedrecError
+from fedrec.experiment.command_line import command_line
 
 data_app = App(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
 
@@ -18,7 +18,7 @@ data_app = App(help="Datasets: list, show, get, import, split.", no_args_is_help
 @data_app.command("list")
 def data_list() -> None:
     """The named datasets and whether their files are here."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.data import datasets, stored_splits
     from fedrec.data.imported import imported_names, imported_path
 
@@ -40,10 +40,10 @@ def data_show(
     out: Annotated[Path | None, typer.Option(help="Write an HTML page with charts of the data.")] = None,
 ) -> None:
     """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds charts."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.data import load
+    from fedrec.data.file_formats import PAGE, ending_of
     from fedrec.data.located import in_words, place
-    from fedrec.endings import PAGE, ending_of
     from fedrec.report.pages.data import facts, write_data_page
 
     if out is not None:
@@ -61,7 +61,7 @@ def data_show(
 @data_app.command("get")
 def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None:
     """Download a dataset into the cache, unless it is already there."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.data import load
 
     data = load(spec, progress=console.download)
@@ -79,7 +79,7 @@ def data_import(
     title: Annotated[str | None, typer.Option(help="Column with the item's title, shown in lists.")] = None,
 ) -> None:
     """Read your own file once and store it under a name."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.data import datasets, import_table, ratings_note
 
     given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "title": title}
@@ -101,7 +101,8 @@ def data_split(
     protocol: Annotated[str, typer.Option(help="The protocol whose filter and split rule are applied.")] = "honest",
 ) -> None:
     """Write the training, validation and test parts as CSV files, with original ids."""
-    from fedrec import console, evaluation
+    from fedrec import evaluation
+    from fedrec.commands import console
     from fedrec.data import load, write
     from fedrec.experiment.prepare import prepare
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.commands.app import App
+from fedrec.commands.entry_points import DeployGroup
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
     from fedrec.commands.progress import Pace
     from fedrec.experiment.config import RunConfig
 
-deploy_app = App(help="Deploy a method over Flower: demo, server, node, keys; and tests of it.", no_args_is_help=True)
+deploy_app = App(cls=DeployGroup, help="Deploy a method over Flower: demo, server, node, keys.", no_args_is_help=True)
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
 Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")]
@@ -140,7 +141,7 @@ def node_command(
     port: Annotated[int | None, typer.Option(help="Local port of the SuperNode; default: a free one.")] = None,
 ) -> None:
     """A node of a federation: its data, its state and its secret stay in its own folders."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.deploy.flower import require_flower
     from fedrec.deploy.node import Settings
     from fedrec.deploy.serve import run_node, size_of
@@ -167,7 +168,7 @@ def server_keys_command(
     host: Annotated[list[str], typer.Option(help="Name or address by which nodes reach the server; repeatable.")],
 ) -> None:
     """Create a certificate authority and a server certificate; nodes need ca.crt."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.deploy.keys import make_server_keys
 
     make_server_keys(folder, [*host, *({"127.0.0.1"} - set(host))])
@@ -179,7 +180,7 @@ def node_keys_command(
     path: Annotated[Path, typer.Argument(help="File for the private key; the public one gets the ending .pub.")],
 ) -> None:
     """Create a node's key pair; the server needs the public key."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.deploy.keys import make_node_key
 
     console.out.print(f"give {make_node_key(path)} to the server; keep {path} secret")
@@ -211,7 +212,7 @@ class Shown:
         self.pace: Pace | None = None
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        from fedrec.console import err
+        from fedrec.commands.console import err
 
         if text := self._words(event):
             err.print(f"[{time.monotonic() - self.began:6.1f} s] {text}")
@@ -264,7 +265,7 @@ class Shown:
         return f"round {event['round'] + 1} of {event['rounds']}: {', '.join(filter(None, parts))}"
 
     def _expected(self, event: Mapping[str, Any]) -> str:
-        from fedrec.console import human
+        from fedrec.commands.console import human
 
         more = f" and up to {human(event['gathered'])} of gathered uploads" if event["gathered"] else ""
         seen = event["seen"] or "updates arrive masked, and the server learns only their sum over all nodes"
@@ -275,9 +276,9 @@ def _report(folder: Path) -> None:
     """report.html and the result, from what the server has."""
     import json
 
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.commands.summary import show_summary
-    from fedrec.report.comparison import read_run
+    from fedrec.experiment.finished_run import read_run
     from fedrec.report.pages.report import write_report
 
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -300,9 +301,9 @@ def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None)
     """The simulation with the same seed, for the terminal, for the report and for a file of figures."""
     import json
 
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.data.atomic import atomic_file
-    from fedrec.deploy import figures
+    from fedrec.deploy.figures_file import record as record_figures
     from fedrec.experiment.run import execute
 
     before = time.process_time()
@@ -321,4 +322,4 @@ def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None)
         row = {"method": config.method, "data": config.data, "nodes": about["nodes"], "rounds": summary["rounds_run"],
                "secure": secure, "difference": max(apart.values()), "cpu": about["cpu_per_node_and_turn"],
                "simulated_cpu": spent}  # fmt: skip
-        figures.record(record, "equality", [row], ["method", "data", "nodes", "secure"])
+        record_figures(record, "equality", [row], ["method", "data", "nodes", "secure"])

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedrec.command_line import command_line
 from fedrec.errors import FedrecError, unknown
+from fedrec.experiment.command_line import command_line
 
 
 def export_command(
@@ -19,10 +19,9 @@ def export_command(
     ] = None,
 ) -> None:
     """Write a model for other programs, as ONNX or plain arrays (inner-product models and sasrec)."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.experiment.folder import require_harmless
-    from fedrec.export import FORMATS, export
-    from fedrec.recommend import Recommender
+    from fedrec.serve import FORMATS, Recommender, export
 
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)

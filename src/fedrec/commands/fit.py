@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.command_line import again
 from fedrec.errors import FedrecError
+from fedrec.experiment.command_line import again
 
 if TYPE_CHECKING:
     from fedrec.experiment.fit import Fitted
@@ -66,7 +66,7 @@ def fit_command(
 
 
 def _show(fitted: Fitted) -> None:
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.commands.summary import show_privacy
 
     data, rows, name = fitted.run.prepared.source, len(fitted.run.prepared.split.train), fitted.run.method.info.name

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from fedrec import console
+from fedrec.commands import console
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.command_line import command_line
 from fedrec.errors import FedrecError, some
+from fedrec.experiment.command_line import command_line
 
 if TYPE_CHECKING:
-    from fedrec.recommend import Recommendation, Recommender
+    from fedrec.serve import Recommendation, Recommender
 
 FORMATS = "Write the lists to a .csv, .tsv, .json, .jsonl or .parquet file."
 
@@ -35,8 +35,8 @@ def recommend_command(
 ) -> None:
     """Recommendations from a finished run, a fitted model or a node; never items that the user already has."""
     from fedrec.experiment.folder import require_harmless
-    from fedrec.recommend import Recommender, read_history, read_ids
-    from fedrec.written import require_format
+    from fedrec.serve import Recommender, read_history, read_ids
+    from fedrec.serve.list_files import require_format
 
     require_harmless(out, history, users)
     if out is not None:
@@ -89,10 +89,10 @@ def cold_add_command(
     out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
 ) -> None:
     """Rank items that arrived after training among all items, from their attributes."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.experiment.folder import require_harmless
-    from fedrec.recommend import Recommender, read_arrivals
-    from fedrec.written import require_format
+    from fedrec.serve import Recommender, read_arrivals
+    from fedrec.serve.list_files import require_format
 
     require_harmless(out, items)
     if out is not None:
@@ -117,8 +117,8 @@ def similar_command(
     k: Annotated[int, typer.Option("-k", help="Number of similar items.")] = 10,
 ) -> None:
     """Items similar to an item, by the model's item vectors or, where it has none, by shared users."""
-    from fedrec import console
-    from fedrec.recommend import Recommender
+    from fedrec.commands import console
+    from fedrec.serve import Recommender
 
     recommender = Recommender(run)
     rows = [[one.rank, str(one.item), one.title or "-", one.score] for one in recommender.similar(item, k)]
@@ -136,7 +136,7 @@ def _only(new: set[str], found: Iterator[Recommendation], k: int) -> Iterator[Re
 
 
 def _folded(recommender: Recommender, histories: dict[str, list[str]], k: int) -> Iterator[Recommendation]:
-    from fedrec import console
+    from fedrec.commands import console
 
     for name, items in histories.items():
         folded = recommender.fold_in(items, k, name)
@@ -171,7 +171,7 @@ class _Counted:
 
 def _explain(recommender: Recommender, users: Counter[str], new: bool, run: Path) -> None:
     """How users were served who were not in training, and what was kept out of the lists."""
-    from fedrec import console
+    from fedrec.commands import console
 
     prepared = recommender.run.prepared
     minimum = prepared.protocol.min_interactions_for(prepared.source.name)
@@ -198,8 +198,8 @@ def _masked(recommender: Recommender, run: Path) -> str:
 
 
 def _show(found: Iterator[Recommendation], out: Path | None) -> None:
-    from fedrec import console
-    from fedrec.written import write_recommendations
+    from fedrec.commands import console
+    from fedrec.serve.list_files import write_recommendations
 
     if out is not None:
         console.out.print(f"{out}: {write_recommendations(out, found):,} recommendations")

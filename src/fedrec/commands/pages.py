@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.errors import FedrecError
-from fedrec.visible import visible
+from fedrec.errors import FedrecError, visible
 
 
 def compare_command(
@@ -24,14 +23,15 @@ def compare_command(
     ] = None,
 ) -> None:
     """Compare runs: mean and standard deviation over seeds, next to popularity, local and chance."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.commands.progress import listener_of
     from fedrec.data.atomic import atomic_file
+    from fedrec.experiment.finished_run import find_runs
     from fedrec.experiment.folder import require_harmless
+    from fedrec.experiment.references import train_references
     from fedrec.report import significance as testing
-    from fedrec.report.comparison import choose_metrics, compare, find_runs, part_shown
+    from fedrec.report.comparison import choose_metrics, compare, part_shown
     from fedrec.report.groups import grouped
-    from fedrec.report.references import with_references
     from fedrec.report.tables import format_of, render, titled_tables
 
     require_harmless(out)
@@ -39,7 +39,7 @@ def compare_command(
     found = find_runs(runs)
     compare(found)  # refuses runs that cannot be compared, before any work is done
     part = part_shown(found, on or ("test" if significance or groups else None))  # users' figures are those of test
-    comparison = compare(with_references(found, listener_of) if references else found, part)
+    comparison = compare([*found, *(train_references(found, listener_of) if references else ())], part)
     chosen = choose_metrics(comparison, metrics)
     asked = chosen if metrics else []
     tests = None if significance is False else testing.significance(comparison, bool(significance), asked)
@@ -73,12 +73,14 @@ def report_command(
     width: Annotated[float | None, typer.Option(help="Width of a figure for a paper, in millimetres.")] = None,
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.commands.progress import listener_of
-    from fedrec.endings import PAGE, ending_of
+    from fedrec.data.file_formats import PAGE, ending_of
+    from fedrec.experiment.finished_run import find_runs
     from fedrec.experiment.folder import require_harmless
     from fedrec.experiment.params import parse_settings
-    from fedrec.report.comparison import find_runs
+    from fedrec.experiment.references import cheap_references, train_references
+    from fedrec.report.comparison import compare
     from fedrec.report.figures import FIGURES, figure_class
     from fedrec.report.figures.write import ENDINGS, write_figure
     from fedrec.report.pages.report import write_report
@@ -101,5 +103,7 @@ def report_command(
         raise FedrecError("--set and --width apply to figures: add --figure NAME (--figure list shows them)")
     found = find_runs(runs)
     name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
-    path = write_report(found, out or runs[0] / name, references, users, listener_of)
+    compare(found)  # refuses to mix before any work is done
+    beside = train_references(found, listener_of) if references else cheap_references(found)
+    path = write_report([*found, *beside], out or runs[0] / name, users)
     console.out.print(f"{path} written")

@@ -8,13 +8,13 @@ from statistics import mean
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fedrec.console import err, left_out
+from fedrec.commands.console import err, left_out
+from fedrec.errors import visible_line
 from fedrec.experiment.listeners import Along
 from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Rules, Score
 from fedrec.federation.simulator import RoundLog
-from fedrec.visible import visible_line
 
 LONGEST_LABEL = 20
 FIRST_LINE, LONGEST_WAIT = 10.0, 60.0  # seconds between two lines where there is no terminal

@@ -9,21 +9,20 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fedrec import console
-from fedrec.command_line import again, command_line
-from fedrec.commands import progress
+from fedrec.commands import console, progress
 from fedrec.commands.interrupted import says_how_to_go_on
+from fedrec.commands.own_report import run_and_report
 from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
+from fedrec.experiment.command_line import again, command_line
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.disk import Keep
+from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.run import Listener
 from fedrec.federation.distributed import joined
-from fedrec.report.comparison import read_run
-from fedrec.report.pages.own import run_and_report
 
 
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.command_line import command_line
 from fedrec.commands import completion
 from fedrec.errors import FedrecError, FedrecWarning
+from fedrec.experiment.command_line import command_line
 
 if TYPE_CHECKING:
     from fedrec.experiment.disk import Keep
@@ -161,3 +161,8 @@ def seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
     if len(set(chosen)) < len(chosen):
         raise FedrecError(f"--seeds {seeds}: seed {max(chosen, key=chosen.count)} is given twice; keep one")
     return chosen
+
+
+def split_words(text: str | None, separator: str = ",") -> list[str]:
+    """The words of an option that takes several."""
+    return [word.strip() for word in text.split(separator) if word.strip()] if text else []

@@ -10,7 +10,7 @@ import typer
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
-    from fedrec.serving import Lists
+    from fedrec.serve import Lists
 
 
 def serve_command(
@@ -22,9 +22,9 @@ def serve_command(
     """Serve recommendations, similar items and fold-in over HTTP until Ctrl-C; GET / describes it."""
     import torch
 
-    from fedrec import console
+    from fedrec.commands import console
     from fedrec.experiment.interrupt import sigterm_interrupts
-    from fedrec.serving import Server, Service, open_lists
+    from fedrec.serve import Server, Service, open_lists
 
     torch.set_num_threads(1)  # requests come side by side, and each is small
     if (run is None) == (state_dir is None):

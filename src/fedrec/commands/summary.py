@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedrec.console import human, left_out, out, table
+from fedrec.commands.console import human, left_out, out, table
 from fedrec.data import Filtered
 from fedrec.evaluation import protocol
 from fedrec.privacy.explain import beside

@@ -9,18 +9,17 @@ from typing import Any
 
 import typer
 
-from fedrec import console
-from fedrec.command_line import command_line
-from fedrec.commands import progress
+from fedrec.commands import console, progress
 from fedrec.commands.tune import study_folder
 from fedrec.evaluation import protocol
+from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener
-from fedrec.tune.space import settings_text
-from fedrec.tune.study import Trial, best_of
-from fedrec.tune.sweep import Sweep, combinations, grid_of, listed, sweep
+from fedrec.experiment.search_space import settings_text
+from fedrec.experiment.sweep import Sweep, combinations, grid_of, listed, sweep
+from fedrec.experiment.tuning import Trial, best_of
 
 
 def run_sweep(config: RunConfig, settings: Sequence[str], out: Path | None, quiet: bool) -> None:

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import typer
 
-from fedrec import console
-from fedrec.command_line import command_line
-from fedrec.commands import progress
+from fedrec.commands import console, progress
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
+from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
 from fedrec.experiment.run import Listener
-from fedrec.tune.space import described, settings_text, space_of
-from fedrec.tune.study import Budget, Study, Trial, best_of, search
+from fedrec.experiment.search_space import described, settings_text, space_of
+from fedrec.experiment.tuning import Budget, Study, Trial, best_of, search
 
 
 def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | None, quiet: bool) -> None:

@@ -36,7 +36,7 @@ def tune_command(
     from fedrec.commands.tune import tune
     from fedrec.experiment.config import make_config, read_config
     from fedrec.experiment.params import parse_settings
-    from fedrec.tune.study import Budget
+    from fedrec.experiment.tuning import Budget
 
     values: dict[str, Any] = read_config(config) if config else {}
     flags = {

@@ -1,5 +1,6 @@
 """Datasets, splits and partitions. Knows nothing of models."""
 
+from fedrec.data.atomic import atomic_file, require_unlinked
 from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, with_ties
 from fedrec.data.fetch import cache_folder
 from fedrec.data.filtered import Filtered
@@ -41,6 +42,7 @@ __all__ = [
     "Split",
     "StoredSplit",
     "World",
+    "atomic_file",
     "before_test",
     "cache_folder",
     "cold_items",
@@ -62,6 +64,7 @@ __all__ = [
     "ratio",
     "read",
     "read_table",
+    "require_unlinked",
     "reunited",
     "silos",
     "stored_split",

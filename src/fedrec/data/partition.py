@@ -85,7 +85,7 @@ def from_labels(client: Array) -> Partition:
 def _by_taste(train: Interactions, k: int, seed: int) -> Array:
     import torch  # imported here: listing data must not wait for it
 
-    from fedrec.lloyd import lloyd, spread_seeds
+    from fedrec.models.lloyd import lloyd, spread_seeds
 
     rng = generator(seed)
     points = torch.from_numpy(_taste_space(train.matrix(), rng))

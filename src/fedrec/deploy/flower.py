@@ -22,6 +22,7 @@ from fedrec.deploy.extra import require
 from fedrec.deploy.key_files import require_server
 from fedrec.deploy.processes import Processes
 from fedrec.errors import FedrecError
+from fedrec.experiment.command_line import command_line
 
 CONNECTION = "fedrec"
 PATIENCE = 600.0  # seconds for a SuperLink that runs to answer, and for a command of Flower's: minutes where it is busy

@@ -14,8 +14,8 @@ from torch import Tensor
 from fedrec.deploy.node import NodeHost
 from fedrec.errors import FedrecError, some
 from fedrec.evaluation import top_k
-from fedrec.recommend import Folded, NotKnown, Recommendation, Similar
-from fedrec.recommend.space import ItemSpace
+from fedrec.serve import Folded, NotKnown, Recommendation, Similar
+from fedrec.serve.item_space import ItemSpace
 
 TABLE = "item"  # by which methods offer a row for each item
 

@@ -9,29 +9,26 @@ from fedrec.evaluation.fields import UNDIVIDED
 from fedrec.evaluation.metrics import METRICS, chance, per_user, with_chance
 from fedrec.evaluation.own_metrics import Metric, metric
 from fedrec.evaluation.protocol import PRESETS, Protocol, protocol, recorded
+from fedrec.evaluation.significance import LEVEL, holm, paired_bootstrap
 from fedrec.evaluation.sparsity import kept_rows
 from fedrec.evaluation.targets import Pairs, Targets
 from fedrec.evaluation.ties import TIES
-from fedrec.lazy import lazily
+from fedrec.plugins import lazily
 
 if TYPE_CHECKING:
     from fedrec.evaluation.evaluator import Evaluation, Evaluator, evaluate, novelty_by_item
     from fedrec.evaluation.ranking import positions, top_k
 else:  # these need torch
-    _EVALUATOR, _RANKING = "fedrec.evaluation.evaluator", "fedrec.evaluation.ranking"
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "Evaluation": _EVALUATOR,
-            "Evaluator": _EVALUATOR,
-            "evaluate": _EVALUATOR,
-            "novelty_by_item": _EVALUATOR,
-            "positions": _RANKING,
-            "top_k": _RANKING,
+            "fedrec.evaluation.evaluator": ("Evaluation", "Evaluator", "evaluate", "novelty_by_item"),
+            "fedrec.evaluation.ranking": ("positions", "top_k"),
         },
     )
 
 __all__ = [
+    "LEVEL",
     "METRICS",
     "PRESETS",
     "TIES",
@@ -46,9 +43,11 @@ __all__ = [
     "chance",
     "evaluate",
     "forbidden_negatives",
+    "holm",
     "kept_rows",
     "metric",
     "novelty_by_item",
+    "paired_bootstrap",
     "per_user",
     "positions",
     "protocol",

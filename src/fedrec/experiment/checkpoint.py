@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedrec import __version__
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError, reason
 from fedrec.experiment.config import FORMAT, in_todays_words, require_same
 from fedrec.federation.loop import Progress
 from fedrec.federation.simulator import Simulator
 from fedrec.schema import SIZES, check
-from fedrec.version import __version__
 
 PER_CLIENT = ("up", "down", "uploads")  # what a ledger counts for every client
 

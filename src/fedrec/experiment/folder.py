@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedrec.command_line import command_line
 from fedrec.data.atomic import atomic_file, synced
 from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError
 from fedrec.evaluation import UNDIVIDED, Evaluation, protocol
+from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import FORMAT, read_config
 from fedrec.experiment.prepare import Prepared
 from fedrec.schema import COUNT, Shape, json_line

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedrec import __version__
 from fedrec.errors import FedrecError
-from fedrec.version import __version__
 
 CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 

@@ -18,6 +18,8 @@ from fedrec.methods import index, plugins
 if TYPE_CHECKING:
     from fedrec.federation.contract import Method
 
+__all__ = ["built_in", "listing", "listings", "method_class", "methods", "register"]
+
 REGISTERED: tuple[str, ...] = (
     "reference.popularity:Popularity",
     "reference.local:Local",

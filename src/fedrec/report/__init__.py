@@ -1,1 +1,44 @@
-"""Tables and pages made from run folders."""
+"""Comparisons, tables, charts and pages of finished runs.
+
+What other packages may use of it is named here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedrec.plugins import lazily
+
+if TYPE_CHECKING:
+    from fedrec.report.charts.front import Offer, front, front_chart
+    from fedrec.report.charts.scatter import Points, scatter
+    from fedrec.report.comparison import Row, counted
+    from fedrec.report.figures.figure import Drawing, Panel
+    from fedrec.report.figures.write import as_svg
+    from fedrec.report.significance import columns_by_row
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "fedrec.report.charts.front": ["Offer", "front", "front_chart"],
+            "fedrec.report.charts.scatter": ["Points", "scatter"],
+            "fedrec.report.comparison": ["Row", "counted"],
+            "fedrec.report.figures.figure": ["Drawing", "Panel"],
+            "fedrec.report.figures.write": ["as_svg"],
+            "fedrec.report.significance": ["columns_by_row"],
+        },
+    )
+
+__all__ = [
+    "Drawing",
+    "Offer",
+    "Panel",
+    "Points",
+    "Row",
+    "as_svg",
+    "columns_by_row",
+    "counted",
+    "front",
+    "front_chart",
+    "scatter",
+]

@@ -13,8 +13,9 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import recorded
 from fedrec.evaluation.groups import ACTIVITY, POPULARITY, TASTE, by_activity, by_popularity, by_taste
 from fedrec.experiment.config import make_config
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.prepare import Prepared, prepare_config
-from fedrec.report.comparison import Comparison, FinishedRun
+from fedrec.report.comparison import Comparison
 from fedrec.report.significance import values_by_row
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedrec.data.spreadsheet import unguarded
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.folder import RunFolder
-from fedrec.report.comparison import FinishedRun
 from fedrec.schema import damaged, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -11,7 +11,8 @@ import numpy as np
 from fedrec.errors import FedrecError
 from fedrec.evaluation.metrics import MEAN_METRICS
 from fedrec.evaluation.significance import LEVEL, RESAMPLES, Difference, holm, paired_bootstrap, paired_t, wilcoxon
-from fedrec.report.comparison import Comparison, FinishedRun, Row
+from fedrec.experiment.finished_run import FinishedRun
+from fedrec.report.comparison import Comparison, Row
 from fedrec.report.records import per_user
 
 Array = np.ndarray[Any, np.dtype[Any]]

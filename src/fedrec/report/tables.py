@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedrec.data.file_formats import ending_of
 from fedrec.data.spreadsheet import write_rows
-from fedrec.endings import ending_of
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.significance import LEVEL
 from fedrec.report.comparison import Comparison, Row, counted, diverged

@@ -8,11 +8,22 @@ passes between them is bytes, which any transport can relay.
 from __future__ import annotations
 
 from fedrec.secure.collector import Collector
-from fedrec.secure.fixed_point import Layout, layout_of
+from fedrec.secure.fixed_point import Layout, Part, layout_of
 from fedrec.secure.identity import Peers, read_public
 from fedrec.secure.member import Member
 from fedrec.secure.primitives import SigningKey
 from fedrec.secure.terms import Aborted, Terms, new_session
 
-__all__ = ["Aborted", "Collector", "Layout", "Member", "Peers", "SigningKey", "Terms", "layout_of", "new_session",
-           "read_public"]  # fmt: skip
+__all__ = [
+    "Aborted",
+    "Collector",
+    "Layout",
+    "Member",
+    "Part",
+    "Peers",
+    "SigningKey",
+    "Terms",
+    "layout_of",
+    "new_session",
+    "read_public",
+]

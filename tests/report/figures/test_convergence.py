@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Cli
-from fedrec.report.comparison import FinishedRun, find_runs
+from fedrec.experiment.finished_run import FinishedRun, find_runs
 from fedrec.report.figures import FIGURES
 from fedrec.report.records import converged
 

@@ -21,9 +21,9 @@ import fedrec
 from conftest import Cli
 from fedrec.evaluation.groups import by_activity
 from fedrec.experiment import checkpoint
+from fedrec.experiment.finished_run import find_runs
 from fedrec.report.charts import matrix
 from fedrec.report.charts.matrix import DIVERGING, LARGEST_OF_SQUARES, Shades, heat_map, png
-from fedrec.report.comparison import find_runs
 from fedrec.report.figures import FIGURES, skew
 from fedrec.report.figures.figure import Drawing
 from fedrec.report.figures.geometry import block_means, structure_correlations, unit_rows

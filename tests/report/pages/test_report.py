@@ -14,10 +14,12 @@ from xml.etree import ElementTree
 import pytest
 
 from conftest import Cli
-from fedrec.report import references
-from fedrec.report.comparison import find_runs, read_run
+from fedrec.commands.own_report import write_own_report
+from fedrec.experiment import references
+from fedrec.experiment.finished_run import read_run
 from fedrec.report.pages import report_charts
-from fedrec.report.pages.report import write_own_report, write_report
+from fedrec.report.pages.report import write_report
+from report.beside import with_cheap_references
 
 from ..test_comparison import change
 
@@ -142,7 +144,9 @@ def bold(path: Path) -> list[str]:
 def test_no_winner_is_named_where_nothing_is_significant(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs", tmp_path / "runs")
     level(tmp_path / "runs", "fedmf/seed0", "fedmf/seed1", "ease")
-    path = write_report(find_runs([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html")
+    path = write_report(
+        with_cheap_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
+    )
     text = Reader(path).text
     assert "None is significantly best on ndcg@10: ease is not significantly different from fedmf" in text
     assert not re.search("Highest|significantly better than", text)
@@ -154,7 +158,9 @@ def test_a_significant_winner_is_bold_where_it_was_tested_and_only_there(runs: P
     shutil.copytree(runs / "runs", tmp_path / "runs")
     level(tmp_path / "runs", "fedmf/seed0", "fedmf/seed1")
     change(tmp_path / "runs" / "ease", "ndcg@10", "1.0")
-    path = write_report(find_runs([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html")
+    path = write_report(
+        with_cheap_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
+    )
     assert "ease is significantly better than all others on ndcg@10." in Reader(path).text
     assert bold(path) == ["ndcg@10"]
     assert '<td class="best">1.0000</td>' in path.read_text(encoding="utf-8")
@@ -205,7 +211,9 @@ def test_a_single_run_is_tested_against_its_references(page: Path) -> None:
 def test_without_users_nothing_is_tested_and_nobody_wins(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "runs", tmp_path / "runs")
     (tmp_path / "runs" / "ease" / "per_user.csv").unlink()
-    path = write_report(find_runs([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html")
+    path = write_report(
+        with_cheap_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
+    )
     text = Reader(path).text
     assert "Significance was not tested" in text
     assert "has no ndcg@10 in its per_user.csv" in text
@@ -214,14 +222,16 @@ def test_without_users_nothing_is_tested_and_nobody_wins(runs: Path, tmp_path: P
 
 
 def test_a_leaking_protocol_is_called_out_in_words(runs: Path) -> None:
-    text = Reader(write_report(find_runs([runs / "leaky"]), runs / "leaky.html")).text
+    text = Reader(write_report(with_cheap_references([runs / "leaky"]), runs / "leaky.html")).text
     assert "Not an honest measurement" in text
     assert "training negatives avoid the held-out items" in text
 
 
 def test_users_are_shown_with_their_held_out_item_or_not_at_all(page: Path, runs: Path) -> None:
     assert "held out" in Reader(page).text
-    without = Reader(write_report(find_runs([runs / "runs" / "fedmf"]), runs / "discreet.html", users=False)).text
+    without = Reader(
+        write_report(with_cheap_references([runs / "runs" / "fedmf"]), runs / "discreet.html", users=False)
+    ).text
     assert "held out" not in without
     assert "User <b>" not in without
 
@@ -262,7 +272,7 @@ def test_a_report_never_trains_local_unless_asked(runs: Path, monkeypatch: pytes
 
 
 def test_the_same_run_gives_the_same_page(page: Path, runs: Path) -> None:
-    again = write_report(find_runs([runs / "runs" / "fedmf"]), runs / "again.html")
+    again = write_report(with_cheap_references([runs / "runs" / "fedmf"]), runs / "again.html")
     assert again.read_bytes() == page.read_bytes()
 
 

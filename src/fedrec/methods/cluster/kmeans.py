@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedrec.lloyd import lloyd, spread_seeds
+from fedrec.models.lloyd import lloyd, spread_seeds
 from fedrec.random import fold, fold_tensor, signed, uniform
 from fedrec.training.compiled import handed
 

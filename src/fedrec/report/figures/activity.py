@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedrec.evaluation.groups import ACTIVITY
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts import Bar, bars, style_of
-from fedrec.report.comparison import FinishedRun, compare
+from fedrec.report.comparison import compare
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric, short_names
 from fedrec.report.groups import grouped

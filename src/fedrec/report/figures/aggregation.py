@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.federation.contract import Gather, Ups
 from fedrec.methods.mixture.fedca import FedCA
 from fedrec.methods.mixture.fedca_weights import complementarity, composite_weights, similarity
 from fedrec.report.charts.matrix import Shades, heat_map
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, numbers, only_run
 from fedrec.report.figures.model import Model
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import ClassVar, Literal
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts import Bar, bars, style_of
-from fedrec.report.comparison import FinishedRun, Row, counted
+from fedrec.report.comparison import Row, counted
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric, rows_of, short_names
 from fedrec.report.tables import value_text

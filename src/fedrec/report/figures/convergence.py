@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts import Line, line_chart, style_of
-from fedrec.report.comparison import FinishedRun, Row, compare, selection
+from fedrec.report.comparison import Row, compare, selection
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, short_names
 from fedrec.report.records import FIRST, Curve, converged, curve, rounds

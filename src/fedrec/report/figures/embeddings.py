@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts import style_of
 from fedrec.report.charts.scatter import Points, scatter
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, numbers
 from fedrec.report.figures.geometry import principal_axes
 from fedrec.report.figures.model import Model

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.params import typed
-from fedrec.report.comparison import FinishedRun
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fedrec.evaluation.groups import ACTIVITY, TASTE
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts import Line, line_chart, style_of
-from fedrec.report.comparison import FinishedRun, Row, compare, selection
+from fedrec.report.comparison import Row, compare, selection
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.records import FIRST, curve, rounds
 from fedrec.schema import is_number

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts.matrix import DIVERGING, Shades, heat_map
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures.figure import Drawing, Figure, Panel, numbers, only_run
 from fedrec.report.figures.model import Model
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.report.comparison import FinishedRun, Row
+from fedrec.experiment.finished_run import FinishedRun
+from fedrec.report.comparison import Row
 
 LONGEST = 24  # letters beside a chart
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from fedrec.errors import unknown
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.params import method_of
 from fedrec.report.charts import Bar, Line, bars, line_chart, style_of
-from fedrec.report.comparison import FinishedRun, counted
+from fedrec.report.comparison import counted
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table
 from fedrec.report.figures.names import LONGEST, choose_metric
 from fedrec.report.records import FIRST, converged

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts.matrix import DIVERGING, Shades, heat_map
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, numbers, only_run
 from fedrec.report.figures.geometry import block_means, mean_of_pairs, structure_correlations, unit_rows
 from fedrec.report.figures.model import Model

@@ -20,12 +20,12 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.evaluation import per_user
 from fedrec.evaluation.targets import csr_rows, pair_keys
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.federation.clients import pointers
 from fedrec.federation.contract import State
 from fedrec.methods.mixture.aggregation import square_distances
 from fedrec.random import Purpose, fold_array, stream
 from fedrec.report.charts import Line, line_chart
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, only_run
 from fedrec.report.figures.model import NO_ROUND, Model
 

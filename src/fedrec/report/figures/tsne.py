@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts.scatter import Points, hue, scatter
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.figures.figure import Drawing, Figure, Panel, numbers, only_run
 from fedrec.report.figures.model import Model
 

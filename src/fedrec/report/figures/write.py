@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from fedrec.command_line import command_line
 from fedrec.data.atomic import atomic_file
-from fedrec.endings import ending_of
+from fedrec.data.file_formats import ending_of
+from fedrec.errors import visible
+from fedrec.experiment.command_line import command_line
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.charts.frame import WIDTH
-from fedrec.report.comparison import FinishedRun, diverged
+from fedrec.report.comparison import diverged
 from fedrec.report.figures.figure import Drawing, Figure, Panel
 from fedrec.report.figures.printed import require_sheet, write_sheet
 from fedrec.report.pages.page import environment, write_page
-from fedrec.visible import visible
 
 GAP, MARGIN, LINE = 28.0, 16.0, 17.0
 SHEETS = (".svg", ".pdf", ".png")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.privacy.explain import beside
-from fedrec.report.comparison import FinishedRun
 from fedrec.report.pages.views import View
 from fedrec.report.records import total_bytes
 from fedrec.schema import is_number

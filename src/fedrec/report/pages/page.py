@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedrec import __version__
 from fedrec.data.atomic import atomic_file
 from fedrec.errors import FedrecError
-from fedrec.version import __version__
 
 
 def environment(package: str = "fedrec.report.pages") -> Environment:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedrec.data import Filtered
 from fedrec.errors import FedrecError
 from fedrec.experiment.finished import Chosen
-from fedrec.experiment.run import Listener
-from fedrec.report.comparison import Comparison, FinishedRun, Row, compare, read_run, selection
+from fedrec.experiment.finished_run import FinishedRun
+from fedrec.report.comparison import Comparison, Row, compare, selection
 from fedrec.report.groups import grouped
 from fedrec.report.pages import report_charts
 from fedrec.report.pages.cost import cost_table
@@ -19,29 +19,16 @@ from fedrec.report.pages.page import write_page
 from fedrec.report.pages.samples import sample_users
 from fedrec.report.pages.views import View, command, cutoff, settings, views
 from fedrec.report.records import FIRST, per_user
-from fedrec.report.references import cheap_references, silent, with_references
 from fedrec.report.significance import Significance, metric_to_test, significance
 from fedrec.report.tables import MARK, pair_caption, pair_cells, spread_text, value_text, verdict
 
-LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
 
+def write_report(runs: Sequence[FinishedRun], path: Path, users: bool = True, chosen: Chosen | None = None) -> Path:
+    """Write a report on runs that may share a table, references among them.
 
-def write_report(runs: Sequence[FinishedRun], path: Path, references: bool = False, users: bool = True,
-                 told: Callable[[str], Listener] = silent) -> Path:  # fmt: skip
-    """A report on runs that may share a table. `references` trains those that are missing; without it only cheap ones
-    are shown. `users` includes a few users with their items."""
-    compare(runs)  # refuses to mix before any work is done
-    comparison = compare(with_references(runs, told) if references else [*runs, *cheap_references(runs)])
-    return write_page(path, "report.html", **_content(comparison, users))
-
-
-def write_own_report(folder: Path, chosen: Chosen | None = None) -> Path:
-    """report.html of a run that has just finished. `chosen`: the same in memory, so that nothing is read again."""
-    run, path = read_run(folder), folder / "report.html"
-    if run.summary["dataset"]["interactions"] > LARGEST_AUTOMATIC:
-        return write_page(path, "report.html", **_content(compare([run]), users=False))
-    beside = cheap_references([run], None if chosen is None else chosen.run.prepared)
-    return write_page(path, "report.html", **_content(compare([run, *beside]), users=True, chosen=chosen))
+    `users` includes a few users with their items. `chosen`: the run in memory, so that nothing is read again.
+    """
+    return write_page(path, "report.html", **_content(compare(runs), users, chosen))
 
 
 def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.finished import Chosen, open_finished
-from fedrec.recommend import Recommendation, Recommender
-from fedrec.report.comparison import FinishedRun
+from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.records import per_user, ranks
+from fedrec.serve import Recommendation, Recommender
 
 PLACES = ((0.03, "among the best served"), (0.25, "better than three in four"), (0.5, "in the middle"),
           (0.75, "worse than three in four"))  # fmt: skip

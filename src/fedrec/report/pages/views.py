@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedrec.command_line import command_line
+from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.finished_run import REFERENCES
 from fedrec.methods import is_installed
 from fedrec.report.charts import style_of
-from fedrec.report.comparison import REFERENCES, Comparison, Row
+from fedrec.report.comparison import Comparison, Row
 
 _LONGEST = 14
 _REFERENCE_STYLES = {"popularity": "ref", "local": "ref2"}

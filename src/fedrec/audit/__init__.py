@@ -1,8 +1,0 @@
-"""Audits: does an experiment measure what it claims to measure?"""
-
-from fedrec.audit.case import Case, from_protocol
-from fedrec.audit.files import from_files
-from fedrec.audit.finding import Finding
-from fedrec.audit.leak import CHECKS, Check, Report, audit
-
-__all__ = ["CHECKS", "Case", "Check", "Finding", "Report", "audit", "from_files", "from_protocol"]

@@ -1,0 +1,50 @@
+"""A run with its own report beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import RunConfig
+from fedrec.experiment.disk import Keep
+from fedrec.experiment.finished import Chosen
+from fedrec.experiment.finished_run import read_run
+from fedrec.experiment.listeners import Keeping
+from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.references import cheap_references
+from fedrec.experiment.result import Result
+from fedrec.experiment.run import Listener, execute
+from fedrec.federation.group import ALONE, Group
+from fedrec.report.pages.report import write_report
+
+LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
+
+
+def run_and_report(config: RunConfig, folder: Path, resume: bool, listener: Listener, note: Callable[[str], None],
+                   data: Prepared | None = None, group: Group = ALONE,
+                   keep: Keep = "model") -> tuple[Result, Prepared]:  # fmt: skip
+    """The result, and what was prepared for it, which `data` may take from a run on the same data.
+
+    The run is saved before its report begins: a page that cannot be written is a note, not an error.
+    """
+    keeping = Keeping(listener)
+    try:
+        result = execute(config, folder, resume, keeping, data, group=group, keep=keep)
+    finally:
+        keeping.stop()
+    try:
+        if group.first:  # of several processes none has all clients: the folder does
+            write_own_report(folder, keeping.chosen if group.size == 1 else None)
+    except (FedrecError, OSError) as error:
+        note(f"report.html was not written: {error}")
+    return result, keeping.chosen.run.prepared
+
+
+def write_own_report(folder: Path, chosen: Chosen | None = None) -> Path:
+    """Write report.html of a run that has just finished. `chosen`: the same in memory."""
+    run, path = read_run(folder), folder / "report.html"
+    if run.summary["dataset"]["interactions"] > LARGEST_AUTOMATIC:
+        return write_report([run], path, users=False)
+    beside = cheap_references([run], None if chosen is None else chosen.run.prepared)
+    return write_report([run, *beside], path, chosen=chosen)

@@ -1,0 +1,276 @@
+"""A study: trials of one method on validation items, one after another, each written down when it ends.
+
+What is tried next depends on the trials before it and on the seed alone, so a study that was interrupted goes on as if
+it had not been. The test items are never ranked.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrec import __version__
+from fedrec.data.atomic import atomic_file, require_unlinked
+from fedrec.errors import DivergedError, FedrecError
+from fedrec.evaluation import protocol
+from fedrec.experiment.config import RunConfig, require_same
+from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.prepare import Prepared
+from fedrec.experiment.run import Listener, Run
+from fedrec.experiment.search_space import Between, Space, described, starting_point
+from fedrec.federation.contract import Method
+from fedrec.schema import COUNT, NUMBER, TEXT, damaged, json_line, named, optional, read_json
+
+MACHINE = ("device", "memory")  # what a result does not depend on
+AT_RANDOM = 4  # trials before the sampler has anything to learn from
+TRIES = 20  # to propose something new, in a space of few values
+TRIAL = {"number": COUNT, "params": {}, "value": optional(NUMBER), "best_round": COUNT, "rounds_run": COUNT,
+         "seconds": NUMBER, "valid": named(NUMBER, "metrics with numbers"), "note": TEXT}  # fmt: skip
+STUDY = {"config": {}, "space": named(TEXT, "parameters with strings"), "version": TEXT}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting and what it came to. `value` is None where it could not be trained, and `note` says why."""
+
+    number: int
+    params: dict[str, Any]
+    value: float | None
+    best_round: int = 0
+    rounds_run: int = 0
+    seconds: float = 0.0
+    valid: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a study ends. `minutes` are those of all its trials together; one that has begun is ended."""
+
+    trials: int
+    minutes: float | None = None
+
+    def over(self, done: Sequence[Trial]) -> bool:
+        spent = sum(trial.seconds for trial in done)
+        return len(done) >= self.trials or (self.minutes is not None and spent >= 60 * self.minutes)
+
+
+class Study:
+    """The folder of a study: `study.json` says what is searched, `trials.jsonl` what was tried, `best.toml` is a config
+    for `fedrec run --config`."""
+
+    def __init__(self, path: Path, config: RunConfig, space: Space) -> None:
+        self.path, self.config, self.space = path, config, space
+        self.about, self.log, self.best = path / "study.json", path / "trials.jsonl", path / "best.toml"
+
+    def begin(self) -> list[Trial]:
+        """The trials that are there already; an error where the folder holds something else."""
+        require_unlinked(self.path, self.path.parent)
+        wanted: dict[str, Any] = {
+            "config": self.config.to_dict(),
+            "space": described(self.space),
+            "version": __version__,
+        }
+        if not self.about.exists():
+            if self.path.exists() and any(self.path.iterdir()):
+                raise FedrecError(f"{self.path} is not a study; choose another --out")
+            with atomic_file(self.about) as temporary:
+                temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+            return []
+        there = self.began()
+        free = {name: wanted["config"][name] for name in MACHINE}
+        require_same({**there["config"], **free}, wanted["config"], self.path, longer=False)
+        self.require_space(there["space"], wanted["space"])
+        return self.there()
+
+    def require_space(self, there: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        """Refuse to go on with a study of something else."""
+        if there != wanted:
+            raise FedrecError(
+                f"{self.path} was started with another --space; continue with the same, or use another --out"
+            )
+
+    def began(self) -> dict[str, Any]:
+        """The config and the space with which it was begun; empty where it was not."""
+        try:
+            return dict(read_json(self.about, "study", STUDY)) if self.about.exists() else {}
+        except (ValueError, OSError) as error:
+            raise damaged(self.about, error) from None
+
+    def there(self) -> list[Trial]:
+        """Trials that have ended."""
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        found = [json_line(line, TRIAL) for line in lines]
+        if None in found[:-1]:  # a kill may have cut the last one short, and no other
+            raise FedrecError(f"line {found.index(None) + 1} of {self.log} is no trial; mend or remove that line: "
+                              "those after it would be lost")  # fmt: skip
+        return [Trial(**values) for values in found if values is not None]
+
+    def record(self, done: Sequence[Trial]) -> None:
+        """All trials so far and the best setting among them."""
+        with atomic_file(self.log) as temporary:
+            temporary.write_text("".join(json.dumps(asdict(trial)) + "\n" for trial in done), encoding="utf-8")
+        if (best := best_of(done)) is not None:
+            with atomic_file(self.best) as temporary:
+                temporary.write_text(self._toml(best, len(done)), encoding="utf-8")
+
+    def _toml(self, best: Trial, trials: int) -> str:
+        import tomli_w
+
+        config = chosen_config(self.config, best).to_dict()
+        metric = protocol(self.config.protocol).select_metric
+        about = (
+            f"# By fedrec {__version__}: trial {best.number + 1} of {trials}, {metric} {best.value:.4f} on the "
+            f"validation items,\n# round {best.best_round + 1} of {best.rounds_run}. Test items were not ranked.\n"
+        )
+        return about + tomli_w.dumps({name: value for name, value in config.items() if name not in MACHINE})
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A lock: two studies that write to one folder would lose each other's trials."""
+        with RunFolder(self.path).held():
+            yield
+
+
+def best_of(done: Sequence[Trial]) -> Trial | None:
+    """The highest value, the first among equals; None where none could be trained."""
+    return max((trial for trial in done if trial.value is not None), key=lambda trial: trial.value or 0.0, default=None)
+
+
+def chosen_config(config: RunConfig, trial: Trial) -> RunConfig:
+    """The config of a trial."""
+    return replace(config, params={**config.params, **trial.params})
+
+
+def require_choosable(config: RunConfig) -> None:
+    """Refuse what would choose by the test items, or cannot choose."""
+    if protocol(config.protocol).select_on != "validation":
+        raise FedrecError(
+            f"protocol {config.protocol} chooses rounds by the test items; tune under one that does not, e.g. honest"
+        )
+    if config.train is not None and config.valid is None:
+        raise FedrecError("there is no validation part to tune on; give one with --valid")
+
+
+def search(study: Study, method: Method, budget: Budget, told: Callable[[Trial, Trial], None],
+           listener: Callable[[int], Listener], start: Mapping[str, Any] | None = None,
+           kept: Sequence[Trial] = ()) -> list[Trial]:  # fmt: skip
+    """Go on with a study until its budget is spent; `told` hears of each trial and the best so far.
+
+    The first trial is what the method has by itself, except for what `start` says. `kept`: trials of the same study
+    that are not in its folder, because another machine made them; they are its beginning.
+    """
+    require_choosable(study.config)
+    sampler = _optuna()  # before any work: a missing package is said at once
+    study.begin()
+    first = starting_point(method, study.space) | dict(start or {})
+    with study.held():
+        here = study.there()
+        done = _joined(here, kept, study.path)
+        if len(done) > len(here):
+            study.record(done)
+        data: Prepared | None = None
+        while not budget.over(done):
+            params = proposed(sampler, study.space, first, done, study.config.seed)
+            if params is None:
+                break
+            trial, data = tried(study.config, params, len(done), listener(len(done)), data)
+            done = [*done, trial]
+            study.record(done)
+            told(trial, best_of(done) or trial)
+    return done
+
+
+def _joined(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Trial]:
+    """The longer of two beginnings of one study."""
+    shorter, longer = sorted((kept, here), key=len)
+    if any((a.params, a.value) != (b.params, b.value) for a, b in zip(shorter, longer, strict=False)):
+        raise FedrecError(f"{path} has other trials than those kept elsewhere; move it away to go on with those")
+    return list(longer)
+
+
+def tried(config: RunConfig, params: Mapping[str, Any], number: int, listener: Listener,
+          data: Prepared | None) -> tuple[Trial, Prepared | None]:  # fmt: skip
+    """One trial: train, choose the round on validation. A setting that cannot be trained is one without a value."""
+    started, trial = time.perf_counter(), Trial(number, dict(params), None)
+    try:
+        run = Run(chosen_config(config, trial), data)
+        data = run.prepared
+        if run.prepared.valid is None:
+            raise _NothingToChooseBy("this data has no validation part to tune on")
+        progress = run.choose(listener)
+        trial = replace(
+            trial,
+            value=progress.best_value,
+            best_round=progress.best_round,
+            rounds_run=progress.next_round,
+            valid=progress.best_metrics,
+            note=progress.diverged,
+        )
+    except _NothingToChooseBy:
+        raise
+    except FedrecError as error:
+        if number == 0 and not isinstance(error, DivergedError):
+            raise  # what the method has by itself does not work here: nor will what is near
+        trial = replace(trial, note=str(error))
+    finally:
+        listener.stop()
+    return replace(trial, seconds=round(time.perf_counter() - started, 2)), data
+
+
+class _NothingToChooseBy(FedrecError):
+    """No trial of the study can have a value."""
+
+
+def proposed(optuna: Any, space: Space, start: Mapping[str, Any], done: Sequence[Trial],
+             seed: int) -> dict[str, Any] | None:  # fmt: skip
+    """What to try next: what the method has by itself, then what the trials so far suggest; None: all was tried."""
+    for again in range(TRIES):
+        values = _asked(optuna, space, done, [seed, len(done), again])
+        if not done:
+            values |= start
+        if all(values != trial.params for trial in done):
+            return values
+    return None
+
+
+def _asked(optuna: Any, space: Space, done: Sequence[Trial], seed: list[int]) -> dict[str, Any]:
+    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=AT_RANDOM)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    kinds = {name: _distribution(optuna, values) for name, values in space.items()}
+    study.add_trials([_told(optuna, space, kinds, trial) for trial in done])
+    asked = study.ask(kinds).params
+    return {name: space[name].neat(asked[name]) for name in space}
+
+
+def _told(optuna: Any, space: Space, kinds: Mapping[str, Any], trial: Trial) -> Any:
+    """A trial as the sampler knows it: by the parameters searched now. One of an earlier search may have others."""
+    params = {name: trial.params[name] for name, values in space.items() if values.holds(trial.params.get(name))}
+    known = {name: kinds[name] for name in params}
+    return optuna.trial.create_trial(params=params, distributions=known, value=trial.value or 0.0)
+
+
+def _distribution(optuna: Any, values: Any) -> Any:
+    if not isinstance(values, Between):
+        return optuna.distributions.CategoricalDistribution(values.values)
+    kind = optuna.distributions.IntDistribution if values.whole else optuna.distributions.FloatDistribution
+    return kind(values.low, values.high, log=values.log)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise FedrecError('fedrec tune needs optuna: pip install "fedrec[tune]"') from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

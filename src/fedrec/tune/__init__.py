@@ -1,1 +1,0 @@
-"""Parameters of a method searched on validation items, within a budget."""

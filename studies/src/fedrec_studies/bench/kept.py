@@ -1,0 +1,103 @@
+"""A measurement as a file: written after every piece, so that one that was interrupted goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from fedrec.data import atomic_file
+from fedrec.errors import FedrecError
+from fedrec.experiment import require_harmless
+
+PARTS = ("methods", "points", "goals")
+SAME = ("device", "cores")
+Row = dict[str, Any]
+
+
+class Kept:
+    """Rows of one part of a measurement, by what was asked for."""
+
+    def __init__(self, path: Path, part: str, resume: bool) -> None:
+        require_harmless(path)
+        self.path, self.part = path, part
+        self.found: Row = {"command": "", "complete": False, "machine": {}, part: []}
+        if not path.exists():
+            return
+        old = read(path) if resume or path.stat().st_size else {}
+        if resume:
+            if part not in old:
+                raise FedrecError(f"{path} contains another kind of measurement; choose another --out")
+            self.found = old
+        elif old.get("complete") is False:
+            raise FedrecError(f"{path} contains {len(rows_of(old))} results of an interrupted measurement: "
+                              "continue with --resume, or choose another --out")  # fmt: skip
+
+    def begin(self, machine: Row, command: str) -> None:
+        """Refuses to go on with what another machine has measured."""
+        old = self.found["machine"]
+        if old and any(old.get(name) != machine[name] for name in SAME):
+            raise FedrecError(f"{self.path} was measured on {old.get('device')}, {old.get('cores')} cores; this is "
+                              f"{machine['device']}, {machine['cores']} cores: choose another --out")  # fmt: skip
+        self.found |= {"machine": old or machine, "command": command, "complete": False}
+
+    def row(self, asked: Row, measure: Callable[[], Row], say: Callable[[], None]) -> Row:
+        """What was found for this, now or before; what failed is tried again. A failure is told and stops nobody."""
+        for known in self.found[self.part]:
+            if known.get("task") == asked and "error" not in known:
+                return dict(known)
+        say()
+        try:
+            row = measure()
+        except FedrecError as error:
+            row = {**asked, "ratio": None, "error": str(error)}
+        rows = [known for known in self.found[self.part] if known.get("task") != asked]
+        self.found[self.part] = [*rows, row | {"task": asked, "day": date.today().isoformat()}]
+        self._write()
+        return row
+
+    def forget(self, asked: Row, unlike: str) -> None:
+        """What was found for the same but for the entry `unlike`: it answers a question that is asked no more."""
+
+        def but_for(task: Row) -> Row:
+            return {name: value for name, value in task.items() if name != unlike}
+
+        self.found[self.part] = [
+            known
+            for known in self.found[self.part]
+            if (task := known.get("task", {})) == asked or but_for(task) != but_for(asked)
+        ]
+
+    def completed(self, **more: Any) -> Row:
+        """All that was asked for is there."""
+        self.found |= {"complete": True} | more
+        self._write()
+        return self.found
+
+    def _write(self) -> None:
+        write(self.path, json.dumps(self.found, indent=1) + "\n")
+
+
+def read(path: Path) -> Row:
+    """A measurement that was written earlier."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        good = isinstance(found["machine"], dict) and all(isinstance(row, dict) for row in rows_of(found))
+    except (OSError, ValueError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise FedrecError(f"{path} is not a file of `fedrec bench`; make one with --out")
+    return dict(found)
+
+
+def rows_of(found: Row) -> list[Row]:
+    return next(found[part] for part in PARTS if part in found)
+
+
+def write(path: Path, text: str) -> None:
+    require_harmless(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as place:
+        place.write_text(text, encoding="utf-8")

@@ -1,0 +1,88 @@
+"""Measure the stages of a FedCA round, as Table 8 of its paper has them.
+
+    python -m fedrec_studies.bench.stages DATA cpu
+
+Local training and SVD are of one client alone; the server's stages of all clients that a round aggregates. With the
+settings of the paper.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fedrec import data as rooms
+from fedrec.experiment import Run, RunConfig
+from fedrec_studies.bench.machine import seconds, told
+
+SERVER = {"similarity": "Similarity", "complementarity": "Complementarity", "composite_weights": "Optimization"}
+"""What the server's functions are called in print."""
+CLIENTS, TURNS, LONG = 20, 5, 2_000
+
+
+def stages(dataset: str, device: str = "cpu") -> dict[str, Any]:
+    """Seconds by stage."""
+    config = RunConfig("fedca", data=dataset, preset="paper", protocol="fedca", rounds=LONG, device=device)
+    run = Run(config, rooms.load(dataset))
+    run.simulator.round(0)  # kernels are compiled
+    method: Any = run.simulator.method
+    return {
+        "data": dataset, "device": str(run.world.device), "clients": run.world.clients, "items": run.world.items,
+        "aggregated": int(method.aggregated_fraction * run.world.clients),
+        "seconds": _client(run, method) | _server(run),
+    }  # fmt: skip
+
+
+def _client(run: Run, method: Any) -> dict[str, float]:
+    """Medians of clients that are evenly spread by number, one after another."""
+    every = max(1, run.world.clients // CLIENTS)
+    spent = [_alone(run, method, client) for client in range(0, run.world.clients, every)]
+    return {"Local Training": median(train for train, _ in spent), "SVD": median(svd for _, svd in spent)}
+
+
+def _alone(run: Run, method: Any, client: int) -> tuple[float, float]:
+    chunk = run.simulator.data.chunk(np.array([client]))
+    state = method.init_clients(run.world, chunk)
+    user, tables = state.per_user["user"], {"item": state.per_client["item"]}
+    fitted: list[Any] = []
+    train = seconds(lambda: fitted.append(method.trainer.fit_own(chunk, 1, user, tables)), run.world.device)
+    return train, seconds(lambda: method.pictures(fitted[0][1]["item"], chunk, 1), run.world.device)
+
+
+def _server(run: Run) -> dict[str, float]:
+    spent: dict[str, list[float]] = {name: [] for name in SERVER}
+    with _timed(spent, run):
+        for number in range(1, TURNS + 1):
+            run.simulator.round(number)
+    return {SERVER[name]: median(some) for name, some in spent.items()}
+
+
+@contextmanager
+def _timed(spent: dict[str, list[float]], run: Run) -> Iterator[None]:
+    """Every call of the server's functions is timed."""
+    module = inspect.getmodule(type(run.simulator.method))
+    real: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in spent}
+
+    def timed(name: str, *arguments: Any) -> Any:
+        found: list[Any] = []
+        spent[name].append(seconds(lambda: found.append(real[name](*arguments)), run.world.device))
+        return found[0]
+
+    try:
+        for name in spent:
+            setattr(module, name, partial(timed, name))
+        yield
+    finally:
+        for name, function in real.items():
+            setattr(module, name, function)
+
+
+if __name__ == "__main__":
+    sys.exit(told(lambda: stages(*sys.argv[1:])))

@@ -1,0 +1,1 @@
+"""The commands of this package, found by the entry points in the group `fedrec.commands`."""

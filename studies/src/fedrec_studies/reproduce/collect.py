@@ -1,0 +1,67 @@
+"""Take the finished runs of a study into what comes with the library.
+
+python -m fedrec_studies.reproduce.collect PAPER FOLDER
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedrec.errors import FedrecError
+from fedrec_studies.reproduce.cells import Cell, cells
+from fedrec_studies.reproduce.definition import Table, tables
+from fedrec_studies.reproduce.figures import figure_name
+from fedrec_studies.reproduce.measured import MeasuredRun, finished, joined, shipped, still_asked_for, write
+
+ABOUT = "Runs of the tables of `fedrec reproduce`, one a line; `command` and `device` say how each was made."
+ALWAYS = ("recall@10", "ndcg@10")
+
+
+def collected(paper: str, folder: Path, kept: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """What is kept already and what the folder has, without runs that no table asks for any more."""
+    known = tables(paper)
+    planned = [(table.name, cell) for table in known.values() for cell in cells(table, folder, "cpu", "8G")]
+    runs = joined(counted(kept, planned), kept, counted(finished(planned), planned))
+    return trimmed(still_asked_for(runs, planned), known.values())
+
+
+def counted(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
+    """A run counts in every table and row that ask for the same command, whatever the order of its options."""
+    by_command = {_options(run.command): run for run in runs}
+    asked = ((table, cell, by_command.get(_options(cell.command()))) for table, cell in planned)
+    return [replace(run, table=table, row=cell.row, dataset=cell.dataset, protocol=cell.protocol,
+                    seed=cell.config.seed, command=cell.command()) for table, cell, run in asked
+            if run is not None]  # fmt: skip
+
+
+def _options(command: str) -> tuple[str, ...]:
+    return tuple(sorted(shlex.split(command)))
+
+
+def trimmed(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[MeasuredRun]:
+    """With the figures that the tables show, and the usual ones."""
+    shown = {
+        (table.name, row.label): {*ALWAYS, *(figure_name(m, row.group) for m in (*table.metrics, *table.measured))}
+        for table in known
+        for row in table.rows
+    }
+    return [replace(run, figures={name: value for name, value in run.figures.items()
+                                  if name in shown[run.table, run.row]}) for run in runs]  # fmt: skip
+
+
+def main(paper: str, folder: Path) -> None:
+    place = Path(__file__).parent / "measured" / f"{paper}.json"
+    runs = collected(paper, folder, shipped(paper))
+    write(place, ABOUT, runs)
+    print(f"{len(runs)} runs in {place}")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], Path(sys.argv[2]))
+    except FedrecError as error:
+        sys.exit(str(error))

@@ -1,0 +1,1 @@
+"""What a deployment withstands, holds and hides, brought about and measured."""
