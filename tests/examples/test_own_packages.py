@@ -1,4 +1,4 @@
-"""Examples in packages of their own, a method, a metric and a command: installed elsewhere, they are found and pass the suites."""
+"""Examples in packages of their own: a method, a metric, a command. Installed elsewhere they are found and pass."""
 
 from __future__ import annotations
 

@@ -5,37 +5,20 @@ It is a preset of every such method; where it is what a method has by default, `
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar, get_type_hints
 
 import numpy as np
 
 from fedrec.federation.contract import Plan, World, participants
-from fedrec.federation.declarations import Preset
+from fedrec.federation.settings_files import read_presets
 from fedrec.random import Purpose, fold_array, stream
 from fedrec.training.local_training import LocalMethod
 
 Kind = TypeVar("Kind", bound=LocalMethod)
 
-FEDCA_ALONE = Preset(
-    "Local training of FedCA's comparison: Adam at 0.01, 10 epochs, 16 dimensions.",
-    {
-        "rounds": 100,
-        "dim": 16,
-        "init": "uniform",
-        "lr": 0.01,
-        "weight_decay_dense": 1e-3,
-        "epochs": 10,
-        "batch": 256,
-        "optimiser": "adam",  # moments start afresh every round
-    },
-)
-"""Of those who send nothing: local training, the same for every backbone."""
-
-FEDCA = Preset(
-    "As in FedCA's comparison: Adam at 0.01, 10 epochs, 16 dimensions, 60 % of the clients aggregated.",
-    {**FEDCA_ALONE, "aggregated_fraction": 0.6},
-)
-"""Of those who are aggregated."""
+ALONE = read_presets(Path(__file__).with_suffix(".toml"))["alone"]
+"""Local training of those who send nothing, the same for every backbone."""
 
 AGGREGATED = 1  # the stream that draws who is aggregated
 
@@ -43,7 +26,7 @@ AGGREGATED = 1  # the stream that draws who is aggregated
 def compared(kind: type[Kind]) -> type[Kind]:
     """Local training as in that comparison for the defaults of a class. Stands below `@dataclass`."""
     hints = get_type_hints(LocalMethod, include_extras=True)
-    for name, value in FEDCA_ALONE.items():
+    for name, value in ALONE.items():
         kind.__annotations__[name] = hints[name]
         setattr(kind, name, value)
     return kind

@@ -28,11 +28,11 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Share
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.average import choices
 from fedrec.methods.average.choices import ScoreWith, Shares
-from fedrec.methods.comparison import FEDCA, compared, plan_part
+from fedrec.methods.comparison import compared, plan_part
 from fedrec.random import Purpose, fold_tensor, normal, signed, stream
 from fedrec.training.local_training import LocalMethod
 
@@ -47,13 +47,7 @@ class FedAtt(LocalMethod):
         summary="attentive mean: clients farther from the server weigh more",
         paper="Ji et al., IJCNN 2019",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        presets={
-            "released": Preset(
-                "As the released code does it: spectral norm, and a little noise on the server.",
-                {"attention_norm": "spectral", "noise_scale": 0.001},
-            ),
-            "fedca": FEDCA,
-        },
+        **settings_beside(__file__),
         new_users=30,
     )  # fmt: skip
 

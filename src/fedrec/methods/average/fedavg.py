@@ -26,11 +26,11 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Share
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.average import choices
 from fedrec.methods.average.choices import ScoreWith, Shares
-from fedrec.methods.comparison import FEDCA, plan_part
+from fedrec.methods.comparison import plan_part
 from fedrec.training.local_training import LocalMethod, usual_backbones
 
 HISTORY = "from which the sign attack recovers each user's entire history (AUC 1.000 on ml-100k after one round)"
@@ -44,20 +44,7 @@ class FedAvg(LocalMethod):
         paper="McMahan et al., AISTATS 2017",
         aliases={"WAA": {}, "fedncf": {"backbone": "ncf"}},
         backbones=usual_backbones("mf", "ncf", "sasrec"),
-        presets={
-            "fedca": FEDCA,
-            # Adam's moments start afresh every round and a mean over clients dilutes rows that few of them have, so
-            # rows need larger steps than the network. By NDCG@10 on the validation items of ml-100k, honest, after
-            # 100 rounds.
-            "sasrec": Preset(
-                "SASRec at rates for it, by NDCG@10 on the validation items of ml-100k, honest, after 100 rounds.",
-                {"backbone": "sasrec", "dim": 50, "lr_item": 1.0},
-            ),
-            "fedrkg": Preset(
-                "FedNCF as in FedRKG's comparison (its appendix C.2): 64 -> 32 -> 1, plain mean.",
-                {"backbone": "ncf", "layers": 1, "shares": "equal", "rounds": 1000},
-            ),
-        },
+        **settings_beside(__file__),
         new_users=30,
     )  # fmt: skip
 

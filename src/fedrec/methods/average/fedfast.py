@@ -33,9 +33,9 @@ from fedrec.federation.contract import (
     replicate,
 )
 from fedrec.federation.ranges import Count, Share
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.average import choices
 from fedrec.methods.average.choices import ScoreWith, Shares
-from fedrec.methods.average.fedavg import FedAvg
 from fedrec.methods.average.perfedrec import cluster, profiles
 from fedrec.methods.comparison import AGGREGATED, compared, part_of
 from fedrec.random import Purpose, fold, fold_array, signed, stream
@@ -50,7 +50,7 @@ class FedFast(LocalMethod):
         summary="cluster delegates train; rows that moved farther weigh more",
         paper="Muhammad et al., KDD 2020",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        presets={name: FedAvg.info.presets[name] for name in ("fedca", "sasrec")},
+        **settings_beside(__file__),
         new_users=30,
     )
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedrec.federation.contract import MethodInfo
-from fedrec.federation.declarations import Preset
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedavg import FedAvg
-from fedrec.methods.comparison import FEDCA
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,7 @@ class FedMF(FedAvg):
         summary="mean of item tables",
         paper="Chai et al., IEEE Intelligent Systems 2020",
         backbones={"mf": {}},
-        presets={
-            "fedca": FEDCA,
-            "fedrkg": Preset(
-                "The base of FedRKG in its comparison: rates are of the sum of a batch.",
-                {"reduction": "sum", "lr": 0.1, "init_std": 0.1, "rounds": 1000},
-            ),
-            "tuned": Preset(
-                "Rate chosen of 10 to 160 by NDCG@10 on the validation items of ml-100k, honest.",
-                {"lr": 40.0},
-            ),
-        },
+        **settings_beside(__file__),
         new_users=30,
     )  # fmt: skip
 

@@ -32,8 +32,9 @@ from fedrec.federation.contract import (
     replicate,
 )
 from fedrec.federation.ranges import Count, Share
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cluster.kmeans import kmeans
-from fedrec.methods.comparison import FEDCA, compared, plan_part
+from fedrec.methods.comparison import compared, plan_part
 from fedrec.random import Purpose, fold, signed, stream
 from fedrec.training.local_training import LocalMethod
 
@@ -63,7 +64,7 @@ class PerFedRec(LocalMethod):
         summary="k-means clusters; scores combine the local, the cluster and the global model",
         paper="Luo et al., CIKM 2022",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        presets={"fedca": FEDCA},
+        **settings_beside(__file__),
     )
 
     aggregated_fraction: Share = 1.0

@@ -34,8 +34,9 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset, Settings
+from fedrec.federation.declarations import Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
@@ -53,19 +54,8 @@ class FedBlend(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedblend",
         summary="mixed scores of FedGram and a federated SASRec, from sums only",
-        space={"server_lr": "0.0003..0.003", "dropout": "0.1..0.5", "l2": "100..10000", "half_life": "1..10",
-               "co": "0.1..2", "popularity_power": "0..0.6"},
-        presets={
-            "ml-1m": Preset(
-                "For ml-1m: FedGram's preset of that name, and the sizes and rounds of docs/fedblend.md.",
-                {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2, "dim": 128,
-                 "length": 200, "clients_per_round": 256, "rounds": 2300},
-            ),
-            "amazon-video": Preset(
-                "For amazon-video: the sizes and rounds of docs/fedblend.md.",
-                {"length": 50, "clients_per_round": 256, "rounds": 800},
-            ),
-        },
+        **settings_beside(__file__),
+
         new_users=0,
         reads_order=lambda method: True,
     )  # fmt: skip

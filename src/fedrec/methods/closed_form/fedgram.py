@@ -43,8 +43,8 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.closed_form import gram
 from fedrec.random import Purpose, normal, stream
 from fedrec.training.compiled import kernel_for
@@ -58,20 +58,8 @@ class FedGram(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedgram",
         summary="closed-form models, optionally order-aware, from one blind sum of Gram matrices",
-        space={
-            "l2": "100..10000", "half_life": "1..10", "floor": "0.01..0.3", "window": "1..4", "co": "0.1..2",
-            "popularity_power": "0..0.6",
-        },
-        presets={
-            "tuned": Preset(
-                "Order-aware, chosen on the validation items of ml-100k.",
-                {"order": True, "l2": 1600.0, "popularity_power": 0.3},
-            ),
-            "ml-1m": Preset(
-                "Order-aware, chosen on the validation items of ml-1m.",
-                {"order": True, "floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2},
-            ),
-        },
+        **settings_beside(__file__),
+
         new_users=0,
         reads_order=lambda method: bool(method.order),
     )  # fmt: skip

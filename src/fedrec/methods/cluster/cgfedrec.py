@@ -31,7 +31,8 @@ from fedrec.federation.contract import (
     World,
 )
 from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.methods.cluster.contrast import FORMS, SupCon
+from fedrec.federation.settings_files import settings_beside
+from fedrec.methods.cluster.contrast import SupCon
 from fedrec.methods.cluster.contrastive import fit_contrastive
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.methods.cluster.repulsion import Form
@@ -54,7 +55,7 @@ class CGFedRec(LocalMethod):
         summary="the server sends back cluster labels of the mean table, which align personal tables",
         paper="Tu et al., arXiv:2602.21957, 2026",
         backbones={"linear": {}, "scorer": {}},
-        presets=FORMS,
+        **settings_beside(__file__),
     )  # fmt: skip
 
     backbone: str = "linear"

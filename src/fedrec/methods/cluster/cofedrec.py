@@ -33,9 +33,9 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.methods.cluster.contrast import FORMS, SupCon
+from fedrec.federation.settings_files import settings_beside
+from fedrec.methods.cluster.contrast import SupCon
 from fedrec.methods.cluster.contrastive import fit_contrastive
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.methods.cluster.repulsion import Form
@@ -64,13 +64,7 @@ class CoFedRec(LocalMethod):
         summary="item cluster labels align personal tables; each round averages a group of similar clients",
         paper="He et al., WWW 2024",
         backbones={"linear": {}},
-        presets={
-            **FORMS,
-            "fedrkg": Preset(
-                "As in FedRKG's comparison.",
-                {"supcon": "released", "contrast_weight": 0.001, "temperature": 0.5},
-            ),
-        },
+        **settings_beside(__file__),
     )  # fmt: skip
 
     backbone: str = "linear"

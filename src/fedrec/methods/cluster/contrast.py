@@ -22,20 +22,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.federation.declarations import Preset
 from fedrec.methods.cluster.repulsion import SPAN, Form, Repulsion
 from fedrec.training.compiled import ContrastTerms
 
 ON_GPU = 8  # times the memory, so that a thousand small tables are compared at once
 BASE_TEMPERATURE = 0.5  # released: the loss is multiplied by tau / this
-
-FORMS = {
-    "paper": Preset("The contrastive loss as printed in the paper.", {"supcon": "paper", "contrast_weight": 0.001}),
-    "released": Preset(
-        "The contrastive loss as in the released code.", {"supcon": "released", "contrast_weight": 0.005}
-    ),
-}
-"""Presets of the methods that have it; both weigh it alike at the usual temperature."""
 
 
 class Terms(NamedTuple):

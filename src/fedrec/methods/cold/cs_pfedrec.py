@@ -29,8 +29,8 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Positive, Share
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
 from fedrec.methods.comparison import plan_part
 from fedrec.methods.rates import with_row_rate
@@ -45,12 +45,7 @@ class CsPFedRec(LocalMethod):
         summary="new items: PFedRec, a new item is the mean of its neighbours by attributes",
         paper="Zhang et al., WWW 2024 (baseline)",
         backbones={"linear": {}},
-        presets={
-            "released": Preset(
-                "Gradients vanish where the released code's sigmoid saturates.",
-                {"saturate": "released"},
-            )
-        },
+        **settings_beside(__file__),
     )
 
     backbone: str = "linear"

@@ -41,8 +41,8 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Positive
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cold.alignment import MODELS, LastBatch, Pulled
 from fedrec.methods.cold.content import (
     META,
@@ -79,20 +79,7 @@ class IFedRec(Method):
             "IPFedRec": {"backbone": "linear"},
         },
         backbones={"ncf": {}, "linear": {"lr": 0.1, "align": 10.0}},
-        presets={
-            "released": Preset(
-                "As the released code does it: short last batches count, gradients vanish where its sigmoid saturates.",
-                {"last_batch": "keep", "saturate": "released"},
-            ),
-            "paper": Preset(
-                "Steps in the order of the paper's algorithm: the private part, then the table.",
-                {"alternate": True},
-            ),
-            "unaligned": Preset(
-                "The published ablation without alignment: chance level on new items.",
-                {"align": 0.0, "server_epochs": 0},
-            ),
-        },
+        **settings_beside(__file__),
         remedy=_calmer,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, MethodInfo, State, Tensors, World
-from fedrec.federation.declarations import Preset
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cold import content_model
 from fedrec.methods.cold.content_model import WEIGHTS, Content
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
@@ -34,12 +34,7 @@ class IFedRecLAN(CsFedNCF):
         paper="Zhang et al., WWW 2024",
         aliases={"w/ LAN": {}},
         backbones={"ncf": {}, "linear": {"lr": 0.1}},
-        presets={
-            "released": Preset(
-                "Gradients vanish where the released code's sigmoid saturates.",
-                {"saturate": "released"},
-            )
-        },
+        **settings_beside(__file__),
     )
 
     common_user: bool = True

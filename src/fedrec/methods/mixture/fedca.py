@@ -33,8 +33,8 @@ from fedrec.federation.contract import (
     World,
     participants,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval, Share
+from fedrec.federation.settings_files import settings_beside
 from fedrec.federation.stack import Stack
 from fedrec.methods.comparison import compared, part_of, plan_part
 from fedrec.methods.mixture.aggregation import NOBODY, in_room, mix
@@ -73,33 +73,8 @@ class FedCA(LocalMethod):
         summary="personal mixture of tables by data share, similarity and complementarity",
         paper="Zhang et al., ACM TOIS 44(2), 2026",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        space={"lr": "0.001..0.1", "alpha": "0..1", "beta": "0..1", "interpolation": "0..1"},
-        presets={
-            "paper": Preset(
-                "Similarity, complementarity and weights as printed in the paper.",
-                {"similarity": "paper", "complementarity": "left-local", "weights": "eq5",
-                 "interpolate": "inference"},
-            ),
-            "released": Preset(
-                "As its released code does it.",
-                {
-                    "alpha": 0.3, "beta": 0.3, "aggregated_fraction": 0.1, "similarity": "pca1",
-                    "complementarity": "right-greedy", "weights": "released", "interpolate": "both", "init": "normal",
-                    "init_std": 1.0, "common_user": True, "early_exit": 1e-4,
-                },
-            ),
-            # By NDCG@10 on the validation items of ml-100k, honest, for backbone mf. At these rates each of similarity
-            # (alpha=0.03), complementarity (beta=0.02) and own tables in training (interpolate=both) lowered it after
-            # 40 rounds; what is left is FedMF, and a tenth of the own table where a client scores.
-            "tuned": Preset(
-                "Chosen by NDCG@10 on the validation items of ml-100k, honest, for backbone mf: nearly FedMF.",
-                {
-                    "alpha": 0.0, "beta": 0.0, "interpolate": "inference", "interpolation": 0.1, "shares": "equal",
-                    "aggregated_fraction": 1.0, "dim": 32, "init": "normal", "optimiser": "sgd", "lr": 40.0,
-                    "epochs": 1, "weight_decay_dense": 0.0,
-                },
-            ),
-        },
+        **settings_beside(__file__),
+
     )  # fmt: skip
 
     aggregated_fraction: Share = 0.6

@@ -34,8 +34,8 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.mixture.aggregation import cosines
 from fedrec.methods.mixture.neighbourhoods import Neighbourhoods
 from fedrec.models import BACKBONES, NCF, Backbone
@@ -54,15 +54,8 @@ class GPFedRec(LocalMethod):
         paper="Zhang et al., KDD 2024",
         aliases={"GGA": {}},
         backbones={"ncf": {}, "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}},
-        space={"lr": "0.01..1", "rate_scale": "8..800", "regularisation": "0.1..10", "threshold": "0.5..2"},
-        presets={
-            "paper": Preset("Neighbours as the paper defines them.", {"graph": "paper"}),
-            "released": Preset(
-                "Neighbours as in the released code, whose clients start as copies of one model.",
-                {"graph": "released", "common_user": True},
-            ),
-            "fedrkg": Preset("As in FedRKG's comparison.", {"graph": "released", "threshold": 0.5}),
-        },
+        **settings_beside(__file__),
+
     )  # fmt: skip
 
     backbone: str = "ncf"

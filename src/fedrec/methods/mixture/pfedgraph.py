@@ -31,7 +31,8 @@ from fedrec.federation.contract import (
     participants,
 )
 from fedrec.federation.ranges import Positive, Share
-from fedrec.methods.comparison import FEDCA, compared, part_of, plan_part
+from fedrec.federation.settings_files import settings_beside
+from fedrec.methods.comparison import compared, part_of, plan_part
 from fedrec.methods.mixture.aggregation import NOBODY, in_room, inner_products, mix, scaled, simplex_project
 from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.training.local_training import LocalMethod, LocalTrainer
@@ -45,7 +46,7 @@ class PFedGraph(LocalMethod):
         summary="a personal mixture for each client, by similarity of model updates and data size",
         paper="Ye et al., ICML 2023",
         backbones={"mf": {}, "ncf": {}},
-        presets={"fedca": FEDCA},
+        **settings_beside(__file__),
     )
 
     aggregated_fraction: Share = 1.0

@@ -42,8 +42,8 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import MOST, Count, Interval
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.personal.autoencoder import DECODER, GATE, OWN, PARTS, ROWED, ROWS, SHARED, Autoencoder, Inputs
 from fedrec.training.optimisers import adam_step, fused_adam
 
@@ -57,14 +57,7 @@ class FedDAE(Method):
         name="feddae",
         summary="variational autoencoder: personal and shared encoder mixed by a gate, shared decoder",
         paper="Li et al., AAAI 2025",
-        presets={
-            "paper": Preset("Equations as printed in the paper.", {"variant": "paper"}),
-            "released": Preset("Equations as in the released code.", {"variant": "released"}),
-            "small": Preset(
-                "The paper's equations in the sizes of FedRKG's comparison.",
-                {"variant": "paper", "dim": 32, "layers": 2},
-            ),
-        },
+        **settings_beside(__file__),
     )  # fmt: skip
 
     dim: Count = 256

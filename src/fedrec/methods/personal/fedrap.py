@@ -33,8 +33,8 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.personal.additive import OF_ROWS, Additive, fit_compiled
 from fedrec.training.compiled import CompiledKernel, kernel_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
@@ -50,27 +50,8 @@ class FedRAP(LocalMethod):
         summary="sum of a shared and a personal item table, kept distinct; only the shared one is averaged",
         paper="Li et al., ICLR 2024",
         backbones={"linear": {}},
-        space={"lr": "0.05..5", "lr_item": "20..2000", "apart": "0.001..1", "sparse": "0.001..1"},
-        presets={
-            "paper": Preset("As the paper describes it: both weights grow.", {"anneal": "paper"}),
-            "released": Preset("As its released code does it: both weights are constant.", {"anneal": "released"}),
-            "ml-100k": Preset(
-                "What the released code recommends for ml-100k.",
-                {"anneal": "released", "sparse": 1e-3, "weight_decay": 1e-6, "lr": 1e-4, "lr_item": 1000.0},
-            ),
-            "cgfedrec": Preset(
-                "As in CGFedRec's comparison, whose code gives all methods its own epochs, batches and L2.",
-                {
-                    "anneal": "released",
-                    "lr_item": 100.0,
-                    "round_decay": 1.0,
-                    "epochs": 2,
-                    "batch": 256,
-                    "weight_decay": 0.0,
-                },
-            ),
-            "fedrkg": Preset("As in FedRKG's comparison.", {"anneal": "paper"}),
-        },
+        **settings_beside(__file__),
+
     )  # fmt: skip
 
     backbone: str = "linear"

@@ -38,9 +38,9 @@ from fedrec.federation.contract import (
     World,
     participants,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.noise import Gaussian, UploadContext
 from fedrec.federation.ranges import Count, Interval, Positive
+from fedrec.federation.settings_files import settings_beside
 from fedrec.federation.stages import Clip
 from fedrec.methods.personal.gate import GATE, GateDescent, guide_, guide_compiled, init_gates
 from fedrec.methods.personal.noised_descent import NoisedDescent
@@ -59,11 +59,8 @@ class FedRKG(LocalMethod):
         summary="personal tables, guided from time to time by the mean of all through a private gate",
         paper="Lim et al., arXiv:2511.12959, 2025",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
-        space={"lr": "0.01..1", "dim": "16,32,64", "interval": "20,50,100", "lr_gate": "0.0001..0.1"},
-        presets={
-            "paper": Preset("As the paper sets it: the defaults.", {}),
-            "lastfm": Preset("The paper's rounds and beta for Last.fm.", {"rounds": 3000, "beta": 0.999}),
-        },
+        **settings_beside(__file__),
+
     )  # fmt: skip
 
     rounds: Count = 1000

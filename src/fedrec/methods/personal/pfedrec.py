@@ -29,9 +29,9 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Positive, Share
-from fedrec.methods.comparison import FEDCA, plan_part
+from fedrec.federation.settings_files import settings_beside
+from fedrec.methods.comparison import plan_part
 from fedrec.methods.personal.noised_descent import NoisedDescent
 from fedrec.methods.personal.replay import NEVER, STARTS, init_starts, replayed_scores, with_note
 from fedrec.methods.rates import with_row_rate
@@ -48,16 +48,7 @@ class PFedRec(LocalMethod):
         summary="private head, mean of item tables, scores with the table adapted locally",
         paper="Zhang et al., IJCAI 2023",
         backbones={"linear": {}, "scorer": {}, "mf": COMPARED, "ncf": COMPARED, "sasrec": COMPARED},
-        presets={
-            "fedca": Preset(
-                "As in FedCA's comparison, with its matrix factorisation.",
-                {**FEDCA, "backbone": "mf", "lr_item": 0.01},
-            ),
-            "fedrkg": Preset(
-                "As in FedRKG's comparison (its appendix C.2): 32 -> 16 -> 1.",
-                {"backbone": "scorer", "rounds": 1000},
-            ),
-        },
+        **settings_beside(__file__),
         new_users=30,
     )
 

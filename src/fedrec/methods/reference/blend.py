@@ -17,8 +17,8 @@ from torch import Tensor
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
 from fedrec.methods.reference.sasrec import CentralSASRec
@@ -33,14 +33,7 @@ class Blend(CentralSASRec):
         name="blend",
         summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
-        presets={
-            "ml-1m": Preset(
-                "For ml-1m: FedGram's preset of that name, and the decay of docs/fedblend.md.",
-                {"floor": 0.04, "window": 1, "co": 0.4, "l2": 800.0, "popularity_power": 0.2,
-                 "weight_decay": 0.1},
-            ),
-            "amazon-video": Preset("For amazon-video: the dropout of docs/fedblend.md.", {"dropout": 0.5}),
-        },
+        **settings_beside(__file__),
         centralised=True,
         new_users=0,
         reads_order=lambda method: True,

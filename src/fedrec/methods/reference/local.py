@@ -11,7 +11,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, World
 from fedrec.federation.ranges import Count
-from fedrec.methods.comparison import FEDCA_ALONE
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.personal.own_tables import TableDtype
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod, usual_backbones
@@ -24,7 +24,7 @@ class Local(LocalMethod):
         summary="no exchange: each client alone",
         aliases={"IM": {}},
         backbones=usual_backbones("mf", "ncf", "sasrec"),
-        presets={"fedca": FEDCA_ALONE},
+        **settings_beside(__file__),
         new_users=150,
     )
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.personal.own_tables import TableDtype
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod
@@ -28,13 +28,7 @@ class CentralNeuMF(LocalMethod):
         summary="neural matrix factorisation",
         paper="He et al., WWW 2017",
         backbones={"neumf": {}},
-        presets={
-            "wide": Preset("A wider tower and more factors.", {"dim": 128, "factors": 64}),
-            "fedrkg": Preset(
-                "As in FedRKG's comparison (its appendix C.2): 32 factors beside a tower 64 -> 32 -> 16 -> 8.",
-                {"dim": 64, "factors": 32, "optimiser": "sgd", "lr": 0.1, "rounds": 1000},
-            ),
-        },
+        **settings_beside(__file__),
         centralised=True,
     )
 

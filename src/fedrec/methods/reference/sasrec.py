@@ -20,8 +20,8 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.declarations import Preset
 from fedrec.federation.ranges import Count, Interval
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
 from fedrec.models.sasrec import BlockKind
@@ -42,16 +42,8 @@ class CentralSASRec(LocalMethod):
         summary="self-attention over sequences",
         paper="Kang & McAuley, ICDM 2018",
         backbones=usual_backbones("sasrec"),
-        space={
-            "lr": "0.0003..0.003", "dim": "64,128", "length": "50,100,200", "dropout": "0.1..0.5",
-            "weight_decay": "0,0.1,1",
-        },
-        presets={
-            "tuned": Preset(
-                "Best of 14 trials by NDCG@10 on the validation items of ml-100k, honest (docs/results.md).",
-                {"loss": "ce", "dim": 128, "length": 200, "dropout": 0.2, "weight_decay": 1.0},
-            ),
-        },
+        **settings_beside(__file__),
+
         centralised=True,
         new_users=0,
     )  # fmt: skip

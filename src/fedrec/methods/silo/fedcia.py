@@ -43,7 +43,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.declarations import Preset
+from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.silo.filter_exchange import FilterExchange
 from fedrec.methods.silo.similarity import Distance
 from fedrec.methods.silo.table_exchange import KEY, TableExchange
@@ -60,13 +60,7 @@ class FedCIA(SiloMethod):
         paper="Han et al., SIGIR 2025",
         aliases={"CIA": {}},
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
-        presets={
-            "paper": Preset(
-                "As the paper describes it: BPR loss, mean squared distance. New triples every round are our choice.",
-                {"loss": "bpr", "distance": "mse", "resample": True},
-            ),
-            "released": Preset("As its released code does it: the defaults.", {}),
-        },
+        **settings_beside(__file__),
         scores_together=True,
     )  # fmt: skip
 

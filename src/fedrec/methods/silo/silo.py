@@ -26,7 +26,7 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.declarations import Preset
+from fedrec.federation.settings_files import settings_beside
 from fedrec.training.silo_method import SiloMethod, silo_backbones
 from fedrec.training.silo_training import own_models
 
@@ -39,7 +39,7 @@ class SiloLocal(SiloMethod):
         name="local",
         summary="no exchange: each silo alone",
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
-        presets={"silo": Preset("Silos with triples and Adam, as in FedCIA's comparison.", {})},
+        **settings_beside(__file__),
         scores_together=True,
     )
 
@@ -61,7 +61,7 @@ class SiloFedAvg(SiloMethod):
         summary="interaction-weighted mean of item table and network",
         aliases={"fedlightgcn": {"backbone": "lightgcn"}},
         backbones=silo_backbones("mf", "mlp", "neumf", "lightgcn"),
-        presets={"silo": Preset("Silos with triples and Adam, as in FedCIA's comparison.", {})},
+        **settings_beside(__file__),
         scores_together=True,
     )
 
