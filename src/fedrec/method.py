@@ -1,0 +1,91 @@
+"""What a method is written with, in one place: `from fedrec import method as fm`.
+
+    @dataclass(frozen=True)
+    class MyMethod(fm.LocalMethod):
+        info = fm.MethodInfo("mymethod", summary="one line", backbones={"mf": {}})
+
+**A method** derives from `LocalMethod` (devices that train a backbone by gradient descent), `SiloMethod` (companies
+with many users each) or `Method` (anything else), and declares what it is (`MethodInfo`, its presets by
+`settings_beside`) and what it discloses (`Disclosure`). The numbers that a parameter takes stand on its type: `Count`,
+`Share`, `Positive`, `Interval`.
+
+**What its functions are given and return**: the public facts (`World`), the clients at work (`Chunk`), their `State`,
+what comes down (`Down`, `Answer`), who takes part (`Plan`, `participants`), and what has arrived (`Ups`).
+
+**What goes up** says how it is reduced: `Sum`, `Mean`, `Gather`; `Rows` is a table of which few rows have changed.
+
+`docs/architecture.md` has the whole contract, CONTRIBUTING.md a complete example.
+"""
+
+from __future__ import annotations
+
+from fedrec import random
+from fedrec.errors import FedrecError
+from fedrec.federation.clients import Chunk, ClientData
+from fedrec.federation.contract import (
+    Answer,
+    Cohort,
+    Disclosure,
+    Down,
+    Footprint,
+    Gather,
+    Mean,
+    Method,
+    MethodInfo,
+    OwnNoise,
+    Plan,
+    Reduction,
+    Rows,
+    State,
+    Sum,
+    Tensors,
+    Upload,
+    Ups,
+    World,
+    participants,
+    replicate,
+)
+from fedrec.federation.ranges import Count, Interval, Positive, Share
+from fedrec.federation.settings_files import settings_beside
+from fedrec.federation.stack import Stack
+from fedrec.training.local_training import IN_TURN, TOGETHER, LocalMethod, LocalTrainer
+from fedrec.training.silo_method import SiloMethod
+
+__all__ = [
+    "IN_TURN",
+    "TOGETHER",
+    "Answer",
+    "Chunk",
+    "ClientData",
+    "Cohort",
+    "Count",
+    "Disclosure",
+    "Down",
+    "FedrecError",
+    "Footprint",
+    "Gather",
+    "Interval",
+    "LocalMethod",
+    "LocalTrainer",
+    "Mean",
+    "Method",
+    "MethodInfo",
+    "OwnNoise",
+    "Plan",
+    "Positive",
+    "Reduction",
+    "Rows",
+    "Share",
+    "SiloMethod",
+    "Stack",
+    "State",
+    "Sum",
+    "Tensors",
+    "Upload",
+    "Ups",
+    "World",
+    "participants",
+    "random",
+    "replicate",
+    "settings_beside",
+]
