@@ -12,7 +12,7 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.federation.contract import Method
 from fedrec.methods import method_class, methods, register
-from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of
+from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of, variants_of
 from fedrec.schema import kind_of
 
 
@@ -84,7 +84,7 @@ def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method
             method, **{name: convert(type(method), name, value) for name, value in changes.items()}
         )
     known = methods().get(made.info.name)
-    if known is None or type(made) not in kinds_of(known):
+    if known is None or type(made) not in (*kinds_of(known), *variants_of(known)):
         register(type(made))
     settings = {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
     values |= {"method": made.info.name, "rounds": settings.pop("rounds"), "params": settings}
