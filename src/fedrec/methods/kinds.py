@@ -83,8 +83,7 @@ def _accepts(kind: type[Method], name: str, value: Any) -> bool:
     return True
 
 
-@cache
-def _hints(kind: Any) -> Mapping[str, Any]:
+def _hints(kind: type[Method]) -> Mapping[str, Any]:
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
