@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check kernels index bench leaderboard coverage docs clean help
+.PHONY: demo test check kernels index bench leaderboard coverage cover docs wheels clean help
 
 help:
 	@echo "make demo   set up, then train and compare methods on MovieLens-100K (a few minutes)"
@@ -12,8 +12,10 @@ help:
 	@echo "make check  lint and types only"
 	@echo "make index  after a method was added or declares something else: what \`fedrec methods\` lists"
 	@echo "make coverage  the pages of docs/coverage, from the runs that were measured"
+	@echo "make cover  how much of the code the tests run, line by line (htmlcov/index.html)"
 	@echo "make docs   the documentation as a site"
 	@echo "make leaderboard   all methods, ranked by equal trials: what is missing is run (hours), data and page are written"
+	@echo "make wheels both distributions as wheels and source archives (dist/), tried in an empty environment"
 	@echo "make bench  seconds per round of every method, and against one client at a time (half an hour)"
 
 # torch goes first and pinned: left to a range, pip would take a build with gigabytes of CUDA packages.
@@ -57,5 +59,15 @@ docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/mkdocs build --strict
 
+cover: $(STAMP) kernels
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pytest-cov
+	$(BIN)/python -m pytest -n auto --cov=fedrec --cov=fedrec_studies --cov-report=term:skip-covered --cov-report=html
+
+wheels: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist studies
+	$(BIN)/python examples/try_wheels.py dist
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist htmlcov .coverage

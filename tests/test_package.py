@@ -189,6 +189,7 @@ def test_no_extra_is_offered_for_what_does_not_exist() -> None:
         "tune",
         "flower",
         "export",
+        "studies",
         "tensorboard",
         "docs",
         "test",
