@@ -10,7 +10,7 @@ import torch
 from fedrec.models import lloyd as module
 from fedrec.models.lloyd import lloyd, spread_seeds
 
-SOURCE = Path(module.__file__).parent
+SOURCE = Path(module.__file__).parents[1]
 
 
 @pytest.fixture

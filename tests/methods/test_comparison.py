@@ -13,7 +13,7 @@ from fedrec.experiment.params import build_method
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedAvg, FedCA, FedFast, FedMF
 from fedrec.methods.average.choices import client_weight
-from fedrec.methods.comparison import FEDCA_ALONE
+from fedrec.methods.comparison import ALONE
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
 
@@ -24,10 +24,10 @@ ADAM = {"dim": 4, "init": "uniform", "batch": 16, "lr": 0.05, "epochs": 5, "opti
 @pytest.mark.parametrize("name", FAMILY)
 def test_all_train_alike(name):
     method, own = build_method(name, preset="fedca"), FedCA()
-    setting = {key: getattr(own, key) for key in FEDCA_ALONE}
+    setting = {key: getattr(own, key) for key in ALONE}
     published = {"dim": 16, "optimiser": "adam", "lr": 0.01, "epochs": 10, "batch": 256, "rounds": 100}
     assert setting == {**published, "init": "uniform", "weight_decay_dense": 1e-3}
-    assert {key: getattr(method, key) for key in FEDCA_ALONE} == setting
+    assert {key: getattr(method, key) for key in ALONE} == setting
     assert method.trainer.rates == own.trainer.rates
     assert method.backbone == "mf"
     assert getattr(method, "clusters", 10) == 10
@@ -40,7 +40,7 @@ def test_all_train_alike(name):
 
 @pytest.mark.parametrize("name", [*FAMILY[3:7]])
 def test_some_train_so_by_default(name):
-    assert {key: getattr(build_method(name), key) for key in FEDCA_ALONE} == dict(FEDCA_ALONE)
+    assert {key: getattr(build_method(name), key) for key in ALONE} == dict(ALONE)
 
 
 class Part(MethodTests):

@@ -13,7 +13,7 @@ from fedrec.deploy import record
 from fedrec.errors import FedrecError
 from fedrec_studies.trials.figures import BLOCKS, filled
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_says_what_was_measured() -> None:

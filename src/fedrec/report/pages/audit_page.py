@@ -31,7 +31,6 @@ def write_audit(report: Report, path: Path) -> Path:
     return write_page(
         path,
         "leak.html",
-        "fedrec.experiment.audit",
         title=f"Leak audit of {report.case.title}",
         report=report,
         facts=_facts(report),
