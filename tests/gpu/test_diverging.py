@@ -19,11 +19,12 @@ import pytest
 import torch
 
 from federation.absurd import DIVERGED, EXPLODING_MIXTURE, FINITE, NAMES, steps
+from waiting import GENEROUS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TESTS = Path(__file__).parents[1]
 AT_ONCE = max(1, min(12, (os.cpu_count() or 1) - 2))  # each compiles kernels
-SECONDS = 300  # of a method: a kernel may hang
+
 
 Ends = list[tuple[str, str]]
 """What was run, and how it ended."""
@@ -32,7 +33,7 @@ Ends = list[tuple[str, str]]
 def ends_of(word: str) -> Ends:
     """Of all cases of a method, or of one as JSON, in a process of their own."""
     command, settings = [sys.executable, "-m", "federation.absurd", "cuda", word], os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=TESTS, env=settings, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, cwd=TESTS, env=settings, capture_output=True, text=True, timeout=GENEROUS)
     lines = done.stdout.splitlines()
     cases, ended = ([line for line in lines if line.startswith(mark)] for mark in '{"')
     found = [json.loads(line) for line in ended]
