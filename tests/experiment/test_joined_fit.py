@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedrec.recommend import Recommender
 
 import fedrec
 from conftest import Cli
@@ -23,6 +22,7 @@ from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.log import read_log
 from fedrec.federation.simulator import Simulator
+from fedrec.serve import Recommender
 
 from . import SMALL
 from .test_kept import published

@@ -14,7 +14,7 @@ import torch
 
 import fedrec
 from conftest import Cli
-from fedrec.commands.progress import Plain
+from fedrec.commands.progress import Pace, Plain
 from fedrec.errors import FedrecError
 from fedrec.experiment import observers
 from fedrec.experiment.config import RunConfig
@@ -35,7 +35,7 @@ from fedrec.federation.contract import (
     Tensors,
     World,
 )
-from fedrec.federation.loop import Progress
+from fedrec.federation.loop import Progress, Rules
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedMF, FedRKG, methods
@@ -217,10 +217,10 @@ def test_where_an_epsilon_is_printed_validation_decides_nothing(config: RunConfi
 def test_no_best_round_is_spoken_of_where_none_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     line = Plain("fedmf")
     for progress, says in (
-        (Progress(), "round 3 of 0, 0:00 left\n"),
-        (Progress(best_round=1, best_value=0.5), " 0.5000, 0:00 left\n"),
+        (Progress(), "round 3 of 9\n"),
+        (Progress(best_round=1, best_value=0.5), " 0.5000\n"),
     ):
-        line.spoken = -1e9
+        line.spoken, line.pace = -1e9, Pace(Rules(9))
         line.round(RoundLog(2, 1, 0.0, 0, 0), None, progress)
         assert capsys.readouterr().err.endswith(says)
 

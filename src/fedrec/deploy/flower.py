@@ -16,7 +16,6 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.command_line import command_line
 from fedrec.data.atomic import private_file, private_folder
 from fedrec.deploy.extra import require
 from fedrec.deploy.key_files import require_server
