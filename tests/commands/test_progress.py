@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 import fedrec
-from fedrec import console
-from fedrec.commands import progress
+from fedrec.commands import console, progress
 from fedrec.commands.deploy import Shown
 from fedrec.commands.summary import last_chosen
 from fedrec.federation.loop import Rules, Score
