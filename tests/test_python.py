@@ -50,13 +50,13 @@ def test_a_frame_is_read_as_its_file_would_be(frame: pl.DataFrame, tmp_path: Pat
 def test_columns_of_pandas_keep_what_they_mean() -> None:
     dates = pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03"]).tz_localize("Europe/Berlin")
     words = pd.DataFrame({"who": ["b", "a", "a"], "item": pd.Categorical([7, 8, 7]), "date": dates})
-    data = fedrec.load(words, columns={"user": "who"})
+    data = fedrec.load(words, user="who")
     assert data.user_ids.tolist() == ["a", "b"]
     assert data.timestamp is not None
     assert np.argsort(data.timestamp).tolist() == [1, 0, 2]
     with pytest.raises(fedrec.FedrecError, match="row 1, column user: user is missing"):
         fedrec.load(pd.DataFrame({"user": ["a", None], "item": [1, 2]}))
-    with pytest.raises(fedrec.FedrecError, match=r"no column for user among who, item, date; .*fedrec\.load"):
+    with pytest.raises(fedrec.FedrecError, match=r'no column for user among who, item, date; .*user="COLUMN"'):
         fedrec.load(words)
     with pytest.raises(fedrec.FedrecError, match="collect"):
         fedrec.load(pl.LazyFrame({"user": [1], "item": [2]}))

@@ -1,7 +1,7 @@
 """Datasets, splits and partitions. Knows nothing of models."""
 
 from fedrec.data.atomic import atomic_file, require_unlinked
-from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, with_ties
+from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, require_no_columns, with_ties
 from fedrec.data.fetch import cache_folder
 from fedrec.data.filtered import Filtered
 from fedrec.data.imported import import_table
@@ -64,6 +64,7 @@ __all__ = [
     "ratio",
     "read",
     "read_table",
+    "require_no_columns",
     "require_unlinked",
     "reunited",
     "silos",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, 
 from fedrec.data.frames import from_frame, is_frame
 from fedrec.data.imported import imported_path
 from fedrec.data.interactions import Interactions
+from fedrec.data.roles import Columns, as_columns
 from fedrec.data.stored import stored_split, stored_splits
 from fedrec.data.synthetic import from_options
 from fedrec.data.table import FRAME, folder_error, looks_like_path, read_table
@@ -224,47 +225,67 @@ def _unknown(name: str) -> FedrecError:
     return unknown("dataset", name, known)
 
 
-def load(spec: Any, progress: Progress | None = None, *, name: str = FRAME,
-         columns: Mapping[str, str | int] | None = None) -> Interactions:  # fmt: skip
+def load(
+    spec: Any,
+    progress: Progress | None = None,
+    *,
+    name: str = FRAME,
+    columns: Columns | None = None,
+    user: str | int | None = None,
+    item: str | int | None = None,
+    rating: str | int | None = None,
+    timestamp: str | int | None = None,
+) -> Interactions:
     """Load ``name[@version]``, a path to the user's own CSV, TSV or Parquet file, or a pandas or polars frame.
 
-    A frame may be given a ``name``; ``columns`` says which of its columns is the user, item, rating or timestamp where
-    their names do not.
+    A frame may be given a ``name``. ``user``, ``item``, ``rating`` and ``timestamp`` say which columns of a file or
+    frame these are, by name or by number from 1 ("none": no column is), where names and values do not tell;
+    ``columns`` has the same by role.
 
     Version parts are joined by '+': ``ml-100k@ties1``, ``ml-1m@official+ties2``, ``synthetic@users=1000+seed=3``. The
     part ``tiesN`` (default ties0) chooses the random order of interactions that share a timestamp.
     """
+    chosen = dict(columns or {}) | as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp})
     if is_frame(spec):
-        return from_frame(spec, name, columns)
-    if name != FRAME or columns:
-        raise FedrecError("name and columns apply to data frames; for a file use fedrec data import")
+        return from_frame(spec, name, chosen)
+    if name != FRAME:
+        raise FedrecError("a name applies to data frames; for a file use fedrec data import")
     if not isinstance(spec, str | os.PathLike):
         raise FedrecError(f"data of type {type(spec).__name__} cannot be loaded; give a name, a file or a data frame")
-    return _load_spec(os.fspath(spec), progress)
+    return _load_spec(os.fspath(spec), progress, chosen)
 
 
-def _load_spec(spec: str, progress: Progress | None) -> Interactions:
+def _load_spec(spec: str, progress: Progress | None, columns: Columns) -> Interactions:
     if looks_like_path(spec) and Path(spec).is_file():  # before cutting at '@', which a path may contain
-        return read_table(Path(spec))[0]
+        return read_table(Path(spec), columns)[0]
     name, _, version = spec.rpartition("@") if "@" in spec else (spec, "", "")
     parts, tie_seed = _tie_seed([part for part in version.split("+") if part], spec)
     if looks_like_path(name):
         if parts:
             raise FedrecError(f"'{spec}': a file takes only tiesN after '@', not '{parts[0]}'")
-        return with_ties(read_table(Path(name))[0], tie_seed)
+        return with_ties(read_table(Path(name), columns)[0], tie_seed)
     if stored_split(name):
         raise FedrecError(
             f"'{name}' is a published split with its own clients, not a table: fedrec run --data takes it, "
             f"load_split('{name}') reads it"
         )
     if not parts and imported_path(name).is_file():
-        return with_ties(replace(read_table(imported_path(name))[0], name=name), tie_seed)
+        require_no_columns(name, columns)
+        return with_ties(replace(read_table(imported_path(name))[0], name=name, columns={}), tie_seed)
     if os.path.isdir(name) and not _named(name):
         raise folder_error(Path(name))
     chosen = entry(name)
+    require_no_columns(name, columns)
     if chosen.name == "synthetic":
         return with_ties(from_options(parts).interactions, tie_seed)
     return with_ties(_load_entry(chosen, parts, progress), tie_seed)
+
+
+def require_no_columns(name: str, columns: Columns) -> None:
+    """Refuse to choose columns where there is no file of the user's own."""
+    if columns:
+        roles = " and ".join(columns)
+        raise FedrecError(f"the columns of '{name}' are known; leave {roles} out, which is for a file of your own")
 
 
 def with_ties(data: Interactions, tie_seed: int) -> Interactions:

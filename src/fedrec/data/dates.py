@@ -9,9 +9,10 @@ from fedrec.errors import FedrecError
 if TYPE_CHECKING:
     import polars as pl
 
-_TIMES = ("", "{T}%H:%M", "{T}%H:%M:%S", "{T}%H:%M:%S%.f")
+_TIMES = ("", "{T}%H:%M", "{T}%H:%M:%S", "{T}%H:%M:%S%.f", "{T}%I:%M %p", "{T}%I:%M:%S %p")
 _DAYS = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d-%m-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y")
 _SLASHED = r"^\d{1,2}/\d{1,2}/\d{4}"
+_ZONE = r"(?i)(\d\s?[+-]\d\d:?\d\d|z|utc|gmt)$"
 _SAMPLE = 200  # values whose formats are tried before all others
 
 
@@ -22,7 +23,7 @@ def dates(text: pl.Series) -> pl.Series:
     """
     import polars as pl
 
-    text = text.cast(pl.String).str.replace(r"(?i)z$", "+00:00").str.replace(r" UTC$", "+00:00")
+    text = text.cast(pl.String).str.replace(r"(?i)z$", "+00:00").str.replace(r" (UTC|GMT)$", "+00:00")
     found = pl.Series(text.name, [None] * len(text), dtype=pl.Datetime("us"))
     likely = text.head(_SAMPLE)
     for format in sorted(_formats(text), key=lambda format: not _parsed(likely, format).is_not_null().any()):
@@ -36,8 +37,20 @@ def dates(text: pl.Series) -> pl.Series:
 def _formats(text: pl.Series) -> list[str]:
     days = [*_DAYS, *filter(None, [_slashed(text)])]
     plain = [day + time.format(T=mark) for day in days for time in _TIMES for mark in ("T", " ")[: 1 + bool(time)]]
-    zoned = [f"{format}{gap}%:z" for format in plain if "%H" in format for gap in ("", " ")]
+    zoned = [f"{format}{gap}%:z" for format in plain if _has_clock(format) for gap in ("", " ")]
     return [*plain, *zoned]
+
+
+def _has_clock(format: str) -> bool:
+    return "%H" in format or "%I" in format
+
+
+def without_zone(text: pl.Series) -> int:
+    """How many moments are without a time zone where others have one."""
+    import polars as pl
+
+    zoned = text.cast(pl.String).str.strip_chars().str.contains(_ZONE).sum()
+    return len(text) - zoned if zoned else 0
 
 
 def _slashed(text: pl.Series) -> str:
@@ -60,6 +73,6 @@ def _parsed(text: pl.Series, format: str) -> pl.Series:
     if format.endswith("%:z"):
         zoned = text.str.to_datetime(format, time_unit="us", strict=False, time_zone="UTC")
         return zoned.dt.replace_time_zone(None)
-    if "%H" not in format:
+    if not _has_clock(format):
         return text.str.to_date(format, strict=False).cast(pl.Datetime("us"))
     return text.str.to_datetime(format, time_unit="us", strict=False)

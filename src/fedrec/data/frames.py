@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedrec.data.content import SAMPLE
 from fedrec.data.interactions import Interactions
-from fedrec.data.sniff import Shape, find_roles
-from fedrec.data.table import FRAME, Guess, to_interactions
+from fedrec.data.roles import Asked, Columns, by_keyword, find_roles
+from fedrec.data.table import FRAME, Guess, columns_of, to_interactions
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
     import polars as pl
-
-SAY = 'fedrec.load(frame, columns={"user": "...", "item": "..."})'
 
 
 def is_pandas(data: Any) -> bool:
@@ -33,21 +31,22 @@ def is_frame(data: Any) -> bool:
     return is_pandas(data) or (type(data).__name__ in ("DataFrame", "LazyFrame") and _from(data, "polars"))
 
 
-def from_frame(frame: Any, name: str = FRAME, columns: Mapping[str, str | int] | None = None) -> Interactions:
+def from_frame(frame: Any, name: str = FRAME, columns: Columns | None = None) -> Interactions:
     """The interactions of a frame; columns are understood as those of a file, and named in `columns` otherwise."""
     import polars as pl
 
     if type(frame).__name__ == "LazyFrame":
         raise FedrecError("a lazy frame has no rows yet; give frame.collect()")
-    shape = Shape(delimiter="", label=FRAME, header=True, names=[str(column) for column in frame.columns])
-    if len(set(shape.names)) < len(shape.names):
-        raise FedrecError(f"the frame has a column twice ({', '.join(shape.names)}); rename or remove one")
-    roles = find_roles(Path(name), shape, columns, say=SAY)
+    names = [str(column) for column in frame.columns]
+    if len(set(names)) < len(names):
+        raise FedrecError(f"the frame has a column twice ({', '.join(names)}); rename or remove one")
     series = _from_pandas if is_pandas(frame) else _from_polars
-    taken = pl.DataFrame([series(frame, place, role) for role, place in roles.items()])
+    first = pl.DataFrame([series(frame.head(SAMPLE), place, column) for place, column in enumerate(names)])
+    roles = find_roles(name, columns_of(first), True, Asked(columns or {}, ask=by_keyword))
+    taken = pl.DataFrame([series(frame, place, role) for role, place in roles.places.items()])
     if not taken.height:
         raise FedrecError("the frame has no interactions")
-    guess = Guess(name, FRAME, True, {role: shape.names[place] for role, place in roles.items()})
+    guess = Guess.of(name, FRAME, True, roles, names)
     try:
         return to_interactions(taken, guess, name, _digest(taken))
     except pl.exceptions.PolarsError as error:

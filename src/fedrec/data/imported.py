@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedrec.data.fetch import cache_folder
 from fedrec.data.interactions import Interactions
+from fedrec.data.roles import Columns
 from fedrec.data.table import Guess, read_table, write_csv
 from fedrec.errors import FedrecError
 
@@ -22,7 +22,7 @@ def imported_names() -> list[str]:
 
 
 def import_table(
-    file: Path | str, name: str, columns: Mapping[str, str | int] | None = None, taken: tuple[str, ...] = ()
+    file: Path | str, name: str, columns: Columns | None = None, taken: tuple[str, ...] = ()
 ) -> tuple[Interactions, Guess, Path]:
     """Read a file and keep it as `name`, which must be free."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
@@ -32,6 +32,6 @@ def import_table(
         raise FedrecError(f"the name '{name}' is taken; choose another, or remove {path} to import it again")
     if name in taken:
         raise FedrecError(f"the name '{name}' belongs to a built-in dataset; choose another")
-    data, guess = read_table(file, columns or None)
+    data, guess = read_table(file, columns)
     write_csv(data, path)
     return data, guess, path

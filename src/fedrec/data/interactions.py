@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,9 +49,9 @@ class ItemInfo:
         )
 
     def n_items(self) -> int | None:
-        for field in (self.titles, self.tags, self.years, self.features):
-            if field is not None:
-                return int(field.shape[0])
+        for known in (self.titles, self.tags, self.years, self.features):
+            if known is not None:
+                return int(known.shape[0])
         return None
 
 
@@ -98,13 +99,15 @@ class Interactions:
     """What filters have left out so far, in their order."""
     guessed: bool = False
     """Whether this is a user's own file, whose columns were guessed."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Of a user's own file: what chooses the same columns again, role by role; otherwise nothing."""
 
     def __post_init__(self) -> None:
         n = self.user.shape[0]
-        for field in ("item", "rating", "timestamp"):
-            column = getattr(self, field)
+        for role in ("item", "rating", "timestamp"):
+            column = getattr(self, role)
             if column is not None and column.shape != (n,):
-                raise FedrecError(f"column '{field}' has shape {column.shape}, but there are {n} interactions")
+                raise FedrecError(f"column '{role}' has shape {column.shape}, but there are {n} interactions")
         _check_range("user", self.user, self.n_users)
         _check_range("item", self.item, self.n_items)
         if self.rating is not None and not np.isfinite(self.rating).all():

@@ -1,38 +1,20 @@
-"""Understanding a delimited text file from its first lines: delimiter, header, and which column is what."""
+"""Understanding a delimited text file from its first lines: delimiter, header, and what its columns hold."""
 
 from __future__ import annotations
 
 import csv
-import re
-import shlex
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.data.content import content_of
+from fedrec.data.roles import Asked, Column, is_known
 from fedrec.data.unpack import gunzip
-from fedrec.errors import FedrecError, reason, unknown
+from fedrec.errors import FedrecError, reason
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-ROLES = {
-    "user": _names("user userid username uid u reviewerid customer customerid member memberid visitorid"),
-    "item": _names(
-        "item itemid iid i movie movieid film filmid product productid asin parentasin book bookid isbn "
-        "artist artistid track trackid song songid article articleid business businessid"
-    ),
-    "rating": _names("rating ratings score stars star weight value count plays overall preference"),
-    "timestamp": _names("timestamp time ts date datetime unixreviewtime unixtime createdat"),
-    "title": _names("itemtitle itemname producttitle productname movietitle"),  # a bare title may be that of a review
-}
-"""What columns are commonly called, in the order in which files without header list them."""
 _DELIMITERS = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated", "|": "bar-separated"}
 _SAMPLE_LINES = 50
 _SAMPLE_BYTES = 1 << 16
-EARLIEST_PLAUSIBLE_TIME = 1e8  # 1973 in Unix seconds; no rating scale reaches it
 
 
 @dataclass(frozen=True)
@@ -45,6 +27,16 @@ class Shape:
     names: list[str]
     sample: tuple[tuple[str, ...], ...] = ()
     """The first rows below the header."""
+
+    def columns(self) -> list[Column]:
+        """What stands in each column, as far as the first rows show it."""
+        import polars as pl
+
+        cells = [[row[place] for row in self.sample if place < len(row)] for place in range(len(self.names))]
+        return [
+            Column(place, name, content_of(pl.Series(values, dtype=pl.String)))
+            for place, (name, values) in enumerate(zip(self.names, cells, strict=True))
+        ]
 
 
 def read_text(path: Path) -> bytes:
@@ -77,7 +69,7 @@ def _utf8(path: Path, raw: bytes) -> bytes:
         raise FedrecError(f"{path} starts like UTF-16 text but is not; save the file as UTF-8") from None
 
 
-def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> tuple[Shape, bytes]:
+def sniff(path: Path, text: bytes, wish: Asked) -> tuple[Shape, bytes]:
     """The shape of the table, and the text with a delimiter of a single character."""
     head = _head(path, text)
     if all("::" in line for line in head):
@@ -91,34 +83,9 @@ def sniff(path: Path, text: bytes, columns: Mapping[str, str | int] | None) -> t
         delimiter = _delimiter(path, head)
         label = _DELIMITERS.get(delimiter, "space-separated")
     rows = [tuple(cell.strip() for cell in row) for row in csv.reader(head, delimiter=delimiter)]
-    header = _has_header(rows, columns)
+    header = _has_header(rows, wish)
     names = list(rows[0]) if header else [str(j + 1) for j in range(len(rows[0]))]
     return Shape(delimiter, label, header, names, tuple(rows[header:])), text
-
-
-def find_roles(path: Path, shape: Shape, columns: Mapping[str, str | int] | None,
-               say: str | None = None) -> dict[str, int]:  # fmt: skip
-    """Which column (from 0) plays which role; what the caller says goes before what the names suggest.
-
-    `say`: how to name the columns, instead of by `fedrec data import`.
-    """
-    given = {role: _given_column(path, shape, role, column) for role, column in (columns or {}).items()}
-    if len(set(given.values())) < len(given):
-        raise FedrecError(f"{path}: the same column is given as {' and '.join(given)}; give two different ones")
-    guessed = _roles_by_name(shape) if shape.header else {} if columns else _roles_by_position(path, shape)
-    roles = {role: j for role, j in guessed.items() if j not in given.values()} | given
-    for j in set(roles.values()) - {given[role] for role, column in (columns or {}).items() if isinstance(column, int)}:
-        if shape.names.count(shape.names[j]) > 1:
-            raise FedrecError(f"{path} has two columns '{shape.names[j]:.40}'; rename one, or choose by number: "
-                              f"fedrec data import {shlex.quote(str(path))} --name NAME --user 1 --item 2")  # fmt: skip
-    if missing := [role for role in ("user", "item") if role not in roles]:
-        found = _listed(shape.names)
-        flags = " ".join(f"--{role} COLUMN" for role in missing)
-        say = say or f"fedrec data import {shlex.quote(str(path))} --name NAME {flags}"
-        raise FedrecError(
-            f"{path}: no column for {' and '.join(missing)} among {found}; rename one, or choose with: {say}"
-        )
-    return {role: roles[role] for role in ROLES if role in roles}
 
 
 def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
@@ -166,68 +133,27 @@ def _delimiter(path: Path, head: list[str]) -> str:
     return best
 
 
-def _has_header(rows: list[tuple[str, ...]], columns: Mapping[str, str | int] | None) -> bool:
+def _has_header(rows: list[tuple[str, ...]], wish: Asked) -> bool:
     first, rest = rows[0], rows[1:]
-    if columns and any(column in first for column in columns.values()):
+    if any(name in first for name in (*wish.names(), *wish.usual.values())):
         return True
     if any(_number(cell) is not None for cell in first):
         return False
-    known = {alias for aliases in ROLES.values() for alias in aliases}
-    if any(_normal(cell) in known for cell in first):
+    if wish.names():
         return True
-    # Words above a column of numbers: a header, even if we do not recognise its names.
-    return any(all(_number(cell) is not None for cell in column) for column in zip(*rest, strict=False))
+    below = [[row[place] for row in rest if place < len(row)] for place in range(len(first))]
+    return any(_is_name(cell, values) for cell, values in zip(first, below, strict=True))
 
 
-def _roles_by_name(shape: Shape) -> dict[str, int]:
-    names = [_normal(name) for name in shape.names]
-    found = {}
-    for role, aliases in ROLES.items():
-        # 'user_id' goes before 'user', which is often a readable name beside it.
-        matching = sorted(
-            (j for j, name in enumerate(names) if name in aliases), key=lambda j: (not names[j].endswith("id"), j)
-        )
-        if matching:
-            found[role] = matching[0]
-    return found
+def _is_name(cell: str, below: list[str]) -> bool:
+    """A usual one; or a word above numbers or dates, even if we do not recognise it."""
+    import polars as pl
 
-
-def _roles_by_position(path: Path, shape: Shape) -> dict[str, int]:
-    width = len(shape.names)
-    if width > 4:
-        how = f"fedrec data import {shlex.quote(str(path))} --name NAME --user 1 --item 2"
-        raise FedrecError(f"{path} has {width} columns and no header; add one, or choose columns by number: {how}")
-    roles = list(ROLES)[:width]
-    if width == 3 and all((_number(row[2]) or 0.0) >= EARLIEST_PLAUSIBLE_TIME for row in shape.sample if len(row) == 3):
-        roles[2] = "timestamp"
-    return {role: j for j, role in enumerate(roles)}
-
-
-def _listed(names: list[str]) -> str:
-    shown = [name if len(name) <= 40 else f"{name[:40]}..." for name in names[:20]]
-    return ", ".join(shown) + (f" and {len(names) - 20:,} more" if len(names) > 20 else "")
-
-
-def _given_column(path: Path, shape: Shape, role: str, column: str | int) -> int:
-    if role not in ROLES:
-        raise unknown("column role", role, ROLES)
-    if isinstance(column, int):
-        if not 1 <= column <= len(shape.names):
-            raise FedrecError(f"{path} has columns 1 to {len(shape.names)}, not {column}")
-        return column - 1
-    if column not in shape.names:
-        raise FedrecError(f"{path} has no column '{column}'; it has {_listed(shape.names)}")
-    return shape.names.index(column)
-
-
-def is_name_of(role: str, name: str) -> bool:
-    """Whether a column of this name is commonly this one."""
-    return _normal(name) in ROLES[role]
-
-
-def _normal(name: str) -> str:
-    """'User_ID', 'userId' and RecBole's 'user_id:token' are one name."""
-    return re.sub(r"[^a-z0-9]", "", name.split(":")[0].lower())
+    if is_known(cell) and cell not in below:
+        return True
+    if below and all(_number(value) is not None for value in below):
+        return True
+    return content_of(pl.Series(below, dtype=pl.String)) == "dates" and content_of(pl.Series([cell])) == "words"
 
 
 def _number(cell: str) -> float | None:

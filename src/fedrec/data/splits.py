@@ -12,6 +12,7 @@ import numpy as np
 from fedrec.data.filtered import Filtered
 from fedrec.data.interactions import Array, Interactions, first_rows
 from fedrec.data.joined import in_one_numbering
+from fedrec.data.roles import Columns
 from fedrec.data.seeds import generator
 from fedrec.data.table import read_table, write_csv
 from fedrec.errors import FedrecError, unknown
@@ -174,13 +175,17 @@ def write(split: Split, folder: Path | str) -> None:
         write_csv(getattr(split, name), Path(folder) / f"{name}.csv")
 
 
-def read(train: Path | str, valid: Path | str | None, test: Path | str) -> Split:
+def read(train: Path | str, valid: Path | str | None, test: Path | str, columns: Columns | None = None) -> Split:
     """A user's own split, taken as it is; what looks wrong is noted, not corrected."""
     paths = {"train": train, "valid": valid, "test": test}
-    parts = {name: read_table(path)[0] for name, path in paths.items() if path is not None}
+    parts = {name: read_table(path, columns)[0] for name, path in paths.items() if path is not None}
+    alike = dict(sorted(set.intersection(*(set(part.columns.items()) for part in parts.values()))))
     digest = hashlib.sha256("".join(part.version for part in parts.values()).encode()).hexdigest()[:12]
     numbered = in_one_numbering(list(parts.values()))
-    shared = {name: replace(part, version=f"sha256-{digest}+ties0") for name, part in zip(parts, numbered, strict=True)}
+    shared = {
+        name: replace(part, version=f"sha256-{digest}+ties0", columns=alike)
+        for name, part in zip(parts, numbered, strict=True)
+    }
     shared = {name: part if part.timestamp is None else part.select(in_time(part)) for name, part in shared.items()}
     held = shared.get("valid", shared["train"].select(np.arange(0)))
     notes = [note for part in parts.values() for note in part.notes]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from fedrec.data import dates
 from fedrec.data.atomic import atomic_file
+from fedrec.data.content import SAMPLE, content_of
 from fedrec.data.interactions import Array, Interactions, ItemInfo, first_rows
-from fedrec.data.sniff import Shape, bad_line, find_roles, read_text, sniff
+from fedrec.data.roles import Ask, Asked, Column, Columns, Roles, by_flag, find_roles
+from fedrec.data.sniff import bad_line, read_text, sniff
 from fedrec.data.spreadsheet import guarded, unguarded_column
 from fedrec.errors import FedrecError, reason
 
@@ -39,6 +41,16 @@ class Guess:
     header: bool
     columns: dict[str, str]
     """Role (user, item, rating, timestamp, title) to the column's name; without a header, to its number from 1."""
+    why: dict[str, str] = field(default_factory=dict)
+    """What speaks for the column of a role, where its name does not."""
+    unused: str = ""
+    """The columns that have no role, and what they may be."""
+    recorded: dict[str, str] = field(default_factory=dict)
+    """What chooses the same columns again, whatever is guessed then."""
+
+    @staticmethod
+    def of(path: str, format: str, header: bool, roles: Roles, names: Sequence[str]) -> Guess:
+        return Guess(path, format, header, roles.named(names), roles.why, roles.unused(names), roles.recorded(names))
 
     @property
     def typed(self) -> bool:
@@ -46,11 +58,13 @@ class Guess:
         return self.format in ("parquet", FRAME)
 
     def __str__(self) -> str:
-        roles = ", ".join(f"{role} = column {column}" for role, column in self.columns.items())
+        why = {role: f" ({text})" for role, text in self.why.items()}
+        roles = ", ".join(f"{role} = column {column}{why.get(role, '')}" for role, column in self.columns.items())
         header = "" if self.typed or self.format == "JSON Lines" else f", {'with' if self.header else 'without'} header"
         absent = "" if "timestamp" in self.columns else "; no times"
         read = "" if self.format == FRAME else f" read as {self.format}{header}"
-        return f"{self.path}{read}: {roles}{absent}"
+        unused = f"; not used: {self.unused}" if self.unused else ""
+        return f"{self.path}{read}: {roles}{absent}{unused}"
 
 
 def looks_like_path(spec: str) -> bool:
@@ -59,11 +73,14 @@ def looks_like_path(spec: str) -> bool:
     return Path(spec.removesuffix(".gz")).suffix.lower() in _SUFFIXES or any(mark in spec for mark in separators)
 
 
-def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None) -> tuple[Interactions, Guess]:
+def read_table(
+    path: Path | str, columns: Columns | None = None, *, usual: Columns | None = None, ask: Ask = by_flag
+) -> tuple[Interactions, Guess]:
     """Read interactions from a file (a text file may be gzipped).
 
-    ``columns`` names the columns instead of guessing: role to header name, or to the number from 1. Ids are kept as
-    they are: whole numbers as integers, anything else (also 007) as text.
+    ``columns`` names the columns instead of guessing: role to header name, to the number from 1, or to "none"; those of
+    ``usual`` are taken where the file has them. ``ask``: how messages tell whoever reads them to name one. Ids are
+    kept as they are: whole numbers as integers, anything else (also 007) as text.
     """
     import polars as pl
 
@@ -80,7 +97,7 @@ def read_table(path: Path | str, columns: Mapping[str, str | int] | None = None)
         if suffix in _JSON_LINES
         else _read_delimited
     )
-    frame, guess = read(path, columns)
+    frame, guess = read(path, Asked(columns or {}, usual or {}, ask))
     if frame.height == 0:
         raise FedrecError(f"{path} has no interactions")
     try:
@@ -130,11 +147,11 @@ def _guarded(ids: Array) -> Array:
     return ids if ids.dtype.kind in "iu" else np.array([guarded(name) for name in ids.tolist()])
 
 
-def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
+def _read_delimited(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
     import polars as pl
 
-    shape, text = sniff(path, read_text(path), columns)
-    roles = find_roles(path, shape, columns)
+    shape, text = sniff(path, read_text(path), wish)
+    roles = find_roles(path, shape.columns(), shape.header, wish)
     if not shape.sample:
         raise FedrecError(f"{path} has a header but no interactions")
     try:
@@ -147,27 +164,24 @@ def _read_delimited(path: Path, columns: Mapping[str, str | int] | None) -> tupl
         )
     except pl.exceptions.PolarsError as error:
         raise bad_line(path, text, shape, _first_line(error)) from error
-    named = {role: shape.names[j] for role, j in roles.items()}
-    return frame.select(**{role: pl.col(str(j)) for role, j in roles.items()}), Guess(
-        str(path), shape.label, shape.header, named
-    )
+    guess = Guess.of(str(path), shape.label, shape.header, roles, shape.names)
+    return frame.select(**{role: pl.col(str(place)) for role, place in roles.places.items()}), guess
 
 
-def _read_parquet(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
+def _read_parquet(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
     import polars as pl
 
     try:
-        shape = Shape(delimiter="", label="parquet", header=True, names=list(pl.read_parquet_schema(path)))
-        named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
-        frame = pl.read_parquet(path, columns=list(named.values()))
+        first = pl.read_parquet(path, n_rows=SAMPLE)
+        roles = find_roles(path, columns_of(first), True, wish)
+        guess = Guess.of(str(path), "parquet", True, roles, first.columns)
+        frame = pl.read_parquet(path, columns=list(guess.columns.values()))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise FedrecError(f"{path} is not a readable Parquet file: {_first_line(error)}") from error
-    return frame.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
-        str(path), "parquet", True, named
-    )
+    return frame.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess
 
 
-def _read_json_lines(path: Path, columns: Mapping[str, str | int] | None) -> tuple[pl.DataFrame, Guess]:
+def _read_json_lines(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
     """One JSON object on each line, with the names of columns."""
     import polars as pl
 
@@ -177,11 +191,14 @@ def _read_json_lines(path: Path, columns: Mapping[str, str | int] | None) -> tup
         line = next((n for n, text in enumerate(read_text(path).split(b"\n"), 1) if not _is_object(text)), 1)
         raise FedrecError(f"{path}, line {line}: not a JSON object; write one such as "
                           '{"user": 1, "item": 2} on each line') from error  # fmt: skip
-    shape = Shape(delimiter="", label="JSON Lines", header=True, names=whole.columns, sample=(("",),))
-    named = {role: shape.names[j] for role, j in find_roles(path, shape, columns).items()}
-    return whole.select(**{role: pl.col(name) for role, name in named.items()}), Guess(
-        str(path), "JSON Lines", False, named
-    )
+    roles = find_roles(path, columns_of(whole), True, wish)
+    guess = Guess.of(str(path), "JSON Lines", False, roles, whole.columns)
+    return whole.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess
+
+
+def columns_of(frame: pl.DataFrame) -> list[Column]:
+    """The columns of a table whose values have types, with what its first rows hold."""
+    return [Column(place, series.name, content_of(series.head(SAMPLE))) for place, series in enumerate(frame)]
 
 
 def _is_object(line: bytes) -> bool:
@@ -210,10 +227,22 @@ def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -
         info=ItemInfo(_titles(frame["title"], item, item_ids.size)) if "title" in guess.columns else None,
         notes=(str(guess),),
         guessed=True,
+        columns=guess.recorded,
     )
-    repeated = len(data) - data.distinct_pairs().size
-    note = f"{guess.path}: {repeated:,} of {len(data):,} rows repeat a user-item pair"
-    return replace(data, notes=(*data.notes, note)) if repeated else data
+    return replace(data, notes=(*data.notes, *_remarks(frame, data, guess)))
+
+
+def _remarks(frame: pl.DataFrame, data: Interactions, guess: Guess) -> list[str]:
+    """What may be otherwise than its owner thinks."""
+    import polars as pl
+
+    found = []
+    written = "timestamp" in guess.columns and frame["timestamp"].dtype == pl.String
+    if written and (zoneless := dates.without_zone(frame["timestamp"])):
+        found.append(f"{guess.path}: {zoneless:,} of {len(data):,} times have no zone, as others have: taken for UTC")
+    if repeated := len(data) - data.distinct_pairs().size:
+        found.append(f"{guess.path}: {repeated:,} of {len(data):,} rows repeat a user-item pair")
+    return found
 
 
 @dataclass(frozen=True)
@@ -315,6 +344,7 @@ def _timestamp(series: pl.Series, location: _Location) -> Array:
     """Whole numbers as they are; fractions of a second and dates as microseconds, so that no order is lost."""
     import polars as pl
 
+    series = series.cast(pl.String) if series.dtype in (pl.Categorical, pl.Enum) else series
     is_date = series.dtype in (pl.Date, pl.Datetime)
     location.check_type(series, is_date or series.dtype.is_numeric() or series.dtype == pl.String)
     text = _stripped(series)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +11,37 @@ import numpy as np
 from fedrec.data import read_table
 from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
-from fedrec.data.sniff import is_name_of
+from fedrec.data.roles import Columns, by_flag, is_name_of
 from fedrec.data.spreadsheet import unguarded
 from fedrec.errors import FedrecError, reason
 
 
-def read_history(path: Path | str) -> dict[str, list[str]]:
-    """Users and their items from a file: columns user,item (as any interactions file), or a single column of items."""
-    path = Path(path)
-    if (single := _single_column(path, "item")) is not None:
+def read_history(
+    path: Path | str,
+    columns: Columns | None = None,
+    usual: Columns | None = None,
+    say: Callable[[str], None] = lambda note: None,
+) -> dict[str, list[str]]:
+    """Users and their items from a file: columns user,item (as any interactions file), or a single column of items.
+
+    `columns` are named for this file; those of `usual` are taken where it has them. `say` hears which were used.
+    """
+    path, columns, usual = Path(path), columns or {}, usual or {}
+    if (single := _single_column(path, "item", {**usual, **columns}.get("item"))) is not None:
         return {"new": single}
-    table, _ = read_table(path)
+    table, guess = read_table(path, columns, usual=usual, ask=_by_column_flag)
+    say(str(guess))
     order = np.arange(len(table)) if table.timestamp is None else np.argsort(table.timestamp, kind="stable")
     histories: dict[str, list[str]] = {}
     for row in order:
         user = str(table.user_ids[table.user[row]])
         histories.setdefault(user, []).append(str(table.item_ids[table.item[row]]))
     return histories
+
+
+def _by_column_flag(role: str, column: str) -> str:
+    """The flags of `fedrec recommend`, where --user is one user."""
+    return by_flag(f"{role}-column", column)
 
 
 def read_ids(path: Path | str, role: str) -> list[str]:
@@ -37,15 +52,16 @@ def read_ids(path: Path | str, role: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _single_column(path: Path, role: str) -> list[str] | None:
+def _single_column(path: Path, role: str, name: str | int | None = None) -> list[str] | None:
     """The cells of a file with one column, whose cells may be quoted; None where there are several.
 
-    Below a header that names the one column, everything on a line is the id, whatever marks are in it.
+    Below a header that names the one column (`name`, or as usual), everything on a line is the id, whatever marks are
+    in it.
     """
     if path.suffix.lower() in {".parquet", ".pq"}:
         return None
     lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
-    if lines and is_name_of(role, _unquoted(lines[0])):
+    if lines and (is_name_of(role, _unquoted(lines[0])) or _unquoted(lines[0]) == name):
         return [_unquoted(line) for line in lines[1:]]
     several = any(len(next(csv.reader([line], delimiter=mark), [])) > 1 for line in lines for mark in ",\t;|")
     return None if several else [_unquoted(line) for line in lines]

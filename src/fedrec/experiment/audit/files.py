@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data import Interactions, Split
-from fedrec.data.sniff import find_roles, read_text, sniff
+from fedrec.data.roles import Asked, Columns, find_roles
+from fedrec.data.sniff import read_text, sniff
 from fedrec.data.spreadsheet import unguarded_column
 from fedrec.data.table import read_table
 from fedrec.errors import FedrecError
@@ -49,14 +50,20 @@ def from_files(
     negatives: str | None = None,
     train_negatives: str | None = None,
     scores: str | None = None,
+    columns: Columns | None = None,
 ) -> Case:
-    """The catalogue is what occurs in any of the files; without evaluation negatives all of it is ranked."""
-    parts = {name: read_table(path)[0] for name, path in (("train", train), ("valid", valid), ("test", test)) if path}
-    extra = {name: _rows(read_table(path)[0]) for name, path in
+    """The catalogue is what occurs in any of the files; without evaluation negatives all of it is ranked.
+
+    `columns`: those of the split, role by role; of negatives and scores too, where they have them.
+    """
+    usual = {role: name for role, name in (columns or {}).items() if role in ("user", "item")}
+    files = {"train": train, "valid": valid, "test": test}
+    parts = {name: read_table(path, columns)[0] for name, path in files.items() if path}
+    extra = {name: _rows(read_table(path, usual=usual)[0]) for name, path in
              (("negatives", negatives), ("draws", train_negatives)) if path}  # fmt: skip
     values: NDArray[np.float64] = np.zeros(0)
     if scores:
-        extra["scores"], values = _read_scores(Path(scores))
+        extra["scores"], values = _read_scores(Path(scores), Asked(usual=usual))
     numbered = {name: _rows(part) for name, part in parts.items()} | extra
     users = np.unique(np.concatenate([rows.user_ids for rows in numbered.values()]))
     items = np.unique(np.concatenate([rows.item_ids for rows in numbered.values()]))
@@ -93,8 +100,8 @@ def _split(
         name: replace(part, user=pairs[name][0], item=pairs[name][1], user_ids=users, item_ids=items, first_line=None)
         for name, part in parts.items()
     }
-    nothing = shared["train"].select(np.arange(0))
-    return Split(shared["train"], shared.get("valid", nothing), shared["test"], "given")
+    nothing, notes = shared["train"].select(np.arange(0)), [note for part in parts.values() for note in part.notes]
+    return Split(shared["train"], shared.get("valid", nothing), shared["test"], "given", tuple(notes))
 
 
 def _targets(pairs: dict[str, tuple[Ints, Ints]], n_items: int) -> tuple[Targets, Targets, NDArray[Any]]:
@@ -122,14 +129,14 @@ def _rectangle(keys: Ints, users: Ints, n_items: int) -> tuple[Ints, Ints]:
     return rows, counts
 
 
-def _read_scores(path: Path) -> tuple[_Rows, NDArray[np.float64]]:
+def _read_scores(path: Path, wish: Asked) -> tuple[_Rows, NDArray[np.float64]]:
     """user, item, score. A score that is missing, NaN or infinite is reported by the audit; text is refused."""
     import polars as pl
 
     if not path.is_file():
         raise FedrecError(f"there is no file {path}; check the path")
-    shape, text = sniff(path, read_text(path), None)
-    roles = find_roles(path, shape, None)
+    shape, text = sniff(path, read_text(path), wish)
+    roles = find_roles(path, shape.columns(), shape.header, wish).places
     if "rating" not in roles:
         raise FedrecError(f"{path}: no column for score among {', '.join(shape.names)}; write user,item,score")
     try:
