@@ -78,9 +78,9 @@ class Study:
             "space": described(self.space),
             "version": __version__,
         }
-        if not self.about.exists():
-            if self.path.exists() and any(self.path.iterdir()):
-                raise FedrecError(f"{self.path} is not a study; choose another --out")
+        if not self.about.exists() and self.path.exists() and any(self.path.iterdir()):
+            raise FedrecError(f"{self.path} is not a study; choose another --out")
+        if not self.about.exists() or not self.log.exists():  # nothing was tried: perhaps the data could not be read
             with atomic_file(self.about) as temporary:
                 temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
             return []
