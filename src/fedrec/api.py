@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from fedrec.data import Interactions, datasets, load
 from fedrec.data.frames import from_frame, is_frame, is_pandas
+from fedrec.data.roles import as_columns
 from fedrec.errors import FedrecError
 from fedrec.evaluation import metric
-from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
 from fedrec.experiment.params import handed_over
@@ -72,8 +73,8 @@ def run(
 
     `method` is a name, or a method that need not be registered: an object or a class. `data` is a name, a file, a
     pandas or polars frame, or interactions that were loaded.
-    `params` are fields of the run (seed, rounds, silos, participation, lost_uploads, ...) or parameters of the method
-    (dim, lr, dropout, ...).
+    `params` are fields of the run (seed, rounds, silos, participation, lost_uploads, ..., and the columns of the data
+    where they are not recognised: user, item, rating, timestamp) or parameters of the method (dim, lr, dropout, ...).
     `out` is the run folder; what it holds of the same run already is not done again, unless `resume=False`.
     `keep`: what stays in it: "nothing" but the results, the "model" of the chosen round, or the "last" state as well.
     `seeds`: one run each, in folders `out/seed0`, ...; returns them together.
@@ -84,7 +85,10 @@ def run(
     values: dict[str, Any] = dict(config or {})
     values |= {name: value for name, value in params.items() if name in fields}
     own = {name: value for name, value in params.items() if name not in fields}
-    table = from_frame(data) if is_frame(data) else data if isinstance(data, Interactions) else None
+    columns = as_columns({role: values.get(role) for role in COLUMNS})
+    if columns and isinstance(data, Interactions):
+        raise FedrecError(f"the columns of '{data.name}' are known: choose {' and '.join(columns)} where it is loaded")
+    table = from_frame(data, columns=columns) if is_frame(data) else data if isinstance(data, Interactions) else None
     name = str(data) if table is None else table.label
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
     made = None if isinstance(method, str) else handed_over(method, values)

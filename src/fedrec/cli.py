@@ -14,6 +14,7 @@ import typer
 from fedrec import __version__
 from fedrec.commands.app import App, MethodCommand
 from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
+from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.commands.data import data_app
 from fedrec.commands.deploy import deploy_app
 from fedrec.commands.entry_points import PluggedGroup
@@ -114,13 +115,19 @@ def audit_leak(
     scores: Annotated[str | None, typer.Option(help="Scores of a model: user,item,score.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write an HTML page.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Does a protocol, or someone's split and scores, give away its test items? Exit code 1 if a check fails."""
     from fedrec.commands.audit import leak
+    from fedrec.data.roles import as_columns
 
+    columns = as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp})
     files = {"train": train, "test": test, "valid": valid, "negatives": negatives, "train_negatives": train_negatives,
              "scores": scores}  # fmt: skip
-    if leak(data, protocol, rounds, quick, {name: file for name, file in files.items() if file}, out, json_):
+    if leak(data, protocol, rounds, quick, {name: file for name, file in files.items() if file}, columns, out, json_):
         raise typer.Exit(1)
 
 
@@ -133,13 +140,18 @@ def audit_uploads(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="The seed of the round.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """What a server can infer from one round of uploads (sign attack), with and without secure sums."""
     from fedrec.commands.audit import uploads
     from fedrec.experiment.params import parse_settings
 
     values = {"method": method, "data": data, "seed": seed, "params": parse_settings(set_ or [])}
-    uploads(values | ({} if preset is None else {"preset": preset}), clients, json_)
+    flags = {"preset": preset, "user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    uploads(values | {name: value for name, value in flags.items() if value is not None}, clients, json_)
 
 
 def main() -> None:

@@ -135,6 +135,7 @@ NUMBER = Kind("a number", is_number, float)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
 METRICS = named(NUMBER, "metrics with numbers", r"\w+@[1-9][0-9]{0,8}")
+NAMES = named(TEXT, "names with texts")
 SIZES = named(COUNT, "names with integers")
 
 

@@ -156,8 +156,8 @@ def test_words_and_numbers_stay_what_they_were(tmp_path: Path, table: Path) -> N
     items = tmp_path / "about.csv"
     items.write_text("item,title,tags,year\n" + "".join(f"{i},Film {i} ü,a|b{i % 3},1990\n" for i in range(50)))
     config = make_config({"method": "fedmf", "data": str(table), "attributes": str(items), **FEW})
-    execute(config, tmp_path / "run")
-    kept = prepared_of(RunFolder(tmp_path / "run"), config)
+    done = execute(config, tmp_path / "run")
+    kept = prepared_of(RunFolder(tmp_path / "run"), done.config)
     assert kept is not None
     same(kept, Run(config).prepared)
     assert kept.source.info is not None

@@ -9,8 +9,9 @@ from typing import Any
 
 from fedrec import evaluation
 from fedrec.commands import console
-from fedrec.data import load, load_split, stored_split
+from fedrec.data import load, load_split, require_no_columns, stored_split
 from fedrec.data.file_formats import PAGE, ending_of
+from fedrec.data.roles import Columns
 from fedrec.errors import FedrecError
 from fedrec.experiment.audit.case import Case, from_prepared, from_protocol
 from fedrec.experiment.audit.files import from_files
@@ -24,8 +25,8 @@ from fedrec.report.pages.audit_page import WORDS, lines, write_audit
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
 
 
-def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mapping[str, str], out: Path | None,
-         as_json: bool) -> bool:  # fmt: skip
+def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mapping[str, str], columns: Columns,
+         out: Path | None, as_json: bool) -> bool:  # fmt: skip
     """Returns whether a check failed."""
     if (data is None) == (not files):
         raise FedrecError("say what to audit: --data D --protocol P, or --train t.csv --test s.csv (one of the two)")
@@ -34,7 +35,7 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
     if out is not None:
         ending_of(out, PAGE)
     with console.err.status("reading") as status:
-        case = from_files(**files) if data is None else _named(data, protocol, rounds, quick)
+        case = from_files(**files, columns=columns) if data is None else _named(data, columns, protocol, rounds, quick)
         report = audit(case, status.update)
     _show(report, as_json)
     if out is not None:
@@ -44,19 +45,22 @@ def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mappi
     return report.failed
 
 
-def _named(data: str, protocol: str, rounds: int, quick: bool) -> Case:
+def _named(data: str, columns: Columns, protocol: str, rounds: int, quick: bool) -> Case:
     rules = evaluation.protocol(protocol)
     require_tested(rules)
     if stored_split(data):
+        require_no_columns(data, columns)
         split, clients = load_split(data)
         return from_prepared(prepare_split(split, rules, clients=clients), rounds, quick)
-    return from_protocol(load(data, progress=console.download), rules, rounds, quick)
+    return from_protocol(load(data, progress=console.download, columns=columns), rules, rounds, quick)
 
 
 def _show(report: Report, as_json: bool) -> None:
     if as_json:
         print(json.dumps(report.to_dict(), indent=2))
         return
+    for note in report.case.split.notes:
+        console.err.print(f"note: {note}", style="dim")
     for record in report.case.filtered:
         console.out.print(console.left_out(record))
     for line in lines(report):
@@ -68,6 +72,8 @@ def uploads(values: dict[str, Any], clients: int, as_json: bool) -> None:
     from fedrec.experiment.audit.uploads import exposed  # needs an extra
 
     run = Run(make_config(values))
+    for note in run.prepared.source.notes:
+        console.err.print(f"note: {note}", style="dim")
     found = exposed(run.method, run.simulator.data, clients)
     if as_json:
         print(json.dumps(found.to_dict()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedrec.commands.app import App
+from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import command_line
 
@@ -38,6 +38,10 @@ def data_list() -> None:
 def data_show(
     spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
     out: Annotated[Path | None, typer.Option(help="Write an HTML page with charts of the data.")] = None,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds charts."""
     from fedrec.commands import console
@@ -49,7 +53,7 @@ def data_show(
     if out is not None:
         ending_of(out, PAGE)
     fresh = place(spec) is None
-    data = load(spec, progress=console.download)
+    data = load(spec, progress=console.download, user=user, item=item, rating=rating, timestamp=timestamp)
     rows = facts(data, in_words(spec, downloaded=fresh))
     page = None if out is None else write_data_page(data, rows, out)  # before whoever reads has seen enough
     for name, value in rows:
@@ -72,22 +76,20 @@ def data_get(spec: Annotated[str, typer.Argument(help="Dataset name.")]) -> None
 def data_import(
     file: Annotated[Path, typer.Argument(help="CSV, TSV, JSON Lines or Parquet file.")],
     name: Annotated[str, typer.Option(help="Name of the dataset from now on.")],
-    user: Annotated[str | None, typer.Option(help="User column: its name, or its number from 1.")] = None,
-    item: Annotated[str | None, typer.Option(help="Item column.")] = None,
-    rating: Annotated[str | None, typer.Option(help="Rating column.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="Timestamp column.")] = None,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
     title: Annotated[str | None, typer.Option(help="Column with the item's title, shown in lists.")] = None,
 ) -> None:
     """Read your own file once and store it under a name."""
     from fedrec.commands import console
     from fedrec.data import datasets, import_table, ratings_note
+    from fedrec.data.roles import as_columns
 
     given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "title": title}
     taken = tuple(entry.name for entry in datasets())
-    columns = {
-        role: int(column) if re.fullmatch("[0-9]{1,9}", column) else column for role, column in given.items() if column
-    }
-    data, _, path = import_table(file, name, columns, taken)
+    data, _, path = import_table(file, name, as_columns(given), taken)
     for note in (*data.notes, *ratings_note(data)):
         console.out.print(note, markup=False)
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items stored as {path}")
@@ -99,6 +101,10 @@ def data_split(
     spec: Annotated[str, typer.Argument(help="Dataset name or file.")],
     out: Annotated[Path, typer.Option(help="Folder for train.csv, valid.csv, test.csv.")],
     protocol: Annotated[str, typer.Option(help="The protocol whose filter and split rule are applied.")] = "honest",
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Write the training, validation and test parts as CSV files, with original ids."""
     from fedrec import evaluation
@@ -108,9 +114,12 @@ def data_split(
 
     if there := [name for name in ("train.csv", "valid.csv", "test.csv") if (out / name).exists()]:
         raise FedrecError(f"{out} already holds {', '.join(there)}; remove them or choose another --out")
-    prepared = prepare(load(spec, progress=console.download), evaluation.protocol(protocol))
+    data = load(spec, progress=console.download, user=user, item=item, rating=rating, timestamp=timestamp)
+    prepared = prepare(data, evaluation.protocol(protocol))
     write(prepared.split, out)
     sizes = {part: len(getattr(prepared.split, part)) for part in ("train", "valid", "test")}
+    for note in prepared.notes:
+        console.err.print(f"note: {note}", style="dim")
     for record in prepared.filtered:
         console.out.print(console.left_out(record))
     console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))

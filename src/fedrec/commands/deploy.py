@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.commands.app import App
+from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.commands.entry_points import DeployGroup
 from fedrec.errors import FedrecError
 
@@ -48,6 +49,10 @@ def demo_command(
     compare: Annotated[bool, typer.Option("--compare", help="Also run the simulation and show both.")] = False,
     record: Annotated[Path | None, typer.Option(help="Also write the comparison to a .json file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; the nodes' folders are next to it.")] = None,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """A deployment on this machine (TLS, keys, a process per node); same metrics as `fedrec run` with the same seed."""
     from fedrec.deploy.demo import demo
@@ -61,7 +66,7 @@ def demo_command(
     values: dict[str, Any] = {
         "method": method, "data": data, "protocol": protocol, "rounds": rounds, "seed": seed, "backbone": backbone,
         "preset": preset, "params": parse_settings(set_ or []), "silos": silos, "participation": participation,
-        "privacy": privacy,
+        "privacy": privacy, "user": user, "item": item, "rating": rating, "timestamp": timestamp,
     }  # fmt: skip
     config = make_config({name: value for name, value in values.items() if value is not None})
     place = out or _free_folder(f"deploy-{method}-{Path(data).name}-seed{seed}")
@@ -139,22 +144,31 @@ def node_command(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     memory: Annotated[str, typer.Option(help="Memory budget, e.g. 8G.")] = "8G",
     port: Annotated[int | None, typer.Option(help="Local port of the SuperNode; default: a free one.")] = None,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """A node of a federation: its data, its state and its secret stay in its own folders."""
     from fedrec.commands import console
+    from fedrec.data.roles import as_columns
     from fedrec.deploy.flower import require_flower
     from fedrec.deploy.node import Settings
-    from fedrec.deploy.serve import run_node, size_of
+    from fedrec.deploy.serve import run_node
     from fedrec.deploy.shard import Own
     from fedrec.experiment.config import parse_memory
     from fedrec.experiment.machine import device_named
 
     require_flower()
     device_named(device)
-    users, rows = size_of(data)
-    console.err.print(f"{data}: {users:,} users, {rows:,} rows; state in {state_dir}, log in {state_dir / 'node.log'}")
+    own = Own(data, silo, columns=as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp}))
+    table = own.read()  # also to find mistakes early
+    for note in table.notes:
+        console.err.print(f"note: {note}")
+    size = f"{table.n_users:,} users, {len(table):,} rows"
+    console.err.print(f"{data}: {size}; state in {state_dir}, log in {state_dir / 'node.log'}")
     with ended_by_signals():
-        settings = Settings(Own(data, silo), items, False, device, parse_memory(memory), key, peers)
+        settings = Settings(own, items, False, device, parse_memory(memory), key, peers)
         run_node(state_dir, settings, superlink, ca, port, console.err.print)
 
 

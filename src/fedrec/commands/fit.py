@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import again
 
@@ -34,6 +35,10 @@ def fit_command(
     out: Annotated[Path | None, typer.Option(help="Folder for the model; default RUN-fit.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit, in --out or RUN-fit.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Train a run's settings on all interactions, with nothing held out: a model for recommend, serve and export."""
     from fedrec.commands import progress
@@ -50,6 +55,8 @@ def fit_command(
     if replace and data is None:
         raise FedrecError("--replace needs --data FILE, the whole log")
     place = out if out is not None else _place(source, resume)
+    flags = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    columns = {role: column for role, column in flags.items() if column is not None}
     listener = progress.listener(f"fit {source.name}", quiet, as_json=False)
     with says_how_to_go_on(again(place)):
         fitted = fit(
@@ -58,6 +65,7 @@ def fit_command(
             warm=warm is not None,
             data=data,
             replaces=replace,
+            columns=columns,
             rounds=rounds,
             resume=resume,
             listener=listener,

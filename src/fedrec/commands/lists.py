@@ -32,8 +32,12 @@ def recommend_command(
     ] = False,
     k: Annotated[int, typer.Option("-k", help="Length of the lists.")] = 10,
     out: Annotated[Path | None, typer.Option(help=FORMATS)] = None,
+    user_column: Annotated[str | None, typer.Option(help="Column of users in --history.")] = None,
+    item_column: Annotated[str | None, typer.Option(help="Column of items in --history.")] = None,
+    timestamp_column: Annotated[str | None, typer.Option(help="Column of times in --history.")] = None,
 ) -> None:
     """Recommendations from a finished run, a fitted model or a node; never items that the user already has."""
+    from fedrec.data.roles import as_columns
     from fedrec.experiment.folder import require_harmless
     from fedrec.serve import Recommender, read_history, read_ids
     from fedrec.serve.list_files import require_format
@@ -52,7 +56,10 @@ def recommend_command(
         raise FedrecError(f"{'--all' if everybody else '--users'} needs a file to write to: add --out recs.csv")
     if cold and history is not None:
         raise FedrecError("--cold is for users of the run: give --user ID or --all with it")
-    known = read_history(history) if history is not None else {}
+    columns = as_columns({"user": user_column, "item": item_column, "timestamp": timestamp_column})
+    if columns and history is None:
+        raise FedrecError("--user-column, --item-column and --timestamp-column are those of --history FILE")
+    known = read_history(history, columns, _columns_of(run), _note) if history is not None else {}
     wanted = read_ids(users, "user") if users is not None else []
     recommender = Recommender(run, cold, as_tested)
     if user is not None:
@@ -66,6 +73,21 @@ def recommend_command(
     counted = _Counted(found)
     _show(counted, out)
     _explain(recommender, counted.users, history is not None, run)
+
+
+def _columns_of(run: Path) -> dict[str, str | int]:
+    """The columns of the file that a run was made from, whose names another file may have."""
+    from fedrec.experiment.config import make_config
+    from fedrec.experiment.folder import RunFolder
+
+    columns = make_config(RunFolder.open(run).settings()).columns
+    return {role: column for role, column in columns.items() if role != "rating" and isinstance(column, str)}
+
+
+def _note(text: str) -> None:
+    from fedrec.commands import console
+
+    console.err.print(f"note: {text}")
 
 
 def _on_a_node(state_dir: Path, user: str | None, k: int, out: Path | None) -> None:

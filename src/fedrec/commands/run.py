@@ -16,7 +16,7 @@ from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import again, command_line
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import RunConfig, with_columns
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.folder import RunFolder
@@ -88,7 +88,10 @@ def _folders(place: Path, seeds: Sequence[int] | None) -> list[Path]:
 def _ended_without_model(folder: Path, config: RunConfig) -> dict[str, Any] | None:
     """The result of the same run where it has ended and kept nothing else: it could only be trained again."""
     there = RunFolder(folder)
-    if there.best.exists() or not there.summary.is_file() or there.settings() != config.to_dict():
+    if there.best.exists() or not there.summary.is_file():
+        return None
+    begun = there.settings()
+    if begun != with_columns(config, begun).to_dict():
         return None
     return read_run(folder).summary
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.commands import completion
+from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.experiment.command_line import command_line
 
@@ -79,6 +80,10 @@ def run_command(
         str | None, typer.Option(help="CSV of item attributes: item, and tags, title, year or numbers.")
     ] = None,
     dropout: Annotated[float | None, typer.Option(hidden=True, help="The old name of --lost-uploads.")] = None,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec import evaluation
@@ -103,7 +108,8 @@ def run_command(
         "lost_uploads": lost_share(lost_uploads, dropout), "eval_every": eval_every, "patience": patience,
         "secure_sums": secure_sums, "secure_bits": secure_bits,
         "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
-        "valid": valid, "test": test, "attributes": attributes,
+        "valid": valid, "test": test, "attributes": attributes, "user": user, "item": item, "rating": rating,
+        "timestamp": timestamp,
     }  # fmt: skip
     if min_rating is not None:
         values["protocol"] = with_min_rating(protocol or values.get("protocol", "honest"), min_rating)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedrec.commands.columns import Item, Rating, Timestamp, User
+
 
 def sweep_command(
     method: Annotated[str, typer.Argument(help="See `fedrec methods`.")],
@@ -26,6 +28,10 @@ def sweep_command(
     config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags take precedence.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the sweep; default runs/sweep/...")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Run a method with every combination of listed values, judged on validation items; runs that are done stay."""
     from fedrec.commands.sweep import run_sweep
@@ -35,7 +41,7 @@ def sweep_command(
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
         "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,
-        "device": device, "memory": memory,
+        "device": device, "memory": memory, "user": user, "item": item, "rating": rating, "timestamp": timestamp,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
     run_sweep(make_config(values), set_, out, quiet)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.errors import FedrecError
 
 
@@ -31,6 +32,10 @@ def tune_command(
     config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags take precedence.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the study; default runs/tune/...")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
 ) -> None:
     """Search a method's parameters on validation items within a budget; the same command goes on where it stopped."""
     from fedrec.commands.tune import tune
@@ -42,7 +47,7 @@ def tune_command(
     flags = {
         "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
         "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,
-        "device": device, "memory": memory,
+        "device": device, "memory": memory, "user": user, "item": item, "rating": rating, "timestamp": timestamp,
     }  # fmt: skip
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}

@@ -11,13 +11,13 @@ import numpy as np
 
 from fedrec.data.filtered import counted
 from fedrec.data.interactions import Array, Interactions, ItemInfo
-from fedrec.data.sniff import EARLIEST_PLAUSIBLE_TIME
 from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+EARLIEST_PLAUSIBLE_TIME = 1e8  # 1973 in Unix seconds; smaller numbers may count anything
 _OTHER_UNIT = 500  # seconds, milliseconds and microseconds are a thousand apart
 _COLUMNS = {"rating": "ratings", "timestamp": "times"}
 """Those that a table may lack, and what they hold."""

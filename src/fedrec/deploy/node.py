@@ -54,7 +54,7 @@ class Settings:
         try:
             values = tomllib.loads((folder / "node.toml").read_text(encoding="utf-8"))
             places, items, key, peers = (Path(values[name]) if name in values else None for name in PATHS)
-            own = Own(Path(values["data"]), values["silo"], places)
+            own = Own(Path(values["data"]), values["silo"], places, values.get("columns", {}))
             return Settings(own, items, values["seeded"], values["device"], values["memory"], key, peers)
         except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
             raise FedrecError(f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy "
@@ -66,6 +66,7 @@ class Settings:
         own = self.own
         values = {"data": str(own.data.resolve()), "silo": own.silo, "seeded": self.seeded, "device": self.device,
                   "memory": self.memory}  # fmt: skip
+        values |= {"columns": dict(own.columns)} if own.columns else {}
         for name, path in zip(PATHS, (own.places, self.items, self.key, self.peers), strict=True):
             values |= {} if path is None else {name: str(path.resolve())}
         with atomic_file(folder / "node.toml", private=True) as temporary:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.data import Interactions, read_table, with_items
+from fedrec.data import Interactions, with_items
 from fedrec.data.atomic import private_folder
 from fedrec.data.attributes import item_attributes
 from fedrec.deploy.demo import Show, follow
@@ -145,9 +145,3 @@ def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: i
                 pause = next(pauses)
                 say(f"{reason_in(log, begin)}; trying again in {pause} s")
                 time.sleep(pause)
-
-
-def size_of(data: Path) -> tuple[int, int]:
-    """Users and rows of a node's file, read once to find mistakes early."""
-    table, _ = read_table(data)
-    return table.n_users, len(table)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedrec.data import Interactions, Partition, Split, read_table
+from fedrec.data.roles import Columns
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError, some
+from fedrec.experiment.config import COLUMNS
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import keep, read_kept
 from fedrec.experiment.prepare import Grouping, Places, Prepared, prepare_split, split_by, with_targets
@@ -42,6 +45,12 @@ class Own:
     data: Path
     silo: bool = False
     places: Path | None = None
+    columns: Columns = field(default_factory=dict)
+    """Those of the file that were chosen, role by role."""
+
+    def read(self) -> Interactions:
+        """The file as it is now."""
+        return read_table(self.data, self.columns)[0]
 
 
 @dataclass(frozen=True)
@@ -73,12 +82,12 @@ class Shard:
 
 def prepare_shard(terms: Terms, own: Own, kept: RunFolder) -> tuple[Prepared, Unknown]:
     """Read, map and split, once: the result is kept, and the federation goes on with it even if the file changes."""
-    config = replace(terms.config, data=str(own.data))
+    chosen: dict[str, Any] = dict.fromkeys(COLUMNS) | dict(own.columns)
+    config = replace(terms.config, data=str(own.data), **chosen)
     found = read_kept(kept, config)
     if found is not None and np.array_equal(found.prepared.source.item_ids, terms.items):
         return _with_catalogues(found.prepared, terms), Unknown()
-    table, _ = read_table(own.data)
-    mapped, unknown = _mapped(table, terms)
+    mapped, unknown = _mapped(own.read(), terms)
     prepared = _prepare(mapped, terms, own)
     keep(kept, prepared, config, named=True)
     return _with_catalogues(prepared, terms), unknown
@@ -114,7 +123,7 @@ def _prepare(mapped: Interactions, terms: Terms, own: Own) -> Prepared:
     rule = terms.protocol
     if rule.split == "leave-one-out" and rule.time_rule(mapped.timestamp is not None) == "item_order":
         raise FedrecError(f"{own.data} has no timestamps, and protocol {rule.label} would order items by one shared "
-                          "file; add a timestamp column")  # fmt: skip
+                          "file; add a column of times, or name it with --timestamp")  # fmt: skip
     minimum = rule.min_interactions_for(terms.config.data)
     data = mapped.with_threshold(rule.min_rating).deduplicated().with_min_interactions(minimum)
     whole = _widened(data, terms.items)

@@ -14,7 +14,7 @@ import torch
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, protocol
 from fedrec.experiment.checks import require_selectable, stages_of
-from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.params import method_of
 from fedrec.federation.codec import BadMessage
 from fedrec.federation.contract import Method, World
@@ -22,7 +22,7 @@ from fedrec.federation.noise import SumGaussian
 from fedrec.federation.stages import Stage
 
 OF_ALL = ("coverage", "novelty")  # metrics that need to know what stands in others' lists and histories
-OWN = ("device", "memory", "attributes")  # settings that each machine chooses, or that the server alone needs
+OWN = ("device", "memory", "attributes", *COLUMNS)  # settings that each machine chooses, or that the server alone needs
 
 
 @dataclass(frozen=True)

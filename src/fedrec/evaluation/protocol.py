@@ -76,7 +76,10 @@ class Protocol:
         """What orders the interactions of a data set, given whether it has real time stamps."""
         rule = self.time if stamped or self.time != "real" else self.time_missing
         if rule == "refuse":
-            raise FedrecError(f"protocol '{self.label}' needs timestamps, which this data lacks; use honest instead")
+            raise FedrecError(
+                f"protocol '{self.label}' needs timestamps, which this data lacks; use honest, or name a column of "
+                "times with --timestamp"
+            )
         return rule
 
     @property

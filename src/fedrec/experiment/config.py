@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrec.data.roles import as_columns
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import recorded
 from fedrec.schema import kinds_of_fields
@@ -24,6 +25,7 @@ FIRST_FORMAT = "mask_test_at_validation=true,history_at_test=train,neg_unique=po
 FORMER_NAMES = {"fcf": "fedmf"}
 """Of methods, up to format 2."""
 SMALLEST_MEMORY = 16 << 20
+COLUMNS = ("user", "item", "rating", "timestamp")  # settings that choose columns of a file
 FILES = ("data", "train", "valid", "test", "attributes")  # settings that may name a file
 
 
@@ -59,6 +61,17 @@ class RunConfig:
     test: str | None = None
     attributes: str | None = None
     """A file that describes the items, instead of what comes with the data."""
+    user: str | int | None = None
+    """The column of users in a file: its name, or its number from 1; None: as names and values tell."""
+    item: str | int | None = None
+    rating: str | int | None = None
+    """`none`: no column holds ratings."""
+    timestamp: str | int | None = None
+
+    @property
+    def columns(self) -> dict[str, str | int]:
+        """Those that were chosen, role by role."""
+        return as_columns({role: getattr(self, role) for role in COLUMNS})
 
     def __post_init__(self) -> None:
         _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")
@@ -172,6 +185,12 @@ def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, lo
             f"{where} was started with other settings ({', '.join(changed)}); resume with the same, or use "
             "another --out"
         )
+
+
+def with_columns(config: RunConfig, recorded: Mapping[str, Any]) -> RunConfig:
+    """The columns that were recorded, where others were not asked for."""
+    values = {role: recorded[role] for role in COLUMNS if role in recorded and getattr(config, role) is None}
+    return dataclasses.replace(config, **values)
 
 
 def make_config(values: dict[str, Any]) -> RunConfig:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedrec.data.roles import Columns
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import UNDIVIDED, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, require_same
 from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.log import Rows, rows_to_fit, write_log
+from fedrec.experiment.log import Rows, read_with, rows_to_fit, write_log
 from fedrec.experiment.machine import versions
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare
@@ -46,6 +47,7 @@ def fit(
     *,
     warm: bool = False,
     data: str | None = None,
+    columns: Columns | None = None,
     replaces: bool = False,
     rounds: int | None = None,
     resume: bool = False,
@@ -53,6 +55,7 @@ def fit(
 ) -> Fitted:
     """Train what `source` has chosen on all interactions of its data as it is now, or of `data`.
 
+    `columns`: those of the data that are chosen anew, role by role; the others are those of `source`.
     `warm`: go on from the model of `source`, which keeps its users and items, instead of starting afresh. `data` is
     joined with what it was fitted to, unless it `replaces` that.
     `resume`: go on with an interrupted fit in `out`, if there is one.
@@ -64,9 +67,10 @@ def fit(
     config, done = make_config(origin.settings()), _rounds_of(origin)
     goes_on = warm and not _in_one_pass(config)  # what one pass computes owes nothing to an earlier one
     more = (-(-done // WARM_SHARE) if goes_on else done) if rounds is None else rounds
-    rows = rows_to_fit(origin, config, data, warm, replaces)
+    reading = read_with(config, data, columns or {})
+    rows = rows_to_fit(origin, reading if data is None else config, data, warm, replaces, reading.columns)
     # what validation chose along with the round stays as it was chosen
-    config = dataclasses.replace(config, params={**config.params, **method_of(config).decided(done - 1)})
+    config = dataclasses.replace(reading, params={**config.params, **method_of(config).decided(done - 1)})
     config = _to_serve(config, rows, done + more if goes_on else more, own=data is not None)
     run = Run(config, _prepared(config, rows))
     carried = None

@@ -18,7 +18,7 @@ from fedrec.data.located import files, fingerprint, place
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, recorded
 from fedrec.experiment.aside import Aside
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import COLUMNS, RunConfig
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.packed import (
     FILTERED,
@@ -42,7 +42,7 @@ from fedrec.experiment.prepare import Grouping, Prepared, with_targets
 from fedrec.schema import BOOL, COUNT, TEXT, TEXTS, Shape, check, optional
 
 FORMAT = 1
-SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes")
+SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes", *COLUMNS)
 """What of a config decides how the data is prepared, but for who is whose client."""
 PARTS = ("train", "valid", "test", "dropped")
 ABOUT: Shape = {
@@ -153,6 +153,12 @@ def found_again(kept: Kept, config: RunConfig, near: Path) -> Path | None:
             if alike and kept.size in (None, file.stat().st_size) and fingerprint([file, *beside]) == kept.checksum:
                 return file
     return None
+
+
+def require_unchanged(folder: RunFolder, config: RunConfig, now: Prepared) -> None:
+    """Refuse to go on with rows other than those that a run of this config has kept, whatever they were read from."""
+    if (kept := read_kept(folder, config, ranked=False)) is not None:
+        require_same_rows(kept.prepared, now, folder.path)
 
 
 def require_same_rows(kept: Prepared, now: Prepared, folder: Path) -> None:

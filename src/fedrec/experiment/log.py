@@ -7,6 +7,7 @@ whenever a model is fitted.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,10 @@ from fedrec import data as rooms
 from fedrec.data import Interactions, Joined, Lost, described_by, join, lost
 from fedrec.data.joined import WHOLE_LOG
 from fedrec.data.located import place
+from fedrec.data.roles import Columns
 from fedrec.data.table import looks_like_path
 from fedrec.errors import FedrecError
-from fedrec.experiment.config import RunConfig
+from fedrec.experiment.config import COLUMNS, RunConfig
 from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import data_files, found_again, read_kept
@@ -56,23 +58,37 @@ class Rows:
     """How they came about, in a sentence; empty where there is nothing to say."""
 
 
-def rows_to_fit(folder: RunFolder, config: RunConfig, data: str | None, warm: bool, replaces: bool) -> Rows:
+def rows_to_fit(
+    folder: RunFolder,
+    config: RunConfig,
+    data: str | None,
+    warm: bool,
+    replaces: bool,
+    columns: Columns,
+) -> Rows:
     """Gather what the model of a folder, which has this config, is to be fitted to next.
 
-    `data`: what is read instead of the data that the config names. `warm`: the model goes on, so that nothing of what
+    `data`: what is read, by its `columns`, instead of the data that the config names. `warm`: the model goes on, so that nothing of what
     it was fitted to may be missing, unless `data` `replaces` that.
     """
     if data is not None and (replaces or not warm):
-        return _instead(folder, config, data, warm)
+        return _instead(folder, config, data, warm, columns)
     log = read_log(folder)
     if log is None:
         again = _read_again(folder, config, whole=warm)
-        return again if data is None else _grown(again.data, config, data, described=False)
+        return again if data is None else _grown(again.data, config, data, columns, described=False)
     if data is None and not _is_there(config):
         gone = config.train or config.data
         story = f"{gone} is no longer there: fitted to the {len(log):,} rows that are kept with the model"
         return Rows(log, config.data, described=True, story=story)
-    return _grown(log, config, data, described=True)
+    return _grown(log, config, data, columns, described=True)
+
+
+def read_with(config: RunConfig, data: str | None, columns: Columns) -> RunConfig:
+    """Return the settings with the columns to read: of another file those of the run's, of what is no file none."""
+    known = data is None or looks_like_path(data)
+    chosen: dict[str, Any] = {role: getattr(config, role) if known else None for role in COLUMNS}
+    return replace(config, **{**chosen, **columns})
 
 
 def write_log(folder: RunFolder, data: Interactions, prepared: Prepared) -> None:
@@ -105,8 +121,8 @@ def read_log(folder: RunFolder) -> Interactions | None:
 def _table(config: RunConfig) -> Interactions | None:
     """The data of a config as one log, in which the parts of a split of one's own are put together."""
     if config.train is not None and config.test is not None:
-        return rooms.reunited(rooms.read(config.train, config.valid, config.test)).train
-    return None if rooms.stored_split(config.data) else rooms.load(config.data)
+        return rooms.reunited(rooms.read(config.train, config.valid, config.test, config.columns)).train
+    return None if rooms.stored_split(config.data) else rooms.load(config.data, columns=config.columns)
 
 
 def _is_there(config: RunConfig) -> bool:
@@ -116,26 +132,30 @@ def _is_there(config: RunConfig) -> bool:
     return place(config.data) is not None
 
 
-def _named(config: RunConfig, data: str | None) -> RunConfig:
-    """The config with other data."""
-    return config if data is None else replace(config, data=data, train=None, valid=None, test=None)
+def _named(config: RunConfig, data: str | None, columns: Columns) -> RunConfig:
+    """Return the config with other data, to be read by these columns."""
+    if data is None:
+        return config
+    chosen: dict[str, Any] = {role: columns.get(role) for role in COLUMNS}
+    return replace(config, data=data, train=None, valid=None, test=None, **chosen)
 
 
-def _grown(log: Interactions | None, config: RunConfig, data: str | None, described: bool) -> Rows:
-    rows = _table(_named(config, data))
+def _grown(log: Interactions | None, config: RunConfig, data: str | None, columns: Columns, described: bool) -> Rows:
+    rows = _table(_named(config, data, columns))
     if log is None or rows is None:
         name = config.data if log is None else data
         raise FedrecError(f"{name} is a published split with clients of its own, not a log to join; {WHOLE_LOG}")
     joined = join(log, rows)
-    return Rows(joined.data, config.data if data is None else data, joined, described=described, story=str(joined))
+    grown = replace(joined.data, columns=rows.columns)  # those by which the data that is named is read again
+    return Rows(grown, config.data if data is None else data, joined, described=described, story=str(joined))
 
 
-def _instead(folder: RunFolder, config: RunConfig, data: str, warm: bool) -> Rows:
+def _instead(folder: RunFolder, config: RunConfig, data: str, warm: bool, columns: Columns) -> Rows:
     """Other data as the whole log; what it lacks of the earlier one is counted as far as that is known.
 
     `warm`: its items are those of the model, which may know their titles.
     """
-    whole = _table(_named(config, data))
+    whole = _table(_named(config, data, columns))
     earlier = _earlier(folder, config)
     if whole is None or earlier is None:
         return Rows(whole, data, story=f"{data} is the whole log; what it drops of the earlier one is not known")

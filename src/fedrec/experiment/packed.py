@@ -63,7 +63,7 @@ def load(path: Path) -> tuple[dict[str, Any], Arrays]:
 def pack_source(source: Interactions, arrays: Arrays) -> dict[str, Any]:
     arrays |= {"user_ids": pack_ids(source.user_ids), "item_ids": pack_ids(source.item_ids)}
     about: dict[str, Any] = {name: getattr(source, name) for name in ("name", "version", "tie_seed", "time", "notes")}
-    about["filtered"] = pack_filtered("source", source.filtered, arrays)
+    about |= {"columns": dict(source.columns), "filtered": pack_filtered("source", source.filtered, arrays)}
     info = source.info
     if info is not None:
         about["info"] = {"tag_names": info.tag_names, "feature_names": info.feature_names}
@@ -139,6 +139,7 @@ def unpack_source(about: Mapping[str, Any], rows: str, arrays: Arrays) -> Intera
         info=info,
         notes=tuple(about["notes"]),
         filtered=unpack_filtered("source", about["filtered"], arrays),
+        columns=about.get("columns", {}),
     )
 
 

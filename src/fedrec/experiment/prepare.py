@@ -191,13 +191,14 @@ def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> 
     """Read the data that a config names, and prepare it."""
     silos, items = config.silos, config.attributes
     if config.train is not None and config.test is not None:
-        given = _as_asked(rooms.read(config.train, config.valid, config.test), protocol)
+        given = _as_asked(rooms.read(config.train, config.valid, config.test, config.columns), protocol)
         return prepare_split(given, protocol, silos, centralised, items=items)
     if rooms.stored_split(config.data):
+        rooms.require_no_columns(config.data, config.columns)
         stored, clients = rooms.load_split(config.data)
         given = _as_asked(rooms.disjoint(stored), protocol)
         return prepare_split(given, protocol, silos, centralised, clients=clients, items=items)
-    return prepare(rooms.load(config.data), protocol, silos, centralised, items)
+    return prepare(rooms.load(config.data, columns=config.columns), protocol, silos, centralised, items)
 
 
 def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False,

@@ -25,11 +25,11 @@ from fedrec.experiment.checks import (
     rules_of,
     stages_of,
 )
-from fedrec.experiment.config import RunConfig, parse_memory, require_same
+from fedrec.experiment.config import RunConfig, parse_memory, require_same, with_columns
 from fedrec.experiment.disk import DiskUse, Keep, require_disk
 from fedrec.experiment.folder import ReadOnlyFolder, RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
-from fedrec.experiment.kept import keep
+from fedrec.experiment.kept import keep, require_unchanged
 from fedrec.experiment.limits import require_room, require_room_for_uploads
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.observers import observer_of
@@ -86,6 +86,7 @@ class Run:
         self.stages = stages_of(config, self.method)
         device = device_named(config.device)
         self.prepared = self._prepare(data)
+        self.config = with_columns(config, self.prepared.source.columns)
         self._named = not isinstance(data, Interactions)  # whether the config says where the data is
         self.prepared.require_candidates()
         require_cold(self)
@@ -319,7 +320,10 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
     folder = kind.open(out) if goes_on else kind(out)
     if goes_on:
         with folder.held():
+            config = with_columns(config, folder.settings())
             run = Run(config, data, method, group, keep)
+            run.config = config  # as it was begun: earlier versions recorded no columns
+            require_unchanged(folder, config, run.prepared)
             run.require_disk(out)
             run.resume(folder)
             folder.reopen(config.to_dict())
@@ -327,7 +331,7 @@ def execute(config: RunConfig, out: Path | None = None, resume: bool = False, li
     run = Run(config, data, method, group, keep)
     run.require_disk(out)
     if group.first:
-        folder = RunFolder.create(out, config.to_dict())
+        folder = RunFolder.create(out, run.config.to_dict())
     with folder.held():
         try:
             return run.execute(folder, listener)
@@ -341,7 +345,8 @@ def _require_place(out: Path, config: RunConfig, resume: bool, group: Group) -> 
     problem, folder = "", RunFolder(out)
     try:
         if group.first and resume and folder.config.exists():
-            require_same(RunFolder.open(out).settings(), config.to_dict(), out)
+            begun = RunFolder.open(out).settings()
+            require_same(begun, with_columns(config, begun).to_dict(), out)
         elif group.first:
             folder.require_free()
     except FedrecError as error:

@@ -15,7 +15,7 @@ from fedrec.experiment.machine import hardware, peak_memory_mb, versions
 from fedrec.experiment.params import defaults_of
 from fedrec.federation.loop import Progress
 from fedrec.privacy.accountant import NOT_COVERED
-from fedrec.schema import COUNT, METRICS, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
+from fedrec.schema import COUNT, METRICS, NAMES, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
@@ -50,6 +50,7 @@ def check_summary(summary: Any) -> None:
     """Raise ValueError, with the place, where a summary is not one."""
     check("summary", summary, SUMMARY)
     check("summary.filtered", summary.get("filtered", []), FILTERED)
+    check("summary.dataset.columns", summary["dataset"].get("columns", {}), NAMES)
     check("summary.defaults", summary.get("defaults", {}), {})
     if "privacy" not in summary:
         return
@@ -76,6 +77,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
             "users": source.n_users,
             "items": source.n_items,
             "interactions": run.prepared.n_interactions,
+            **({"columns": dict(source.columns)} if source.columns else {}),
         },
         "filtered": [one.to_dict() for one in run.prepared.filtered],
         "protocol": run.protocol.label,

@@ -117,6 +117,13 @@ def part_shown(runs: Sequence[FinishedRun], wanted: str | None = None) -> Part:
     return "valid" if several and all(run.summary["valid"] for run in runs) else "test"
 
 
+def _columns_read(runs: Sequence[FinishedRun]) -> list[str]:
+    """Which columns of a file each run has read; those of an earlier version do not say, and agree with all."""
+    columns = [run.summary["dataset"].get("columns", {}) for run in runs]
+    told = [", ".join(f"{role} {name}" for role, name in one.items()) for one in columns]
+    return [text or max(told) for text in told]
+
+
 def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
     """One table from runs of one data version under one protocol."""
     if not runs:
@@ -124,6 +131,7 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
     for kind, values in (
         ("protocols", [run.protocol for run in runs]),
         ("data versions", [run.data for run in runs]),
+        ("columns of the data", _columns_read(runs)),
     ):
         if len(set(values)) > 1:
             folders = [str(run.folder) for run, value in zip(runs, values, strict=True) if value == values[0]]
