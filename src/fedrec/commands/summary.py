@@ -8,7 +8,10 @@ from typing import Any
 from fedrec.commands.console import human, left_out, out, table
 from fedrec.data import Filtered
 from fedrec.evaluation import protocol
+from fedrec.experiment.tested import Tested
 from fedrec.privacy.explain import beside
+
+MOST = 0.5  # of the users: below it a result says little about the others
 
 
 def _how(summary: Mapping[str, Any]) -> str:
@@ -39,6 +42,8 @@ def show_summary(summary: Mapping[str, Any], more: str = "") -> None:
         f"seed {summary['seed']}",
         style="bold",
     )
+    if (tested := Tested.from_summary(summary)) is not None:
+        out.print(f"tested on {tested}", style="bold" if tested.share >= MOST else "bold yellow")
     for leak in summary["leaks"]:
         out.print(f"not honest: {leak}", style="yellow")
     out.print(

@@ -11,6 +11,10 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+LOWER_RATING, LOWER_MINIMUM = "a lower --min-rating", "a lower min_interactions in --protocol"
+"""Remedies: with which of its settings a protocol leaves fewer users out."""
+
+
 def counted(users: int, items: int, rows: int) -> str:
     """What there is of them, in words."""
     counts = [(users, "user"), (items, "item"), (rows, "row")]

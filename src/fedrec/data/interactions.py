@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedrec.data.filtered import Filtered
+from fedrec.data.filtered import LOWER_MINIMUM, LOWER_RATING, Filtered
 from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_FEWEST = 3  # items of a user that can be split into three parts
+FEWEST_TO_SPLIT = 3  # items of a user that can be in training, validation and test
 TIMES = ("real", "order", "none")
 
 
@@ -243,7 +243,7 @@ class Interactions:
             raise FedrecError(f"no rating of '{self.name}' reaches {min_rating:g}: they go from "
                               f"{self.rating.min():g} to {self.rating.max():g}; give a lower --min-rating")  # fmt: skip
         rule = "ratings of 0 or less" if min_rating is None else f"ratings below {min_rating:g}"
-        return self._without(~self.positive(min_rating), rule, "a lower --min-rating")
+        return self._without(~self.positive(min_rating), rule, LOWER_RATING)
 
     def positive(self, min_rating: float | None) -> Array:
         """Which rows count as liking the item: without a threshold all but those rated 0 or less."""
@@ -273,12 +273,10 @@ class Interactions:
             lower = f"lower the minimum, for instance with --protocol honest,min_interactions={min(3, k - 1)}"
             raise FedrecError(
                 f"no user of '{self.name}' has at least {k} different items: the most is {most} (repeats count once); "
-                + (lower if most >= _FEWEST else f"add users with at least {_FEWEST} items")
+                + (lower if most >= FEWEST_TO_SPLIT else f"add users with at least {FEWEST_TO_SPLIT} items")
             )
         few = counts[self.user] < k
-        return self._without(
-            few, f"users with fewer than {k} items", "a lower min_interactions in --protocol"
-        ).compact()
+        return self._without(few, f"users with fewer than {k} items", LOWER_MINIMUM).compact()
 
     def describe(self) -> Description:
         """Sizes as they stand now, after whatever filters were applied; density counts distinct pairs."""

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedrec.data.filtered import Filtered
-from fedrec.data.interactions import Array, Interactions, first_rows
+from fedrec.data.interactions import FEWEST_TO_SPLIT, Array, Interactions, first_rows
 from fedrec.data.joined import in_one_numbering
 from fedrec.data.roles import Columns
 from fedrec.data.seeds import generator
@@ -21,7 +21,6 @@ from fedrec.splitmix import fold_array
 Time = Literal["real", "item_order", "line_order", "random"]
 Ties = Literal["random", "first"]
 Per = Literal["dataset", "user"]
-_FEWEST_TO_SPLIT = 3
 _TRAIN, _VALID, _TEST = 0, 1, 2
 
 
@@ -65,11 +64,11 @@ def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random"
     order = _chronological(data, time, ties)
     counts = data.counts()
     from_end = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(data))
-    large = np.repeat(counts >= _FEWEST_TO_SPLIT, counts)
+    large = np.repeat(counts >= FEWEST_TO_SPLIT, counts)
     part = np.empty(len(data), dtype=np.int8)
     part[order] = np.where(large & (from_end == 0), _TEST, np.where(large & (from_end == 1), _VALID, _TRAIN))
-    if small := int(((counts > 0) & (counts < _FEWEST_TO_SPLIT)).sum()):
-        notes.append(f"{small} users with fewer than {_FEWEST_TO_SPLIT} interactions are in training only")
+    if small := int(((counts > 0) & (counts < FEWEST_TO_SPLIT)).sum()):
+        notes.append(f"{small} users with fewer than {FEWEST_TO_SPLIT} interactions are in training only")
     return _cut(data, part, f"leave_one_out(time={time},ties={ties})", notes, order)
 
 

@@ -140,6 +140,7 @@ class NodeHost:
             "clients": prepared.partition.n_clients,
             "places": None if places is None else [int(places[0]), int(places[-1]) + 1],
             "users": prepared.source.n_users,
+            "given": prepared.given_users,
             "interactions": prepared.n_interactions,
             "unknown": {"rows": unknown.rows, "items": unknown.items},
             "cpu": self._spent(),

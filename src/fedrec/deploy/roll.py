@@ -36,6 +36,8 @@ class Member:
     clients: int
     users: int = 0
     interactions: int = 0
+    given: int = 0
+    """Users of its file, of whom filters keep `users`; 0: it did not say."""
     cpu: float = 0.0
     turns: int = 0
 
@@ -127,13 +129,14 @@ class Roll:
             name = hashlib.sha256(str(header["token"]).encode()).hexdigest()[:12]
             clients, users, rows = (int(header[key]) for key in ("clients", "users", "interactions"))
             places, unknown = header["places"], int(header["unknown"]["rows"])
+            given = int(header.get("given", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise BadMessage(f"its announcement cannot be read ({error})") from None
         if header.get("vocabulary") != self.terms.vocabulary:
             raise BadMessage("it has another vocabulary")
         group = next((k for k, member in enumerate(self.members) if member.name == name), None)
         if group is None:
-            group = self._admit(Member(name, self._place(clients, places), clients, users, rows))
+            group = self._admit(Member(name, self._place(clients, places), clients, users, rows, given))
         if group in self.here.values():
             raise BadMessage("its state folder is in use by another connected node")
         if self.members[group].clients != clients:
@@ -159,7 +162,7 @@ class Roll:
         self.members.append(member)
         self.groups.append(member.numbers)
         kept = [{"name": one.name, "start": one.start, "clients": one.clients, "users": one.users,
-                 "interactions": one.interactions} for one in self.members]  # fmt: skip
+                 "interactions": one.interactions, "given": one.given} for one in self.members]  # fmt: skip
         with atomic_file(self.path, private=True) as temporary:
             temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return len(self.members) - 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.experiment.summary import ending
+from fedrec.experiment.tested import count_tested_by_nodes
 
 if TYPE_CHECKING:
     from fedrec.deploy.server import Server
@@ -24,6 +25,8 @@ def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[
     method, ended = terms.method, ending(progress)
     ledger, clients = server.turns.ledger, sum(member.clients for member in members)
     ledger.up[0], ledger.down[0] = (sum(entry[way] for entry in ledger.rounds.values()) for way in ("up", "down"))
+    kept = sum(member.users for member in members)
+    given = sum(member.given or member.users for member in members) + terms.left_out
     turns = sum(member.turns for member in members)
     held = dict(zip(("kept_per_client", "to_score_per_client"), (size / max(1, clients) for size in server.turns.held),
                     strict=True))  # fmt: skip
@@ -36,11 +39,12 @@ def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[
         "dataset": {
             "name": terms.config.data,
             "version": terms.version,
-            "users": sum(member.users for member in members),
+            "users": kept,
             "items": len(terms.items),
             "interactions": sum(member.interactions for member in members),
         },
         "filtered": [],
+        "tested": count_tested_by_nodes(terms.protocol, terms.config.data, users, kept, given).to_dict(),
         "protocol": terms.protocol.label,
         "leaks": list(terms.protocol.leaks),
         "notes": notes,

@@ -44,6 +44,8 @@ class Terms:
     seeded: bool = False
     secure: bool = False
     version: str = ""
+    left_out: int = 0
+    """Users of a rehearsal's data whom filters left out before it was dealt out: no node knows them."""
 
     @cached_property
     def vocabulary(self) -> str:
@@ -82,6 +84,7 @@ class Terms:
                  "tie_seed": self.tie_seed, "text_users": self.text_users, "seeded": self.seeded, "secure": self.secure,
                  "version": self.version,
                  "catalogues": self.catalogues and [one.tolist() for one in self.catalogues]}  # fmt: skip
+        words |= {"left_out": self.left_out} if self.left_out else {}
         return json.dumps(words, sort_keys=True).encode()
 
     @staticmethod

@@ -68,8 +68,8 @@ def rows_to_fit(
 ) -> Rows:
     """Gather what the model of a folder, which has this config, is to be fitted to next.
 
-    `data`: what is read, by its `columns`, instead of the data that the config names. `warm`: the model goes on, so that nothing of what
-    it was fitted to may be missing, unless `data` `replaces` that.
+    `data`: what is read, by its `columns`, instead of the data that the config names. `warm`: the model goes on, so
+    that nothing of what it was fitted to may be missing, unless `data` `replaces` that.
     """
     if data is not None and (replaces or not warm):
         return _instead(folder, config, data, warm, columns)

@@ -107,6 +107,11 @@ class Prepared:
         """What was left out between the data and the run."""
         return (*self.source.filtered, *self.split.filtered)
 
+    @property
+    def given_users(self) -> int:
+        """Users of the data before any filter."""
+        return self.source.n_users + sum(record.users for record in self.source.filtered)
+
     def item_counts(self) -> np.ndarray:
         """Training interactions per item."""
         return np.bincount(self.split.train.item, minlength=self.n_items)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedrec.data.frames import frame_of
 from fedrec.evaluation import Evaluation
+from fedrec.experiment.tested import Tested
 from fedrec.schema import is_number
 
 if TYPE_CHECKING:
@@ -146,8 +147,10 @@ class Results(Sequence[Result]):
 
 def _what(summary: Mapping[str, Any]) -> str:
     data = summary["dataset"]
+    tested = Tested.from_summary(summary)
+    users = "" if tested is None else f", tested on {tested.count}"
     leaks = "".join(f"; not honest: {leak}" for leak in summary["leaks"])
-    return f"{summary['method']} on {data['name']}, protocol {summary['protocol']}{leaks}"
+    return f"{summary['method']} on {data['name']}, protocol {summary['protocol']}{users}{leaks}"
 
 
 def _title(summary: Mapping[str, Any]) -> str:

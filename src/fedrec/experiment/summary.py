@@ -13,6 +13,7 @@ from fedrec.experiment.cohorts import tested_cohorts
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import hardware, peak_memory_mb, versions
 from fedrec.experiment.params import defaults_of
+from fedrec.experiment.tested import TESTED, count_tested
 from fedrec.federation.loop import Progress
 from fedrec.privacy.accountant import NOT_COVERED
 from fedrec.schema import COUNT, METRICS, NAMES, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
@@ -50,6 +51,7 @@ def check_summary(summary: Any) -> None:
     """Raise ValueError, with the place, where a summary is not one."""
     check("summary", summary, SUMMARY)
     check("summary.filtered", summary.get("filtered", []), FILTERED)
+    check("summary.tested", summary.get("tested", {}), TESTED if "tested" in summary else {})
     check("summary.dataset.columns", summary["dataset"].get("columns", {}), NAMES)
     check("summary.defaults", summary.get("defaults", {}), {})
     if "privacy" not in summary:
@@ -80,6 +82,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
             **({"columns": dict(source.columns)} if source.columns else {}),
         },
         "filtered": [one.to_dict() for one in run.prepared.filtered],
+        "tested": count_tested(run.prepared).to_dict(),
         "protocol": run.protocol.label,
         "leaks": list(run.protocol.leaks),
         "notes": [*run.notes, ended] if ended else run.notes,

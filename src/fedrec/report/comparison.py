@@ -12,6 +12,7 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import recorded
 from fedrec.experiment.finished_run import REFERENCES, FinishedRun
 from fedrec.experiment.prepare import Part
+from fedrec.experiment.tested import Tested
 
 PARTS = ("test", "valid")
 SHOWN = ("recall@10", "ndcg@10")
@@ -68,6 +69,8 @@ class Comparison:
     rows: tuple[Row, ...]
     chance: dict[str, float]
     part: Part = "test"
+    tested: Tested | None = None
+    """None in runs of earlier versions, which do not say."""
 
     def metrics(self) -> list[str]:
         """Metrics that every row has, the usual ones first."""
@@ -149,4 +152,5 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
     first = runs[0].summary
     rows = tuple(Row(label, tuple(members), part) for label, members in groups.items())
     chance = first["chance"] if part == "test" else {}  # that of validation was not written down
-    return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, chance, part)
+    tested = next(filter(None, (Tested.from_summary(run.summary) for run in runs)), None)
+    return Comparison(runs[0].data, runs[0].protocol, tuple(first["leaks"]), rows, chance, part, tested)

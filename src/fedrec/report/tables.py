@@ -55,6 +55,7 @@ def value_text(values: Sequence[float]) -> str:
 def caption(comparison: Comparison, tests: Significance | None = None) -> str:
     part = "test" if comparison.part == "test" else "validation (test: --on test)"
     text = f"{comparison.data}, protocol {comparison.protocol}, {part}, mean ± std over seeds"
+    text += f"; tested on {comparison.tested}" if comparison.tested else ""
     text += "".join(f"; not honest: {leak}" for leak in comparison.leaks)
     return text if tests is None else f"{text}. {verdict(tests)}"
 
@@ -179,7 +180,8 @@ def as_json(
         for row in comparison.rows
     ]
     about = {"data": comparison.data, "protocol": comparison.protocol, "part": comparison.part,
-             "leaks": list(comparison.leaks)}  # fmt: skip
+             "leaks": list(comparison.leaks),
+             "tested": comparison.tested and comparison.tested.to_dict()}  # fmt: skip
     found: dict[str, Any] = {**about, "rows": rows, "chance": comparison.chance}
     if tests is not None:
         found["significance"] = tests.to_dict()

@@ -11,17 +11,18 @@ SIGNS = {1: "significantly better than", 0: "not significantly different from", 
 
 
 def headline(
-    shown: Sequence[View], chance: Mapping[str, float], k: int, single: bool, users: int, tests: Significance | None
+    shown: Sequence[View], chance: Mapping[str, float], k: int, single: bool, users: str, tests: Significance | None
 ) -> str:
-    """`tests` knows the rows by the names of the views; without it nothing is said to be better than another."""
+    """`users`: those that were tested, in words. `tests` knows the rows by the names of the views; without it nothing
+    is said to be better than another."""
     metric = f"recall@{k}"
     asked = [view for view in shown if not view.reference and view.row.mean(metric) is not None]
     if not asked:
         return ""
     what = (
-        f"of {users:,} users find their held-out item among the first {k}"
+        f"of {users} find their held-out item among the first {k}"
         if single
-        else f"of a user's held-out items, on average over {users:,} users, are among the first {k}"
+        else f"of a user's held-out items, on average over {users}, are among the first {k}"
     )
     parts = [
         _winner(shown, tests) if tests is not None and len(asked) > 1 else "",

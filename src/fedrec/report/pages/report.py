@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedrec.data import Filtered
 from fedrec.errors import FedrecError
 from fedrec.experiment.finished import Chosen
 from fedrec.experiment.finished_run import FinishedRun
+from fedrec.experiment.tested import Tested
 from fedrec.report.comparison import Comparison, Row, compare, selection
 from fedrec.report.groups import grouped
 from fedrec.report.pages import report_charts
@@ -39,7 +40,6 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
     names = [name for name in comparison.rows[0].runs[0].summary["test"] if not name.startswith("hr@")]
     k = cutoff(names)
     single = "above" in table
-    evaluated = len(table["user"]) if "user" in table else first.summary["dataset"]["users"]
     best = max(asked, key=lambda view: view.row.mean(f"recall@{k}") or 0.0)
     metric, on = selection(comparison.protocol, k)
     tests, not_tested = _tests(comparison, shown)
@@ -47,7 +47,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
     return {
         "title": f"{_names(asked)} on {first.summary['dataset']['name']}",
         "facts": _facts(comparison, asked, first),
-        "lead": headline(shown, comparison.chance, k, single, evaluated, tests),
+        "lead": headline(shown, comparison.chance, k, single, _evaluated(first, table), tests),
         "leaks": comparison.leaks,
         "key_figures": [(f"{name}@{k}", report_charts.key_figure(shown, comparison.chance, f"{name}@{k}"))
                         for name in ("recall", "ndcg") if f"{name}@{k}" in names],
@@ -68,6 +68,13 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
         "seeds": max(view.row.seeds for view in asked),
         "several": len(asked) > 1,
     }  # fmt: skip
+
+
+def _evaluated(run: FinishedRun, table: Mapping[str, list[str]]) -> str:
+    """The users whose items were ranked, in words."""
+    if (tested := Tested.from_summary(run.summary)) is not None:
+        return tested.among
+    return f"{len(table['user']) if 'user' in table else run.summary['dataset']['users']:,} users"
 
 
 def _names(asked: Sequence[View]) -> str:
@@ -136,7 +143,8 @@ def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) ->
     size = f"{data['users']:,} users, {data['items']:,} items, {data['interactions']:,} interactions"
     seeds = sorted({run.summary["seed"] for view in asked for run in view.row.runs})
     left_out = [("left out", str(Filtered.from_dict(record))) for record in first.summary.get("filtered", [])]
-    facts = [("data", comparison.data), ("size", size), *left_out, ("protocol", comparison.protocol),
+    tested = [("tested on", str(comparison.tested))] if comparison.tested else []
+    facts = [("data", comparison.data), ("size", size), *tested, *left_out, ("protocol", comparison.protocol),
              ("clients", _clients(asked)),
              ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds))), *_hardware(asked)]  # fmt: skip
     return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
