@@ -25,8 +25,15 @@ from fedrec_studies.bench.task import Task
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 OTHER_SETTINGS = (
-    AttributeError, AssertionError, FedrecError, RuntimeError, TypeError, ValueError, IndexError, KeyError,
-)  # fmt: skip
+    AttributeError,
+    AssertionError,
+    FedrecError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+)
 
 
 def naive(task: Task, users: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:

@@ -106,10 +106,17 @@ def of_same_users(values: list[dict[str, float]]) -> np.ndarray:
 def collected(folders: list[Path]) -> dict[str, Any]:
     """All runs, new ones first, and what they say. A run that stands in two folders counts once; rows of which some
     seed was run again are those of the new runs alone."""
-    found = {path.parent: record(path.parent) for folder in folders for path in sorted(folder.rglob("summary.json"))
-             if label_of(path.parent)}  # fmt: skip
-    runs = {(run["data"], run["method"], run["seed"]): (run, ndcg(folder)) for folder, run in found.items()
-            if run["data"] in {*SETS, *ORDERS}}  # fmt: skip
+    found = {
+        path.parent: record(path.parent)
+        for folder in folders
+        for path in sorted(folder.rglob("summary.json"))
+        if label_of(path.parent)
+    }
+    runs = {
+        (run["data"], run["method"], run["seed"]): (run, ndcg(folder))
+        for folder, run in found.items()
+        if run["data"] in {*SETS, *ORDERS}
+    }
     users = defaultdict(list)
     for (data, method, _), (_, values) in runs.items():
         users[data, method].append(values)
@@ -127,11 +134,16 @@ def of_leaderboard(runs: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarr
     """What users got in these runs, where the leaderboard has kept it."""
     found = {}
     for data in {run["data"] for run in runs}:
-        rows = [{"label": method, "cells": [{"test": test} for test in tests.values()]}
-                for (name, method), tests in tests_of(runs).items() if name == data]  # fmt: skip
+        rows = [
+            {"label": method, "cells": [{"test": test} for test in tests.values()]}
+            for (name, method), tests in tests_of(runs).items()
+            if name == data
+        ]
         kept = user_values.read(USERS / f"{safe(data)}.npz")
-        found |= {(data, method): values
-                  for method, values in user_values.joined(kept, NOBODY, rows, "ndcg@10").of_row.items()}  # fmt: skip
+        found |= {
+            (data, method): values
+            for method, values in user_values.joined(kept, NOBODY, rows, "ndcg@10").of_row.items()
+        }
     return found
 
 
@@ -141,9 +153,12 @@ def still_true(earlier: dict[str, Any], runs: list[dict[str, Any]], now: list[di
     same = {key for key in before if before[key] == after.get(key)}
     same |= {(ALL_ORDERS, method) for method in METHODS if all((data, method) in same for data in ORDERS)}
     again = {(pair["data"], pair["method"], pair["against"]) for pair in now}
-    return [pair for pair in earlier["ndcg@10"]
-            if {(pair["data"], pair["method"]), (pair["data"], pair["against"])} <= same
-            and (pair["data"], pair["method"], pair["against"]) not in again]  # fmt: skip
+    return [
+        pair
+        for pair in earlier["ndcg@10"]
+        if {(pair["data"], pair["method"]), (pair["data"], pair["against"])} <= same
+        and (pair["data"], pair["method"], pair["against"]) not in again
+    ]
 
 
 def tests_of(runs: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int, dict[str, float]]]:
@@ -156,8 +171,11 @@ def tests_of(runs: list[dict[str, Any]]) -> dict[tuple[str, str], dict[int, dict
 
 def over_orders(means: dict[tuple[str, str], np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
     """Users' means over all orders, of rows that were run on each."""
-    return {(ALL_ORDERS, method): np.mean([means[data, method] for data in ORDERS], axis=0)
-            for method in METHODS if all((data, method) in means for data in ORDERS)}  # fmt: skip
+    return {
+        (ALL_ORDERS, method): np.mean([means[data, method] for data in ORDERS], axis=0)
+        for method in METHODS
+        if all((data, method) in means for data in ORDERS)
+    }
 
 
 def compared(means: dict[tuple[str, str], np.ndarray]) -> list[dict[str, Any]]:
@@ -180,16 +198,27 @@ def strongest(runs: list[dict[str, Any]]) -> dict[str, str]:
 
 def difference(data: str, method: str, against: str, ours: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
     d = paired_bootstrap(ours, theirs)
-    return {"data": data, "method": method, "against": against, "users": len(ours), "difference": round(d.mean, 5),
-            "low": round(d.low, 5), "high": round(d.high, 5), "p": round(d.p, 5)}  # fmt: skip
+    return {
+        "data": data,
+        "method": method,
+        "against": against,
+        "users": len(ours),
+        "difference": round(d.mean, 5),
+        "low": round(d.low, 5),
+        "high": round(d.high, 5),
+        "p": round(d.p, 5),
+    }
 
 
 def table(data: dict[str, Any]) -> str:
     cells = defaultdict(list)
     for run in data["runs"]:
         cells[run["method"], run["data"]].append(run["test"])
-    told = {(pair["method"], pair["data"]): pair for pair in data["ndcg@10"]
-            if pair["against"] == data["strongest"].get(pair["data"])}  # fmt: skip
+    told = {
+        (pair["method"], pair["data"]): pair
+        for pair in data["ndcg@10"]
+        if pair["against"] == data["strongest"].get(pair["data"])
+    }
     lines = ["| Recall@10 / NDCG@10 | " + " | ".join(SETS) + " |", "|---" * (1 + len(SETS)) + "|"]
     for method, words in METHODS.items():
         row = [_cell(cells[method, name], told.get((method, name)), data["strongest"][name] == method) for name in SETS]

@@ -87,7 +87,9 @@ def test_data_import_then_run_by_name(cli: Cli, tmp_path: Path) -> None:
     table = (tmp_path / "parts" / "train.csv").read_text().replace("user,item,timestamp", "who,what,when", 1)
     (tmp_path / "mine[1].csv").write_text(table)
     fails(cli("data", "import", "mine[1].csv", "--name", "mine"), "no column for user and item")
-    done = cli("data", "import", "mine[1].csv", "--name", "mine", "--user", "who", "--item", "what", "--timestamp", "when")  # fmt: skip # noqa: E501
+    done = cli(
+        "data", "import", "mine[1].csv", "--name", "mine", "--user", "who", "--item", "what", "--timestamp", "when"
+    )
     assert done.code == 0
     assert "mine[1].csv read as comma-separated" in done.out
     assert "--data mine" in done.out
@@ -110,8 +112,21 @@ def test_data_split_writes_the_parts_and_they_are_a_split(cli: Cli, tmp_path: Pa
     assert {lines[0] for lines in rows.values()} == {"user,item,timestamp"}
     for name, lines in rows.items():
         assert f"{name}.csv {len(lines) - 1:,} rows" in done.out
-    ran = cli("run", "fedmf", "--rounds", 2, "--train", "parts/train.csv", "--valid", "parts/valid.csv", "--test",
-              "parts/test.csv", "--out", "r", "--json")  # fmt: skip
+    ran = cli(
+        "run",
+        "fedmf",
+        "--rounds",
+        2,
+        "--train",
+        "parts/train.csv",
+        "--valid",
+        "parts/valid.csv",
+        "--test",
+        "parts/test.csv",
+        "--out",
+        "r",
+        "--json",
+    )
     assert ran.code == 0
     whole = cli(*RUN[:4], "--rounds", 2, "--json", "--out", "w")
     assert json.loads(ran.out.splitlines()[-1])["test"] == json.loads(whole.out.splitlines()[-1])["test"]

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
-TESTS = [path for place in ("tests", "examples/**/tests") for path in ROOT.glob(f"{place}/**/*.py")
-         if path != Path(__file__)]  # fmt: skip
+TESTS = [
+    path for place in ("tests", "examples/**/tests") for path in ROOT.glob(f"{place}/**/*.py") if path != Path(__file__)
+]
 CLOCK, BOUND, MEASURED, DEADLINE, MEMORY, PORT = "clock", "bound", "measured", "deadline", "memory", "port"
 ALLOWED = {
     ("tests/waiting.py", CLOCK): "it is what everybody else waits with",
@@ -106,8 +107,11 @@ def _program(node: ast.Constant | ast.JoinedStr) -> ast.Module | None:
 
 
 def test_nothing_depends_on_the_machine() -> None:
-    found = {(path.relative_to(ROOT).as_posix(), *fault) for path in TESTS
-             for fault in faults(ast.parse(path.read_text(encoding="utf-8")))}  # fmt: skip
+    found = {
+        (path.relative_to(ROOT).as_posix(), *fault)
+        for path in TESTS
+        for fault in faults(ast.parse(path.read_text(encoding="utf-8")))
+    }
     assert not sorted(f"{place}:{line}: {kind}" for place, kind, line in found if (place, kind) not in ALLOWED)
     assert set(ALLOWED) == {(place, kind) for place, kind, _ in found if (place, kind) in ALLOWED}, "an idle exception"
 

@@ -50,8 +50,23 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cold") / "run"
-    fedrec("run", "ifedrec", "--data", DATA, "--protocol", PROTOCOL, "--set", "dim=8", "--set", "align=0.04",
-           "--rounds", "3", "--out", str(path), "-q")  # fmt: skip
+    fedrec(
+        "run",
+        "ifedrec",
+        "--data",
+        DATA,
+        "--protocol",
+        PROTOCOL,
+        "--set",
+        "dim=8",
+        "--set",
+        "align=0.04",
+        "--rounds",
+        "3",
+        "--out",
+        str(path),
+        "-q",
+    )
     return path
 
 
@@ -112,8 +127,9 @@ def test_the_recipe_by_hand() -> None:
     plain = weighted @ np.linalg.svd(weighted)[2].T
     expected = np.abs((plain - plain.mean(0)) / plain.std(0))
     assert np.allclose(np.abs(encoder.encode(counts)), np.abs(expected), atol=1e-5)
-    assert np.array_equal(encoder.encode(encoder.counts([["a", "a", "a"], ["b", "unknown"]])),
-                          encoder.encode(counts[:2]))  # fmt: skip
+    assert np.array_equal(
+        encoder.encode(encoder.counts([["a", "a", "a"], ["b", "unknown"]])), encoder.encode(counts[:2])
+    )
 
 
 def test_terms_of_films() -> None:
@@ -155,12 +171,15 @@ def test_released_features_take_the_place_of_words_and_tags(tmp_path: Path, monk
     assert values.shape == (3, 2)
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    (np.zeros((2, 4)), r"has the shape \(2, 4\) instead of 3 rows"),
-    (np.zeros(3), "instead of 3 rows"),
-    (np.full((3, 1), np.nan), "not finite"),
-    (None, "is not a NumPy array"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((2, 4)), r"has the shape \(2, 4\) instead of 3 rows"),
+        (np.zeros(3), "instead of 3 rows"),
+        (np.full((3, 1), np.nan), "not finite"),
+        (None, "is not a NumPy array"),
+    ],
+)
 def test_features_that_are_none_are_refused(
     values: np.ndarray | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

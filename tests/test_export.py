@@ -76,13 +76,17 @@ def test_sequences(cli: Cli, tmp_path: Path, config: RunConfig) -> None:
         assert arrays["item"].shape == (80, int(config.params["dim"]))
 
 
-@pytest.mark.parametrize(("config", "name"), [
-    (RunConfig("fedavg", data=SMALL, rounds=1, backbone="ncf", params={"dim": 4}), "fedavg with backbone ncf"),
-    (RunConfig("pfedrec", data=SMALL, rounds=1, params={"dim": 4}), "pfedrec"),
-    (RunConfig("fedrap", data=SMALL, rounds=1, params={"dim": 4}), "fedrap"),
-    (RunConfig("ease", data=SMALL), "ease"),
-    (RunConfig("popularity", data=SMALL), "popularity"),
-], ids=lambda value: getattr(value, "method", ""))  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (RunConfig("fedavg", data=SMALL, rounds=1, backbone="ncf", params={"dim": 4}), "fedavg with backbone ncf"),
+        (RunConfig("pfedrec", data=SMALL, rounds=1, params={"dim": 4}), "pfedrec"),
+        (RunConfig("fedrap", data=SMALL, rounds=1, params={"dim": 4}), "fedrap"),
+        (RunConfig("ease", data=SMALL), "ease"),
+        (RunConfig("popularity", data=SMALL), "popularity"),
+    ],
+    ids=lambda value: getattr(value, "method", ""),
+)
 def test_what_scores_otherwise_is_refused_by_name(cli: Cli, tmp_path: Path, config: RunConfig, name: str) -> None:
     execute(config, tmp_path / "run")
     outcome = cli("export", "run", "--to", "npz")
@@ -92,10 +96,13 @@ def test_what_scores_otherwise_is_refused_by_name(cli: Cli, tmp_path: Path, conf
     assert not (tmp_path / "run.npz").exists()
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("--to", "pickle"), "unknown format 'pickle'; known: npz, onnx"),
-    (("--to", "npz", "--out", "x.onnx"), "with --to npz the file name must end in .npz"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--to", "pickle"), "unknown format 'pickle'; known: npz, onnx"),
+        (("--to", "npz", "--out", "x.onnx"), "with --to npz the file name must end in .npz"),
+    ],
+)
 def test_another_format_is_refused(cli: Cli, words: tuple[str, ...], says: str) -> None:
     outcome = cli("export", "run", *words)
     assert outcome.code == 2

@@ -19,8 +19,17 @@ from fuzz.test_folders import COMMANDS, FEDMF
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
 MINE = "what the reader keeps elsewhere\n"
-FILES = ("config.toml", "metrics.jsonl", "summary.json", "per_user.csv", "checkpoint.safetensors", "last.safetensors",
-         "items.csv", "users.csv", "prepared.npz")  # fmt: skip
+FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "summary.json",
+    "per_user.csv",
+    "checkpoint.safetensors",
+    "last.safetensors",
+    "items.csv",
+    "users.csv",
+    "prepared.npz",
+)
 
 
 @pytest.fixture
@@ -37,13 +46,16 @@ def linked(path: Path, hard: bool = False) -> None:
     path.hardlink_to(path.parent.parent / "mine.txt") if hard else path.symlink_to("../mine.txt")
 
 
-@pytest.mark.parametrize(("page", "words"), [
-    ("report.html", ("report", "run")),
-    ("comparison.html", ("report", "run", "whole")),
-    ("activity.html", ("report", "run", "--figure", "activity", "--set", "metric=ndcg@5")),
-    ("recs.csv", ("recommend", "run", "--all", "--out", "run/recs.csv")),
-    ("table.csv", ("compare", "run", "--no-references", "--out", "run/table.csv")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("report.html", ("report", "run")),
+        ("comparison.html", ("report", "run", "whole")),
+        ("activity.html", ("report", "run", "--figure", "activity", "--set", "metric=ndcg@5")),
+        ("recs.csv", ("recommend", "run", "--all", "--out", "run/recs.csv")),
+        ("table.csv", ("compare", "run", "--no-references", "--out", "run/table.csv")),
+    ],
+)
 def test_what_is_written_does_not_go_through_a_link(
     cli: Cli, received: Path, page: str, words: tuple[str, ...]
 ) -> None:
@@ -120,8 +132,16 @@ def test_folders_that_a_user_links_are_used(cli: Cli, received: Path) -> None:
 
 def test_a_study_neither_writes_nor_copies_through_links(tmp_path: Path) -> None:
     """Two tables of equal work; the folder of the first came from somebody else."""
-    table = Table(name="first", title="", metrics=["recall@10"], protocols=["honest"], seeds=[0], run={"rounds": 1},
-                  datasets=["synthetic@users=50+items=200"], rows=[Row("P", {"method": "popularity"})])  # fmt: skip
+    table = Table(
+        name="first",
+        title="",
+        metrics=["recall@10"],
+        protocols=["honest"],
+        seeds=[0],
+        run={"rounds": 1},
+        datasets=["synthetic@users=50+items=200"],
+        rows=[Row("P", {"method": "popularity"})],
+    )
     other = dataclasses.replace(table, name="second")
     first, second = (cells(one, tmp_path / "study", "cpu", "8G") for one in (table, other))
     assert run_cells(first, 1, lambda line: None) == {}

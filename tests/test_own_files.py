@@ -82,9 +82,14 @@ def test_every_command_knows_what_a_file_defines(
     ],
 )
 def test_files_that_cannot_be_used(
-    name: str, text: str | None, message: str, tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    name: str,
+    text: str | None,
+    message: str,
+    tmp_path: Path,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
     assert command(monkeypatch, "--use", tmp_path / name, "metrics") == 2

@@ -96,8 +96,9 @@ finally:
 """
 
 
-@pytest.mark.parametrize("words", ["methods", "protocols", "protocols honest", "data list", "--version", "--help",
-                                   "run --help"])  # fmt: skip
+@pytest.mark.parametrize(
+    "words", ["methods", "protocols", "protocols honest", "data list", "--version", "--help", "run --help"]
+)
 def test_listing_imports_nothing_heavy(words: str) -> None:
     done = subprocess.run([sys.executable, "-c", COMMAND, *words.split()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

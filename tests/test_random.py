@@ -69,8 +69,13 @@ class TestFold:
 
 class TestStream:
     def test_differs_by_seed_purpose_and_place(self):
-        keys = [stream(seed, purpose, round, client) for seed in range(4) for purpose in Purpose
-                for round in range(4) for client in range(4)]  # fmt: skip
+        keys = [
+            stream(seed, purpose, round, client)
+            for seed in range(4)
+            for purpose in Purpose
+            for round in range(4)
+            for client in range(4)
+        ]
         assert len(set(keys)) == len(keys)
         assert stream(1, Purpose.INIT, 2, 3) != stream(1, Purpose.INIT, 3, 2)
 

@@ -115,17 +115,24 @@ def commands_started(tree: ast.Module) -> Iterator[str]:
 @pytest.mark.parametrize("room", BELOW)
 def test_a_room_uses_only_what_lies_below_it(room: str) -> None:
     legal = BELOW[room] | COMMON | {room}
-    found = {f"{path} imports {used}" for path, tree in modules(room)
-             for used in (room_of(*what) for what in imported(tree)) if used not in legal}  # fmt: skip
+    found = {
+        f"{path} imports {used}"
+        for path, tree in modules(room)
+        for used in (room_of(*what) for what in imported(tree))
+        if used not in legal
+    }
     assert not found
 
 
 @pytest.mark.parametrize("room", WITHIN)
 def test_a_room_within_a_room_uses_only_its_share_of_it(room: str) -> None:
     legal, around = WITHIN[room] | {room}, room.split(".")[0]
-    found = {f"{path} imports {used}" for path, tree in modules(room, "*.py")
-             for used in (inner_room_of(*what) for what in imported(tree))
-             if used.split(".")[0] == around and used not in legal and path != f"{room}/__init__.py"}  # fmt: skip
+    found = {
+        f"{path} imports {used}"
+        for path, tree in modules(room, "*.py")
+        for used in (inner_room_of(*what) for what in imported(tree))
+        if used.split(".")[0] == around and used not in legal and path != f"{room}/__init__.py"
+    }
     assert not found, "only the face of a room, its __init__.py, names what lies in all of it"
 
 
@@ -133,8 +140,7 @@ def test_a_room_within_a_room_uses_only_its_share_of_it(room: str) -> None:
 def test_what_is_private_stays_in_its_room(room: str) -> None:
     """Nothing private is imported from another module, nor asked of an object whose class another room defines."""
     own = {name for _, tree in modules(room) for name in defined(tree)}
-    found = {f"{path} uses {used}" for path, tree in modules(room)
-             for used in private_uses(tree, own)}  # fmt: skip
+    found = {f"{path} uses {used}" for path, tree in modules(room) for used in private_uses(tree, own)}
     assert not found
 
 
@@ -142,9 +148,12 @@ def test_what_is_private_stays_in_its_room(room: str) -> None:
 def test_a_process_is_started_of_a_room_below(room: str) -> None:
     """Not of the command line, which stands above all others."""
     legal = BELOW[room] | {room}
-    found = {f"{path} starts {module}" for path, tree in modules(room)
-             for module in commands_started(tree)
-             if module.split(".")[0] == "fedrec" and room_of(module, "cli") not in legal}  # fmt: skip
+    found = {
+        f"{path} starts {module}"
+        for path, tree in modules(room)
+        for module in commands_started(tree)
+        if module.split(".")[0] == "fedrec" and room_of(module, "cli") not in legal
+    }
     assert not found
 
 
@@ -169,10 +178,13 @@ def test_no_room_is_forgotten() -> None:
 
 def test_one_module_alone_imports_flower() -> None:
     """Everything else can be installed, imported and tested without it."""
-    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")
-             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr")
-             or (isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == "flwr")}  # fmt: skip
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr")
+        or (isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == "flwr")
+    }
     assert found == {"deploy/app.py"}
 
 

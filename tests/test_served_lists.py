@@ -85,19 +85,23 @@ def test_a_run_says_what_its_lists_leave_out_and_why(cli: Cli) -> None:
     assert "test items may appear in them" in cli("recommend", "run", "--user", "3", "--as-tested").err
 
 
-@pytest.mark.parametrize("config", [
-    RunConfig("fedmf", data=SMALL, rounds=2, params={"dim": 4}),
-    RunConfig("pfedrec", data=SMALL, rounds=2, params={"dim": 4}),
-    RunConfig("fedavg", data=SMALL, rounds=2, params={"dim": 4}, backbone="ncf"),
-    RunConfig("fedavg", data=SMALL, rounds=2, silos="4", params={"dim": 4, "loss": "bpr"}, backbone="lightgcn"),
-    RunConfig("local", data=SMALL, rounds=2, silos="3", params={"dim": 4}),
-    RunConfig("mf", data=SMALL, rounds=2, params={"dim": 4}),
-    RunConfig("ease", data=SMALL),
-    RunConfig("gfcf", data=SMALL),
-    RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 4}),
-    RunConfig("fedgram", data=SMALL),
-    RunConfig("popularity", data=SMALL),
-], ids=lambda config: f"{config.method}-{config.silos}")  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        RunConfig("fedmf", data=SMALL, rounds=2, params={"dim": 4}),
+        RunConfig("pfedrec", data=SMALL, rounds=2, params={"dim": 4}),
+        RunConfig("fedavg", data=SMALL, rounds=2, params={"dim": 4}, backbone="ncf"),
+        RunConfig("fedavg", data=SMALL, rounds=2, silos="4", params={"dim": 4, "loss": "bpr"}, backbone="lightgcn"),
+        RunConfig("local", data=SMALL, rounds=2, silos="3", params={"dim": 4}),
+        RunConfig("mf", data=SMALL, rounds=2, params={"dim": 4}),
+        RunConfig("ease", data=SMALL),
+        RunConfig("gfcf", data=SMALL),
+        RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 4}),
+        RunConfig("fedgram", data=SMALL),
+        RunConfig("popularity", data=SMALL),
+    ],
+    ids=lambda config: f"{config.method}-{config.silos}",
+)
 @pytest.mark.parametrize("as_tested", [False, True])
 def test_a_user_alone_gets_the_list_that_all_get_together(tmp_path: Path, config: RunConfig, as_tested: bool) -> None:
     execute(config, tmp_path / "run")
@@ -180,13 +184,16 @@ def test_ratings_are_said_and_a_threshold_can_be_set(cli: Cli, tmp_path: Path, t
     assert "--min-rating" in twice.err
 
 
-@pytest.mark.parametrize(("text", "skipped"), [
-    ('item\n"i1"\n"i2"\nnever\n', "1 item not in the model and skipped: never"),
-    ('"i1"\n"a ""quoted"", id"\ni2\n', '1 item not in the model and skipped: a "quoted", id'),
-    ("item_id\ni1\na,b\nc;d\ni2\n", "2 items not in the model and skipped: a,b, c;d"),
-    ("i1\ni2\n", ""),
-    ("user,item\nx,i1\nx,i2\ny,i3\ny,gone\n", "1 item of y not in the model and skipped: gone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ('item\n"i1"\n"i2"\nnever\n', "1 item not in the model and skipped: never"),
+        ('"i1"\n"a ""quoted"", id"\ni2\n', '1 item not in the model and skipped: a "quoted", id'),
+        ("item_id\ni1\na,b\nc;d\ni2\n", "2 items not in the model and skipped: a,b, c;d"),
+        ("i1\ni2\n", ""),
+        ("user,item\nx,i1\nx,i2\ny,i3\ny,gone\n", "1 item of y not in the model and skipped: gone"),
+    ],
+)
 def test_a_history_may_be_one_column_with_quotes_and_unknown_items(
     cli: Cli, tmp_path: Path, table: Path, text: str, skipped: str
 ) -> None:
@@ -241,8 +248,10 @@ def test_items_beside_an_item(cli: Cli, tmp_path: Path, method: str, kind: str) 
 
 def test_new_items_are_ranked_among_all(cli: Cli, tmp_path: Path) -> None:
     spec = "synthetic@users=60+items=300+interactions=1200+seed=1"
-    execute(RunConfig("ifedrec", data=spec, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=1,
-                      params={"dim": 4}), tmp_path / "run")  # fmt: skip
+    execute(
+        RunConfig("ifedrec", data=spec, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=1, params={"dim": 4}),
+        tmp_path / "run",
+    )
     names = load(spec).info.tag_names  # type: ignore[union-attr]
     (tmp_path / "new.csv").write_text(f"item,tags\nnew1,{names[0]}\nnew2,{names[1]}\n")
     user = str(load(spec).user_ids[5])

@@ -97,20 +97,23 @@ def test_similar_items_and_somebody_new(server: Server, folder: Path) -> None:
     assert [line["item"] for line in found["items"]] == [rec.item for rec in wanted]
 
 
-@pytest.mark.parametrize(("path", "body", "status", "says"), [
-    ("/recommendations/nobody", None, 404, "user 'nobody' is not in this run's data"),
-    ("/recommendations/", None, 400, "name the user"),
-    ("/recommendations/%C3%BC%2F3%3F?k=0", None, 400, "k = 0 must lie between 1 and the 40 items"),
-    ("/recommendations/%C3%BC%2F3%3F?k=ten", None, 400, "k = 'ten' is not a whole number"),
-    ("/similar/none", None, 404, "item 'none' is not in this run's data"),
-    ("/fold-in", b"{", 400, "send JSON such as"),
-    ("/fold-in", {"items": [1.5]}, 400, "send JSON such as"),
-    ("/fold-in", {"items": ["it em/1"], "k": True}, 400, "k must be a whole number"),
-    ("/fold-in", {"items": []}, 400, "the history is empty"),
-    ("/fold-in", {"items": ["x"]}, 404, "item 'x' is not in this run's data"),
-    ("/fold-in", None, 405, "GET is not allowed for /fold-in"),
-    ("/nothing", None, 404, "there is no /nothing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("/recommendations/nobody", None, 404, "user 'nobody' is not in this run's data"),
+        ("/recommendations/", None, 400, "name the user"),
+        ("/recommendations/%C3%BC%2F3%3F?k=0", None, 400, "k = 0 must lie between 1 and the 40 items"),
+        ("/recommendations/%C3%BC%2F3%3F?k=ten", None, 400, "k = 'ten' is not a whole number"),
+        ("/similar/none", None, 404, "item 'none' is not in this run's data"),
+        ("/fold-in", b"{", 400, "send JSON such as"),
+        ("/fold-in", {"items": [1.5]}, 400, "send JSON such as"),
+        ("/fold-in", {"items": ["it em/1"], "k": True}, 400, "k must be a whole number"),
+        ("/fold-in", {"items": []}, 400, "the history is empty"),
+        ("/fold-in", {"items": ["x"]}, 404, "item 'x' is not in this run's data"),
+        ("/fold-in", None, 405, "GET is not allowed for /fold-in"),
+        ("/nothing", None, 404, "there is no /nothing"),
+    ],
+)
 def test_what_is_wrong_is_said_in_one_sentence(server: Server, path: str, body: Any, status: int, says: str) -> None:
     found, answer = ask(server, path, body)
     assert found == status
@@ -133,7 +136,8 @@ def test_it_describes_itself(server: Server) -> None:
     status, document = ask(server, "/openapi.json")
     assert (status, document["openapi"]) == (200, "3.1.0")
     assert {f"/{name}" for _, name in server.service.paths if name not in ("", "openapi.json")} == {
-        "/" + path.strip("/").split("/")[0] for path in document["paths"]}  # fmt: skip
+        "/" + path.strip("/").split("/")[0] for path in document["paths"]
+    }
     for verbs in document["paths"].values():
         for operation in verbs.values():
             for answer in operation["responses"].values():
@@ -180,8 +184,9 @@ main()
 
 def test_the_command_serves_until_it_is_told_to_stop(folder: Path) -> None:
     """Also where somebody is still connected."""
-    process = subprocess.Popen([sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0"],
-                               stdout=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, "serve", str(folder), "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

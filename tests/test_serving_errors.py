@@ -66,10 +66,17 @@ def raw(server: Server, request: bytes) -> bytes:
         return b"".join(iter(lambda: line.recv(4096), b""))
 
 
-@pytest.mark.parametrize(("path", "what", "names"), [
-    (f"/recommendations/{quote(WHO)}", "GET /recommendations: RuntimeError", ("because of KeyError", "in for_user")),
-    ("/similar/x", "GET /similar: TypeError", ("in as_json",)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "what", "names"),
+    [
+        (
+            f"/recommendations/{quote(WHO)}",
+            "GET /recommendations: RuntimeError",
+            ("because of KeyError", "in for_user"),
+        ),
+        ("/similar/x", "GET /similar: TypeError", ("in as_json",)),
+    ],
+)
 def test_a_fault_of_the_model_is_answered_logged_and_survived(
     line: HTTPConnection, caplog: pytest.LogCaptureFixture, path: str, what: str, names: Sequence[str]
 ) -> None:
@@ -95,14 +102,17 @@ def test_verbs_that_are_not_served_are_refused_as_json(line: HTTPConnection, ver
     assert ask(line, verb, "/nothing")[::2] == (404, None)
 
 
-@pytest.mark.parametrize(("request_", "status"), [
-    (b"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"501"),
-    (b"GET /health HTTP/3.7\r\nHost: localhost\r\n\r\n", b"505"),
-    (b"not a request at all\r\n\r\n", b"400"),
-    (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
-    (b"POST /fold-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: \xb2\r\n\r\n", b"413"),
-    (b"POST /fold-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"413"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"501"),
+        (b"GET /health HTTP/3.7\r\nHost: localhost\r\n\r\n", b"505"),
+        (b"not a request at all\r\n\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+        (b"POST /fold-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: \xb2\r\n\r\n", b"413"),
+        (b"POST /fold-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"413"),
+    ],
+)
 def test_what_cannot_be_read_is_refused_as_json(server: Server, request_: bytes, status: bytes) -> None:
     head, _, body = raw(server, request_.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nConnection: close\r\n")).partition(
         b"\r\n\r\n"
@@ -111,11 +121,14 @@ def test_what_cannot_be_read_is_refused_as_json(server: Server, request_: bytes,
     assert list(json.loads(body)) == ["error"]
 
 
-@pytest.mark.parametrize(("header", "status"), [
-    (b"Host: localhost\r\nTransfer-Encoding: chunked", b"411"),
-    (b"Host: localhost\r\nTransfer-Encoding: gzip, chunked\r\nContent-Length: 3", b"411"),
-    (b"Host: attacker.example\r\nContent-Length: 40", b"403"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"Host: localhost\r\nTransfer-Encoding: chunked", b"411"),
+        (b"Host: localhost\r\nTransfer-Encoding: gzip, chunked\r\nContent-Length: 3", b"411"),
+        (b"Host: attacker.example\r\nContent-Length: 40", b"403"),
+    ],
+)
 def test_a_body_that_is_not_read_is_no_second_request(server: Server, header: bytes, status: bytes) -> None:
     within = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     told = raw(server, b"POST /fold-in HTTP/1.1\r\n" + header + b"\r\n\r\n" + within + within)

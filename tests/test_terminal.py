@@ -37,8 +37,21 @@ def harmless(text: str) -> str:
 
 
 def test_ids_titles_and_names_do_not_reach_the_terminal(cli: Cli, tmp_path: Path, hostile: Path) -> None:
-    run = ("run", "fedmf", "--data", hostile.name, "--attributes", "items.csv", *PROTOCOL, "--rounds", "2", "--set",
-           "dim=2", "--out", f"run{ESCAPE}")  # fmt: skip
+    run = (
+        "run",
+        "fedmf",
+        "--data",
+        hostile.name,
+        "--attributes",
+        "items.csv",
+        *PROTOCOL,
+        "--rounds",
+        "2",
+        "--set",
+        "dim=2",
+        "--out",
+        f"run{ESCAPE}",
+    )
     done = cli(*run)
     assert done.code == 0, done.err
     assert SHOWN in harmless(done.out)
@@ -56,7 +69,7 @@ def test_ids_titles_and_names_do_not_reach_the_terminal(cli: Cli, tmp_path: Path
         ("run", ESCAPE, "--data", "synthetic"): 2,
         ("run", "fedmf", "--data", f"{ESCAPE}.csv"): 2,
         ("audit", "leak", "--train", hostile.name, "--test", hostile.name): 1,
-    }.items():  # fmt: skip
+    }.items():
         outcome = cli(*words)
         assert outcome.code == code, outcome
         assert r"\x1b]0" in harmless(outcome.out) + harmless(outcome.err), words  # narrow columns break the rest
@@ -78,8 +91,22 @@ def test_a_received_summary_does_not_reach_the_terminal(cli: Cli, tmp_path: Path
 
 
 def test_pages_hold_names_as_text(cli: Cli, tmp_path: Path, hostile: Path) -> None:
-    run = ("run", "fedmf", "--data", hostile.name, "--attributes", "items.csv", *PROTOCOL, "--rounds", "2", "--set",
-           "dim=2", "--out", "<script>alert(2)</script>", "--quiet")  # fmt: skip
+    run = (
+        "run",
+        "fedmf",
+        "--data",
+        hostile.name,
+        "--attributes",
+        "items.csv",
+        *PROTOCOL,
+        "--rounds",
+        "2",
+        "--set",
+        "dim=2",
+        "--out",
+        "<script>alert(2)</script>",
+        "--quiet",
+    )
     assert cli(*run).code == 0
     page = next(tmp_path.rglob("report.html")).read_text()
     assert "<script" not in page

@@ -66,8 +66,14 @@ def test_parquet_is_whole_where_it_is_written_in_several_parts(tmp_path: Path, m
     recs = [Recommendation(f"u{n}", n, 1, n / 3, "Été" if n > 9 else None) for n in range(20)]
     assert list_files.write_recommendations(tmp_path / "r.parquet", iter(recs)) == 20
     table = pl.read_parquet(tmp_path / "r.parquet")
-    assert table.schema == {"user": pl.String, "item": pl.Int64, "rank": pl.Int64, "score": pl.Float64,
-                            "title": pl.String, "served": pl.String}  # fmt: skip
+    assert table.schema == {
+        "user": pl.String,
+        "item": pl.Int64,
+        "rank": pl.Int64,
+        "score": pl.Float64,
+        "title": pl.String,
+        "served": pl.String,
+    }
     assert table.rows() == [(rec.user, rec.item, rec.rank, rec.score, rec.title, rec.served) for rec in recs]
 
 
@@ -79,20 +85,23 @@ def test_nothing_to_recommend_is_an_empty_table(tmp_path: Path, name: str) -> No
     assert READERS[name](tmp_path / name) == []  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("words", "use"), [
-    (("recommend", "gone", "--all", "--out", "recs.xlsx"), ".csv, .tsv, .json, .jsonl or .parquet"),
-    (("recommend", "gone", "--all", "--out", "recs"), ".csv, .tsv, .json, .jsonl or .parquet"),
-    (("recommend", "gone", "--user", "1", "--out", "recs.csv.gz"), ".csv, .tsv, .json, .jsonl or .parquet"),
-    (("cold-add", "gone", "new.csv", "--out", "recs.txt"), ".csv, .tsv, .json, .jsonl or .parquet"),
-    (("compare", "gone", "--out", "table.xlsx"), ".md, .csv, .tex or .json"),
-    (("compare", "gone", "--out", "table"), ".md, .csv, .tex or .json"),
-    (("compare", "gone", "--format", "yaml"), "unknown format 'yaml'"),
-    (("compare", "gone", "--format", "csv", "--out", "table.json"), "json file, but --format says csv"),
-    (("report", "gone", "--out", "page.pdf"), ".html"),
-    (("report", "gone", "--figure", "bars", "--out", "page.gif"), ".html, .svg, .pdf or .png"),
-    (("data", "show", "gone", "--out", "page.csv"), ".html"),
-    (("audit", "leak", "--data", "gone", "--out", "page.txt"), ".html"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "use"),
+    [
+        (("recommend", "gone", "--all", "--out", "recs.xlsx"), ".csv, .tsv, .json, .jsonl or .parquet"),
+        (("recommend", "gone", "--all", "--out", "recs"), ".csv, .tsv, .json, .jsonl or .parquet"),
+        (("recommend", "gone", "--user", "1", "--out", "recs.csv.gz"), ".csv, .tsv, .json, .jsonl or .parquet"),
+        (("cold-add", "gone", "new.csv", "--out", "recs.txt"), ".csv, .tsv, .json, .jsonl or .parquet"),
+        (("compare", "gone", "--out", "table.xlsx"), ".md, .csv, .tex or .json"),
+        (("compare", "gone", "--out", "table"), ".md, .csv, .tex or .json"),
+        (("compare", "gone", "--format", "yaml"), "unknown format 'yaml'"),
+        (("compare", "gone", "--format", "csv", "--out", "table.json"), "json file, but --format says csv"),
+        (("report", "gone", "--out", "page.pdf"), ".html"),
+        (("report", "gone", "--figure", "bars", "--out", "page.gif"), ".html, .svg, .pdf or .png"),
+        (("data", "show", "gone", "--out", "page.csv"), ".html"),
+        (("audit", "leak", "--data", "gone", "--out", "page.txt"), ".html"),
+    ],
+)
 def test_another_ending_is_refused_before_any_work(cli: Cli, tmp_path: Path, words: tuple[str, ...], use: str) -> None:
     """Before anything is read: what is named does not even exist."""
     outcome = cli(*words)

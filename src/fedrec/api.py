@@ -44,15 +44,37 @@ Callback = Listener | Tracker | Callable[[dict[str, float]], Any]
 
 
 @overload
-def run(method: str | Method | type[Method], data: Any = ..., *, protocol: str = ..., out: str | Path | None = ...,
-        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: None = ..., keep: Keep = ...,
-        callbacks: Iterable[Callback] = ..., progress: bool | None = ..., **params: Any) -> Result: ...  # fmt: skip
+def run(
+    method: str | Method | type[Method],
+    data: Any = ...,
+    *,
+    protocol: str = ...,
+    out: str | Path | None = ...,
+    resume: bool = ...,
+    config: dict[str, Any] | None = ...,
+    seeds: None = ...,
+    keep: Keep = ...,
+    callbacks: Iterable[Callback] = ...,
+    progress: bool | None = ...,
+    **params: Any,
+) -> Result: ...
 
 
 @overload
-def run(method: str | Method | type[Method], data: Any = ..., *, protocol: str = ..., out: str | Path | None = ...,
-        resume: bool = ..., config: dict[str, Any] | None = ..., seeds: Iterable[int], keep: Keep = ...,
-        callbacks: Iterable[Callback] = ..., progress: bool | None = ..., **params: Any) -> Results: ...  # fmt: skip
+def run(
+    method: str | Method | type[Method],
+    data: Any = ...,
+    *,
+    protocol: str = ...,
+    out: str | Path | None = ...,
+    resume: bool = ...,
+    config: dict[str, Any] | None = ...,
+    seeds: Iterable[int],
+    keep: Keep = ...,
+    callbacks: Iterable[Callback] = ...,
+    progress: bool | None = ...,
+    **params: Any,
+) -> Results: ...
 
 
 def run(
@@ -112,8 +134,9 @@ def _folder(out: str | Path | None, seed: int | None) -> Path | None:
     return None if out is None else Path(out) if seed is None else Path(out) / f"seed{seed}"
 
 
-def _one(config: RunConfig, out: Path | None, resume: bool, listener: Listener, data: Data,
-         method: Method | None, keep: Keep) -> tuple[Result, Data]:  # fmt: skip
+def _one(
+    config: RunConfig, out: Path | None, resume: bool, listener: Listener, data: Data, method: Method | None, keep: Keep
+) -> tuple[Result, Data]:
     """A run, and what the next seed works on: a table that was given, or what was prepared of the named one."""
     keeping = Keeping(listener)
     try:
@@ -133,8 +156,9 @@ def _followers(config: RunConfig, callbacks: Iterable[Callback], progress: bool 
     return Several(followers)
 
 
-def compare(runs: Sequence[Any], *, metrics: Sequence[str] | None = None, references: bool = True,
-            on: str | None = None) -> Compared:  # fmt: skip
+def compare(
+    runs: Sequence[Any], *, metrics: Sequence[str] | None = None, references: bool = True, on: str | None = None
+) -> Compared:
     """Results or run folders side by side, with the tests of `fedrec compare`.
 
     `references`: popularity and local beside them, trained once and kept. `on`: "test" or "valid"; None: validation

@@ -125,8 +125,14 @@ def audit_leak(
     from fedrec.data.roles import as_columns
 
     columns = as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp})
-    files = {"train": train, "test": test, "valid": valid, "negatives": negatives, "train_negatives": train_negatives,
-             "scores": scores}  # fmt: skip
+    files = {
+        "train": train,
+        "test": test,
+        "valid": valid,
+        "negatives": negatives,
+        "train_negatives": train_negatives,
+        "scores": scores,
+    }
     if leak(data, protocol, rounds, quick, {name: file for name, file in files.items() if file}, columns, out, json_):
         raise typer.Exit(1)
 
@@ -183,8 +189,14 @@ def _in_words(message: str) -> str:
     return NO_NUMBER.sub(lambda found: f"write {'a whole number' if 'integer' in found[0] else 'a number'}", message)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
-                  file: TextIO | None = None, line: str | None = None) -> None:  # fmt: skip
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Ours in one line; those of other packages as usual."""
     if issubclass(category, FedrecWarning):
         print(f"warning: {visible_line(str(message))}", file=sys.stderr)

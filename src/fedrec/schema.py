@@ -121,15 +121,18 @@ def named(kind: Kind, words: str, names: str = ".*") -> Kind:
     """A table whose names match a pattern, and whose values are of one kind."""
 
     def fits(value: Any) -> bool:
-        return isinstance(value, dict) and all(re.fullmatch(names, name) for name in value) and all(
-            map(kind.valid, value.values())
-        )  # fmt: skip
+        return (
+            isinstance(value, dict)
+            and all(re.fullmatch(names, name) for name in value)
+            and all(map(kind.valid, value.values()))
+        )
 
     return Kind(words, fits)
 
 
-BOOL = Kind("true, false", lambda value: isinstance(value, bool), lambda text: {"true": True, "false": False}[
-    str(text).lower()])  # fmt: skip
+BOOL = Kind(
+    "true, false", lambda value: isinstance(value, bool), lambda text: {"true": True, "false": False}[str(text).lower()]
+)
 COUNT = Kind("an integer", is_count, int)
 NUMBER = Kind("a number", is_number, float)
 TEXT = Kind("text", lambda value: isinstance(value, str))
@@ -147,8 +150,11 @@ def kind_of(hint: Any) -> Kind:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return _one_of([kind_of(part) for part in typing.get_args(hint)])
     if hint is type(None):
-        return Kind("none", lambda value: value is None, lambda text: None if text is None else {"none": None}[
-            str(text).lower()])  # fmt: skip
+        return Kind(
+            "none",
+            lambda value: value is None,
+            lambda text: None if text is None else {"none": None}[str(text).lower()],
+        )
     plain = typing.get_origin(hint) or hint
     if plain is bool:
         return dataclasses.replace(BOOL, words="bool")

@@ -64,14 +64,17 @@ def shown(rules: Rules, first: tuple[float, float], later: tuple[float, float], 
     return said
 
 
-@pytest.mark.parametrize(("rules", "first", "later", "start", "said"), [
-    (Rules(5), (50, 20), (1, 2), 0, ["", "0:09 left", "0:06 left", "0:03 left", "0:00 left"]),
-    (Rules(8), (50, 20), (1, 2), 3, ["", "0:09 left", "0:06 left", "0:03 left", "0:00 left"]),
-    (Rules(6, 2), (50, 20), (1, 4), 0, ["", "", "", "0:06 left", "0:05 left", "0:00 left"]),
-    (Rules(4, 2), (50, 20), (1, 4), 0, ["", "0:22 left", "0:21 left", "0:00 left"]),  # the last evaluation: at most
-    (Rules(4, 10), (50, 0), (2, 0), 0, ["", "0:04 left", "0:02 left", "0:00 left"]),  # nothing is evaluated
-    (Rules(1), (50, 20), (0, 0), 0, [""]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rules", "first", "later", "start", "said"),
+    [
+        (Rules(5), (50, 20), (1, 2), 0, ["", "0:09 left", "0:06 left", "0:03 left", "0:00 left"]),
+        (Rules(8), (50, 20), (1, 2), 3, ["", "0:09 left", "0:06 left", "0:03 left", "0:00 left"]),
+        (Rules(6, 2), (50, 20), (1, 4), 0, ["", "", "", "0:06 left", "0:05 left", "0:00 left"]),
+        (Rules(4, 2), (50, 20), (1, 4), 0, ["", "0:22 left", "0:21 left", "0:00 left"]),  # the last evaluation: at most
+        (Rules(4, 10), (50, 0), (2, 0), 0, ["", "0:04 left", "0:02 left", "0:00 left"]),  # nothing is evaluated
+        (Rules(1), (50, 20), (0, 0), 0, [""]),
+    ],
+)
 def test_a_first_estimate_means_something(
     rules: Rules, first: tuple[float, float], later: tuple[float, float], start: int, said: list[str]
 ) -> None:
@@ -86,8 +89,11 @@ def test_a_deployment_says_what_is_left_from_its_second_round_on(monkeypatch: py
     for number, now in enumerate((60.0, 64.0, 68.0)):
         show({"event": "round", "round": number, "rounds": 4, "nodes": 2, "lost": number, "seconds": 3.0, "time": now})
     said = [line.partition("] ")[2] for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert said == ["round 1 of 4: 2 nodes, 3.0 s", "round 2 of 4: 2 nodes, 3.0 s, 1 uploads lost, 0:16 left",
-                    "round 3 of 4: 2 nodes, 3.0 s, 2 uploads lost, 0:12 left"]  # fmt: skip
+    assert said == [
+        "round 1 of 4: 2 nodes, 3.0 s",
+        "round 2 of 4: 2 nodes, 3.0 s, 1 uploads lost, 0:16 left",
+        "round 3 of 4: 2 nodes, 3.0 s, 2 uploads lost, 0:12 left",
+    ]
 
 
 def test_a_last_round_that_was_chosen_is_told() -> None:

@@ -64,9 +64,13 @@ fedrec.run("fedmf", {DATA[1]!r}, rounds=100_000, dim=4, out="run")
 def start(script: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-c", script, *words], cwd=folder, env=os.environ | threads, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", script, *words],
+        cwd=folder,
+        env=os.environ | threads,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def wait_for_lines(path: Path, process: subprocess.Popen[str], count: int) -> None:
@@ -108,11 +112,14 @@ def test_no_finished_round_is_lost(cli: Cli, tmp_path: Path, number: signal.Sign
     assert rounds_logged(tmp_path / "run") == rounds
 
 
-@pytest.mark.parametrize(("grace", "signals", "code"), [
-    (0.3, [signal.SIGTERM], 143),
-    (0.3, [signal.SIGINT], 130),
-    (1e6, [signal.SIGINT, signal.SIGINT], 130),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("grace", "signals", "code"),
+    [
+        (0.3, [signal.SIGTERM], 143),
+        (0.3, [signal.SIGINT], 130),
+        (1e6, [signal.SIGINT, signal.SIGINT], 130),
+    ],
+)
 def test_a_long_round_is_dropped(
     cli: Cli, tmp_path: Path, grace: float, signals: list[signal.Signals], code: int
 ) -> None:

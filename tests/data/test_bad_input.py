@@ -59,10 +59,26 @@ def test_another_column_may_be_there_twice(tmp_path: Path) -> None:
     assert read_table(path)[0].n_users == 24
 
 
-DATES = ["2024-01-31", "2024-01-31T10:00:00Z", "2024-01-31 10:00", "2024-01-31T12:00:00.250+02:00", "31.01.2024 13:45",
-         "31 Jan 2024", "January 31, 2024", "2024/01/31 10:00:01"]  # fmt: skip
-MOMENTS = ["2024-01-31 00:00", "2024-01-31 10:00", "2024-01-31 10:00", "2024-01-31 10:00:00.250", "2024-01-31 13:45",
-           "2024-01-31 00:00", "2024-01-31 00:00", "2024-01-31 10:00:01"]  # fmt: skip
+DATES = [
+    "2024-01-31",
+    "2024-01-31T10:00:00Z",
+    "2024-01-31 10:00",
+    "2024-01-31T12:00:00.250+02:00",
+    "31.01.2024 13:45",
+    "31 Jan 2024",
+    "January 31, 2024",
+    "2024/01/31 10:00:01",
+]
+MOMENTS = [
+    "2024-01-31 00:00",
+    "2024-01-31 10:00",
+    "2024-01-31 10:00",
+    "2024-01-31 10:00:00.250",
+    "2024-01-31 13:45",
+    "2024-01-31 00:00",
+    "2024-01-31 00:00",
+    "2024-01-31 10:00:01",
+]
 
 
 def test_dates_in_several_formats_are_the_moments_they_say(tmp_path: Path) -> None:
@@ -72,23 +88,29 @@ def test_dates_in_several_formats_are_the_moments_they_say(tmp_path: Path) -> No
     assert (found.astype("datetime64[us]") == np.array(MOMENTS, dtype="datetime64[us]")).all()
 
 
-@pytest.mark.parametrize(("some", "read"), [
-    (["13/02/2024", "01/02/2024"], ["2024-02-13", "2024-02-01"]),
-    (["02/13/2024", "01/02/2024 10:30"], ["2024-02-13 00:00", "2024-01-02 10:30"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("some", "read"),
+    [
+        (["13/02/2024", "01/02/2024"], ["2024-02-13", "2024-02-01"]),
+        (["02/13/2024", "01/02/2024 10:30"], ["2024-02-13 00:00", "2024-01-02 10:30"]),
+    ],
+)
 def test_slashes_are_read_where_the_column_says_which_part_is_the_day(some: list[str], read: list[str]) -> None:
     found = dates(pl.Series("timestamp", some)).to_numpy()
     assert (found == np.array(read, dtype="datetime64[us]")).all()
 
 
-@pytest.mark.parametrize(("times", "says"), [
-    (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 are ambiguous; write the"),
-    (["13/02/2024", "02/13/2024"], "are ambiguous"),
-    (["12", "2024-01-31"], "line 3, column timestamp: '2024-01-31' is a date where others are numbers"),
-    (["2024-01-31", "12"], "line 2, column timestamp: '2024-01-31' is a date where others are numbers"),
-    (["2024-01-31", "soon"], "line 3, column timestamp: 'soon' is not a time"),
-    (["2024-01-31", ""], "line 3, column timestamp: timestamp is missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "says"),
+    [
+        (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 are ambiguous; write the"),
+        (["13/02/2024", "02/13/2024"], "are ambiguous"),
+        (["12", "2024-01-31"], "line 3, column timestamp: '2024-01-31' is a date where others are numbers"),
+        (["2024-01-31", "12"], "line 2, column timestamp: '2024-01-31' is a date where others are numbers"),
+        (["2024-01-31", "soon"], "line 3, column timestamp: 'soon' is not a time"),
+        (["2024-01-31", ""], "line 3, column timestamp: timestamp is missing"),
+    ],
+)
 def test_dates_that_cannot_be_put_in_order(tmp_path: Path, times: list[str], says: str) -> None:
     path = write(tmp_path / "logs.csv", [f"{n},{n},{time}" for n, time in enumerate(times)])
     with pytest.raises(FedrecError) as wrong:
@@ -96,11 +118,14 @@ def test_dates_that_cannot_be_put_in_order(tmp_path: Path, times: list[str], say
     assert says in str(wrong.value)
 
 
-@pytest.mark.parametrize(("lines", "says"), [
-    ([f"a,{n},{n}" for n in range(30)], "has a single user with at least 10 different items, so there is nobody"),
-    ([f"a,1,{n}" for n in range(15)], "at least 10 different items: the most is 1 (repeats count once); add users"),
-    ([f"a,{n},{n}" for n in range(8)], "the most is 8 (repeats count once); lower the minimum, for instance with"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([f"a,{n},{n}" for n in range(30)], "has a single user with at least 10 different items, so there is nobody"),
+        ([f"a,1,{n}" for n in range(15)], "at least 10 different items: the most is 1 (repeats count once); add users"),
+        ([f"a,{n},{n}" for n in range(8)], "the most is 8 (repeats count once); lower the minimum, for instance with"),
+    ],
+)
 def test_too_little_to_learn_from(cli: Cli, tmp_path: Path, lines: list[str], says: str) -> None:
     write(tmp_path / "logs.csv", lines)
     outcome = cli("run", "popularity", "--data", "logs.csv", "--out", "run")
@@ -140,8 +165,10 @@ def test_half_a_utf16_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_json_lines_are_read(cli: Cli, tmp_path: Path) -> None:
-    lines = [json.dumps({"when": f"2024-01-{time + 1:02d}", "movie_id": f'a "{item}"', "user_id": user, "tags": ["x"]})
-             for user, item, time in rows()]  # fmt: skip
+    lines = [
+        json.dumps({"when": f"2024-01-{time + 1:02d}", "movie_id": f'a "{item}"', "user_id": user, "tags": ["x"]})
+        for user, item, time in rows()
+    ]
     (tmp_path / "logs.jsonl").write_text("\n".join(lines) + "\n")
     outcome = cli("data", "import", "logs.jsonl", "--name", "mine", "--timestamp", "when")
     assert outcome.code == 0, outcome.err
@@ -161,11 +188,14 @@ def test_a_metric_that_is_none_is_named_as_it_was_written(cli: Cli) -> None:
     assert outcome.err.startswith("error: unknown metric 'foo'; known: coverage")
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("--memory", "1K"), "memory '1K' is too little for training; write at least 16M"),
-    (("--seed", "1.5"), "Invalid value for '--seed': write a whole number"),
-    (("--participation", "half"), "Invalid value for '--participation': write a number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--memory", "1K"), "memory '1K' is too little for training; write at least 16M"),
+        (("--seed", "1.5"), "Invalid value for '--seed': write a whole number"),
+        (("--participation", "half"), "Invalid value for '--participation': write a number"),
+    ],
+)
 def test_flags_that_hold_no_number(cli: Cli, words: tuple[str, ...], says: str) -> None:
     outcome = cli("run", "fedmf", "--data", "synthetic", *words)
     assert (outcome.code, outcome.err) == (2, f"error: {says}\n")
@@ -174,9 +204,13 @@ def test_flags_that_hold_no_number(cli: Cli, words: tuple[str, ...], says: str) 
 def test_escapes_in_ids_reach_no_terminal(cli: Cli, tmp_path: Path) -> None:
     write(tmp_path / "logs.csv", [f"\x1b[31mu{user},\x1b]0;i{item}\x07,{time}" for user, item, time in rows()])
     execute(RunConfig("fedmf", data=str(tmp_path / "logs.csv"), rounds=1, params={"dim": 4}), tmp_path / "run")
-    shown = [cli("data", "show", "logs.csv"), cli("recommend", "run", "--user", "\x1b[31mu3"),
-             cli("recommend", "run", "--user", "\x1b[31mnobody"), cli("similar", "run", "--item", "\x1b]0;i3\x07"),
-             cli("similar", "run", "--item", "\x1b]0;none")]  # fmt: skip
+    shown = [
+        cli("data", "show", "logs.csv"),
+        cli("recommend", "run", "--user", "\x1b[31mu3"),
+        cli("recommend", "run", "--user", "\x1b[31mnobody"),
+        cli("similar", "run", "--item", "\x1b]0;i3\x07"),
+        cli("similar", "run", "--item", "\x1b]0;none"),
+    ]
     assert [outcome.code for outcome in shown] == [0, 0, 2, 0, 2]
     for outcome in shown:
         assert "\x1b" not in outcome.out + outcome.err
@@ -187,8 +221,14 @@ def test_escapes_in_ids_reach_no_terminal(cli: Cli, tmp_path: Path) -> None:
 def test_a_page_is_written_whoever_stops_reading(tmp_path: Path) -> None:
     write(tmp_path / "logs.csv", PLAIN)
     command = f"{sys.executable} -m fedrec data show logs.csv --out page.html | head -n 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=tmp_path, capture_output=True, text=True,
-                          env=os.environ | {"PYTHONUNBUFFERED": "1"}, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
     assert "</html>" in (tmp_path / "page.html").read_text()

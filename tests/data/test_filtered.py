@@ -81,12 +81,17 @@ def test_held_out_pairs_that_are_known_already_are_recorded(small: Interactions)
     assert disjoint(found).filtered == found.filtered
 
 
-@pytest.mark.parametrize(("record", "text"), [
-    (Filtered("users with fewer than 10 items", 22_870, 41, 31_004),
-     "22,870 users, 41 items and 31,004 rows (users with fewer than 10 items)"),
-    (Filtered("repeats of a user-item pair", 0, 0, 1), "1 row (repeats of a user-item pair)"),
-    (Filtered("no interactions in the data", 0, 2, 0), "2 items (no interactions in the data)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (
+            Filtered("users with fewer than 10 items", 22_870, 41, 31_004),
+            "22,870 users, 41 items and 31,004 rows (users with fewer than 10 items)",
+        ),
+        (Filtered("repeats of a user-item pair", 0, 0, 1), "1 row (repeats of a user-item pair)"),
+        (Filtered("no interactions in the data", 0, 2, 0), "2 items (no interactions in the data)"),
+    ],
+)
 def test_in_words(record: Filtered, text: str) -> None:
     assert str(record) == text
     assert str(Filtered.from_dict(record.to_dict())) == text

@@ -35,8 +35,10 @@ def own(tmp_path: Path) -> tuple[Path, Path]:
     write_csv(world, tmp_path / "my.csv")
     assert world.info is not None
     assert world.info.tags is not None
-    rows = [f"{item},{'|'.join(world.info.tag_names[j] for j in world.info.tags[i].indices)}"
-            for i, item in enumerate(world.item_ids)]  # fmt: skip
+    rows = [
+        f"{item},{'|'.join(world.info.tag_names[j] for j in world.info.tags[i].indices)}"
+        for i, item in enumerate(world.item_ids)
+    ]
     rows.reverse()  # lines are found by their item, wherever they stand
     return tmp_path / "my.csv", file(tmp_path / "items.csv", "item,tags\n" + "\n".join([*rows, "unknown,tag0"]) + "\n")
 
@@ -188,8 +190,9 @@ def test_numbers_without_names_cannot_be_given() -> None:
 def test_own_split_end_to_end(own: tuple[Path, Path], tmp_path: Path) -> None:
     table, items = map(str, own)
     assert fedrec("data", "split", table, "--out", str(tmp_path / "parts"), "--protocol", PROTOCOL) == 0
-    parts = [word for part in ("train", "valid", "test")
-             for word in (f"--{part}", str(tmp_path / "parts" / f"{part}.csv"))]  # fmt: skip
+    parts = [
+        word for part in ("train", "valid", "test") for word in (f"--{part}", str(tmp_path / "parts" / f"{part}.csv"))
+    ]
     for name, data in (("split", parts), ("whole", ["--data", table])):
         assert fedrec("run", "ifedrec", *data, "--attributes", items, *SMALL, "--out", str(tmp_path / name)) == 0
     split, whole = (json.loads((tmp_path / name / "summary.json").read_text())["test"] for name in ("split", "whole"))

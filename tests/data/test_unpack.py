@@ -32,9 +32,13 @@ def bomb(path: Path, member: str, size: int) -> Path:
 
 
 @pytest.mark.usefixtures("low")
-@pytest.mark.parametrize(("size", "reason"), [
-    (60_000, "unpacks to more than 100 times its size"), (600_000, "unpacks to more than 100,000 bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (60_000, "unpacks to more than 100 times its size"),
+        (600_000, "unpacks to more than 100,000 bytes"),
+    ],
+)
 def test_a_zip_bomb_is_refused(tmp_path: Path, size: int, reason: str) -> None:
     archive = bomb(tmp_path / "d.zip", "ratings.txt", size)
     (tmp_path / "out").mkdir()

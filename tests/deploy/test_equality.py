@@ -16,12 +16,30 @@ from fedrec.methods import listings
 
 COLD = "ifedrec,ks=5+10,select_metric=recall@5"
 SECURE = ("fedgram", "popularity", "fedblend")
-CASES: dict[str, dict[str, Any]] = {name: {"protocol": COLD} for name in
-                                    ("ifedrec", "ifedrec-lan", "cs-fedncf", "cs-pfedrec", "fedvbpr", "fedmvmf",
-                                     "feddcn")}  # fmt: skip
-CASES |= {name: {} for name in ("local", "fedmf", "fedopt", "fedfast", "fedatt", "fedca", "pfedrec", "cgfedrec",
-                                "fedrkg", "gpfedrec", "cofedrec", "fedrap", "feddae", "pfedgraph",
-                                "perfedrec")}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    name: {"protocol": COLD}
+    for name in ("ifedrec", "ifedrec-lan", "cs-fedncf", "cs-pfedrec", "fedvbpr", "fedmvmf", "feddcn")
+}
+CASES |= {
+    name: {}
+    for name in (
+        "local",
+        "fedmf",
+        "fedopt",
+        "fedfast",
+        "fedatt",
+        "fedca",
+        "pfedrec",
+        "cgfedrec",
+        "fedrkg",
+        "gpfedrec",
+        "cofedrec",
+        "fedrap",
+        "feddae",
+        "pfedgraph",
+        "perfedrec",
+    )
+}
 CASES |= {"fedavg": {"participation": 0.5}, "fedcia": {"silos": "6:taste", "params": {"backbone": "mf"}}}
 
 

@@ -36,11 +36,22 @@ print(json.dumps(ended))
 """
 SERVER = "deploy server --items items.csv --clients 2 --keys keys --nodes nodes --out run"
 NODE = "deploy node --superlink here:8000 --data mine.csv --state-dir state --ca ca.crt --key node.key"
-FLOWER = ["deploy demo --data synthetic --out run", SERVER, SERVER + " --secure-sums", NODE, "deploy faults",
-          "deploy secrecy"]  # fmt: skip
-SIGNING = ["deploy keys node node.key", "deploy keys server keys --host here", "deploy faults --quick",
-           "deploy load --nodes 2 --megabytes 1 --rounds 1", "recommend --state-dir state --user ann",
-           "serve --state-dir state"]  # fmt: skip
+FLOWER = [
+    "deploy demo --data synthetic --out run",
+    SERVER,
+    SERVER + " --secure-sums",
+    NODE,
+    "deploy faults",
+    "deploy secrecy",
+]
+SIGNING = [
+    "deploy keys node node.key",
+    "deploy keys server keys --host here",
+    "deploy faults --quick",
+    "deploy load --nodes 2 --megabytes 1 --rounds 1",
+    "recommend --state-dir state --user ann",
+    "serve --state-dir state",
+]
 
 
 @pytest.mark.parametrize(("package", "commands"), [("flwr", FLOWER), ("cryptography", FLOWER + SIGNING)])
@@ -48,8 +59,13 @@ def test_a_missing_package_is_one_line_with_its_extra(tmp_path: Path, package: s
     (tmp_path / "items.csv").write_text("item\na\nb\n")
     (tmp_path / "mine.csv").write_text("user,item\nann,a\n")
     before = set(tmp_path.iterdir())
-    done = subprocess.run([sys.executable, "-c", WITHOUT, package, json.dumps(commands)], cwd=tmp_path,
-                          capture_output=True, text=True, timeout=GENEROUS)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, package, json.dumps(commands)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=GENEROUS,
+    )
     assert done.returncode == 0, done.stderr
     ended = json.loads(done.stdout)
     assert [words for words, _, _ in ended] == commands

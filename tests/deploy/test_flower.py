@@ -25,8 +25,27 @@ needs_flower = pytest.mark.skipif(
 
 
 def command(out: Path, rounds: int) -> list[str]:
-    return [sys.executable, "-m", "fedrec", "deploy", "demo", "--data", WORLD, "--nodes", "2", "--rounds", str(rounds),
-            "--set", "dim=4", "--seed", "3", "--deadline", str(GENEROUS), "--out", str(out)]  # fmt: skip
+    return [
+        sys.executable,
+        "-m",
+        "fedrec",
+        "deploy",
+        "demo",
+        "--data",
+        WORLD,
+        "--nodes",
+        "2",
+        "--rounds",
+        str(rounds),
+        "--set",
+        "dim=4",
+        "--seed",
+        "3",
+        "--deadline",
+        str(GENEROUS),
+        "--out",
+        str(out),
+    ]
 
 
 def left_over(out: Path) -> list[str]:

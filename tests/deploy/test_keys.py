@@ -49,13 +49,33 @@ def test_mistakes_are_one_line(cli: Cli, tmp_path: Path) -> None:
         return said
 
     (tmp_path / "items.csv").write_text("item\na\nb\n", encoding="utf-8")
-    common = ["--items", str(tmp_path / "items.csv"), "--clients", "3", "--keys", str(tmp_path), "--nodes",
-              str(tmp_path), "--out", str(tmp_path / "run")]  # fmt: skip
+    common = [
+        "--items",
+        str(tmp_path / "items.csv"),
+        "--clients",
+        "3",
+        "--keys",
+        str(tmp_path),
+        "--nodes",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert "ease is centralised" in told("deploy", "server", "--method", "ease", *common)
     assert "--secure-sums" in told("deploy", "server", "--method", "fedgram", *common)
     (tmp_path / "mine.csv").write_text("user,item\nann,a\n", encoding="utf-8")
-    node = ["deploy", "node", "--data", str(tmp_path / "mine.csv"), "--state-dir", str(tmp_path / "state"), "--ca",
-            str(tmp_path / "ca.crt"), "--key", str(tmp_path / "key")]  # fmt: skip
+    node = [
+        "deploy",
+        "node",
+        "--data",
+        str(tmp_path / "mine.csv"),
+        "--state-dir",
+        str(tmp_path / "state"),
+        "--ca",
+        str(tmp_path / "ca.crt"),
+        "--key",
+        str(tmp_path / "key"),
+    ]
     assert "--superlink is the server's HOST:PORT" in told(*node, "--superlink", "nowhere")
     assert "give the server's ca.crt" in told(*node, "--superlink", "nowhere:8000")
     with socket.create_server(("127.0.0.1", 0)) as taken:

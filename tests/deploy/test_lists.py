@@ -100,8 +100,10 @@ def test_the_command(town: Town, served: str) -> None:
 
 
 def test_mistakes_are_one_line(cli: Any, tmp_path: Path) -> None:
-    for words, message in (((), "give the folder of a run or model, or --state-dir of a node"),
-                           (("--state-dir", str(tmp_path)), "is not the state folder of a node")):  # fmt: skip
+    for words, message in (
+        ((), "give the folder of a run or model, or --state-dir of a node"),
+        (("--state-dir", str(tmp_path)), "is not the state folder of a node"),
+    ):
         ended = cli("serve", *words)
         assert ended.code == 2
         assert message in ended.err

@@ -122,8 +122,9 @@ def test_a_server_that_is_killed_begins_the_sum_again(after: str, tmp_path: Path
 
 def test_what_the_server_received_tells_the_sum_and_nothing_else(tmp_path: Path) -> None:
     """As `fedrec deploy secrecy` looks at it, here without processes; messages in the clear are told apart."""
-    config = make_config({"method": "fedmf", "data": "synthetic@users=40+items=200+seed=2", "rounds": ROUNDS,
-                          "params": {"dim": 128}})  # fmt: skip
+    config = make_config(
+        {"method": "fedmf", "data": "synthetic@users=40+items=200+seed=2", "rounds": ROUNDS, "params": {"dim": 128}}
+    )
     truth = true_updates(rehearse(config, secure=True), tmp_path / "known")
     messages = {}
     for name, secure in (("masked", True), ("open", False)):

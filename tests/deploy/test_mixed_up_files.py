@@ -106,32 +106,38 @@ CA = "; give the server's ca.crt (see fedrec deploy keys)"
 KEY = "; give this node's private key (see fedrec deploy keys)"
 
 
-@pytest.mark.parametrize(("ca", "said"), [
-    ("keys/ca.key", "keys/ca.key is a private key"),
-    ("node.key", "node.key is a private key"),
-    ("nodes/node.key.pub", "nodes/node.key.pub is a public key"),
-    ("keys/server.crt", "keys/server.crt is a certificate that signs no others"),
-    ("cut.crt", "cut.crt is a damaged certificate"),
-    ("mine.csv", "mine.csv is neither a certificate nor a key"),
-    ("empty", "empty is an empty file"),
-    ("keys", "keys is a folder"),
-    ("gone", "there is no gone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ca", "said"),
+    [
+        ("keys/ca.key", "keys/ca.key is a private key"),
+        ("node.key", "node.key is a private key"),
+        ("nodes/node.key.pub", "nodes/node.key.pub is a public key"),
+        ("keys/server.crt", "keys/server.crt is a certificate that signs no others"),
+        ("cut.crt", "cut.crt is a damaged certificate"),
+        ("mine.csv", "mine.csv is neither a certificate nor a key"),
+        ("empty", "empty is an empty file"),
+        ("keys", "keys is a folder"),
+        ("gone", "there is no gone"),
+    ],
+)
 def test_an_authority(node: Command, ca: str, said: str) -> None:
     assert node(ca) == said + CA
 
 
-@pytest.mark.parametrize(("key", "said"), [
-    ("keys/ca.crt", "keys/ca.crt is a certificate"),
-    ("nodes/node.key.pub", "nodes/node.key.pub is a public key"),
-    ("keys/server.key", "keys/server.key is a private key of another kind (not OpenSSH's ecdsa)"),
-    ("ed25519", "ed25519 is a private key of another kind (not OpenSSH's ecdsa)"),
-    ("locked", "locked is a private key that is protected by a passphrase"),
-    ("cut.key", "cut.key is a private key of another kind (not OpenSSH's ecdsa)"),
-    ("mine.csv", "mine.csv is neither a certificate nor a key"),
-    ("nodes", "nodes is a folder"),
-    ("gone", "there is no gone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("keys/ca.crt", "keys/ca.crt is a certificate"),
+        ("nodes/node.key.pub", "nodes/node.key.pub is a public key"),
+        ("keys/server.key", "keys/server.key is a private key of another kind (not OpenSSH's ecdsa)"),
+        ("ed25519", "ed25519 is a private key of another kind (not OpenSSH's ecdsa)"),
+        ("locked", "locked is a private key that is protected by a passphrase"),
+        ("cut.key", "cut.key is a private key of another kind (not OpenSSH's ecdsa)"),
+        ("mine.csv", "mine.csv is neither a certificate nor a key"),
+        ("nodes", "nodes is a folder"),
+        ("gone", "there is no gone"),
+    ],
+)
 def test_a_key_of_a_node(node: Command, key: str, said: str) -> None:
     assert node("keys/ca.crt", key) == said + KEY
 
@@ -151,15 +157,26 @@ def test_a_file_that_may_not_be_read(node: Command, files: Path) -> None:
     assert node() == "cannot read keys/ca.crt (Permission denied)" + CA
 
 
-@pytest.mark.parametrize(("name", "source", "said"), [
-    ("ca.crt", "keys/ca.key", "keys/ca.crt is a private key; give the authority's certificate"),
-    ("ca.crt", "keys/server.crt", "keys/ca.crt is a certificate that signs no others; give the authority's"),
-    ("server.crt", "keys/server.key", "keys/server.crt is a private key; give the server's certificate"),
-    ("server.key", "keys/server.crt", "keys/server.key is a certificate; give the server's private key"),
-    ("server.key", "locked", "keys/server.key is a private key of another kind (not PEM); give the server's private"),
-    ("server.key", "other/server.key", "keys/server.key is not the key of keys/server.crt; give both as made together"),
-    ("ca.crt", "other/ca.crt", "keys/server.crt was not signed by keys/ca.crt; give both as made together"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("ca.crt", "keys/ca.key", "keys/ca.crt is a private key; give the authority's certificate"),
+        ("ca.crt", "keys/server.crt", "keys/ca.crt is a certificate that signs no others; give the authority's"),
+        ("server.crt", "keys/server.key", "keys/server.crt is a private key; give the server's certificate"),
+        ("server.key", "keys/server.crt", "keys/server.key is a certificate; give the server's private key"),
+        (
+            "server.key",
+            "locked",
+            "keys/server.key is a private key of another kind (not PEM); give the server's private",
+        ),
+        (
+            "server.key",
+            "other/server.key",
+            "keys/server.key is not the key of keys/server.crt; give both as made together",
+        ),
+        ("ca.crt", "other/ca.crt", "keys/server.crt was not signed by keys/ca.crt; give both as made together"),
+    ],
+)
 def test_a_server_s_own_files(server: Command, files: Path, name: str, source: str, said: str) -> None:
     (files / "keys" / name).write_bytes((files / source).read_bytes())
     assert server().startswith(said)
@@ -169,12 +186,15 @@ def test_files_as_they_are_meant(node: Command, server: Command) -> None:
     assert node() == server() == "it started"
 
 
-@pytest.mark.parametrize(("source", "said"), [
-    ("node.key", "nodes/one.pub is a private key"),
-    ("keys/ca.crt", "nodes/one.pub is a certificate"),
-    ("ed25519.pub", "nodes/one.pub is a public key of another kind (not OpenSSH's ecdsa)"),
-    ("mine.csv", "nodes/one.pub is neither a certificate nor a key"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("node.key", "nodes/one.pub is a private key"),
+        ("keys/ca.crt", "nodes/one.pub is a certificate"),
+        ("ed25519.pub", "nodes/one.pub is a public key of another kind (not OpenSSH's ecdsa)"),
+        ("mine.csv", "nodes/one.pub is neither a certificate nor a key"),
+    ],
+)
 def test_public_keys_that_are_none(server: Command, files: Path, source: str, said: str) -> None:
     (files / "nodes" / "one.pub").write_bytes((files / source).read_bytes())
     assert server() == said + "; give a node's public key (see fedrec deploy keys)"
@@ -196,7 +216,10 @@ def test_a_wrong_file_that_comes_later_is_told_once_and_ends_nothing(
     door.look()
     door.look()
     assert [(event["event"], event.get("node", event.get("name"))) for event in events] == [
-        ("key", "node.key.pub"), ("refused", "one.pub"), ("key", "node.key.pub")]  # fmt: skip
+        ("key", "node.key.pub"),
+        ("refused", "one.pub"),
+        ("key", "node.key.pub"),
+    ]
     (nodes / "one.pub").write_bytes((nodes / "node.key.pub").read_bytes())
     door.look()
     assert let_in[-1] == "one.pub"

@@ -21,11 +21,15 @@ INFO:     Shutting down
 INFO:     Finished server process [24692]
 """
 BEGIN = "\x1b[92mINFO \x1b[0m:      Starting Flower SuperNode\n"
-FAILED = BEGIN + """\x1b[91mERROR \x1b[0m:     Exit Code: 305
+FAILED = (
+    BEGIN
+    + """\x1b[91mERROR \x1b[0m:     Exit Code: 305
 Failed to initialize the connection to the SuperLink.
 {}
 The SuperNode could not establish a connection to the SuperLink.
-""" + END  # fmt: skip
+"""
+    + END
+)
 EARLY = FAILED.format("[code: 2004] Failed to activate SuperNode.")
 STRANGE = FAILED.format("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer")
 BROKEN = BEGIN + "\x1b[91mERROR \x1b[0m:     Exit Code: 302\nUnable to parse the private key file.\nMore.\n" + END
@@ -33,15 +37,18 @@ CRASHED = BEGIN + "Traceback (most recent call last):\n  File x\nRuntimeError: i
 NOT_YET = "the server has not admitted this node yet"
 
 
-@pytest.mark.parametrize(("log", "said"), [
-    (EARLY, NOT_YET),
-    (STRANGE, "cannot connect to the server: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"),
-    (BROKEN, "Flower's exit code 302: Unable to parse the private key file."),
-    (CRASHED, "RuntimeError: it failed to start"),
-    (EARLY + CRASHED, "RuntimeError: it failed to start"),
-    (STRANGE + EARLY, NOT_YET),
-    ("", "(no log)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (EARLY, NOT_YET),
+        (STRANGE, "cannot connect to the server: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"),
+        (BROKEN, "Flower's exit code 302: Unable to parse the private key file."),
+        (CRASHED, "RuntimeError: it failed to start"),
+        (EARLY + CRASHED, "RuntimeError: it failed to start"),
+        (STRANGE + EARLY, NOT_YET),
+        ("", "(no log)"),
+    ],
+)
 def test_the_reason_of_the_last_start(tmp_path: Path, log: str, said: str) -> None:
     path = tmp_path / LOG
     path.write_text(log)
@@ -76,6 +83,9 @@ def test_a_start_before_the_server_knows_the_node_does_not_look_like_an_error(
     settings = Settings(Own(tmp_path / "mine.csv"), key=tmp_path / "node.key")
     serve.run_node(tmp_path / "state", settings, "127.0.0.1:9", tmp_path / "keys" / "ca.crt", 1, said.append)
     assert [line.partition(" (")[0].partition(";")[0] for line in said] == [
-        NOT_YET, NOT_YET, "RuntimeError: it failed to start"]  # fmt: skip
+        NOT_YET,
+        NOT_YET,
+        "RuntimeError: it failed to start",
+    ]
     assert all(line.endswith(f"trying again in {nap} s") for line, nap in zip(said, naps, strict=True))
     assert not starts.logs, "the last one ended as it should, and nothing was said of it"

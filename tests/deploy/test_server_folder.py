@@ -55,8 +55,9 @@ def test_a_corrected_command_starts_where_another_has_failed(start: Start, tmp_p
         assert (tmp_path / "run/superlink/superlink.log").read_text() == "why it failed"
 
 
-@pytest.mark.parametrize("name", ["nodes.json", "metrics.jsonl", "last.safetensors", "checkpoint.safetensors",
-                                  "summary.json"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["nodes.json", "metrics.jsonl", "last.safetensors", "checkpoint.safetensors", "summary.json"]
+)
 def test_what_has_begun_is_neither_lost_nor_mixed(start: Start, tmp_path: Path, name: str) -> None:
     start("--clients", "3")
     before = (tmp_path / "run" / "terms.json").read_bytes()

@@ -24,8 +24,7 @@ def settings(method: str, **more: Any) -> RunConfig:
 class Town:
     """Nodes 10, 11, ... around a server; `events` are what the server told."""
 
-    def __init__(self, config: RunConfig, folder: Path, nodes: int = 3, secure: bool = False,
-                 **limits: Any) -> None:  # fmt: skip
+    def __init__(self, config: RunConfig, folder: Path, nodes: int = 3, secure: bool = False, **limits: Any) -> None:
         self.config, self.folder = config, folder
         self.rehearsal: Rehearsal = rehearse(config, secure=secure)
         self.states = self.rehearsal.deal(folder, nodes)
@@ -35,8 +34,14 @@ class Town:
         self.run_folder = RunFolder.create(folder / "run", config.to_dict())
 
     def server(self) -> Server:
-        return Server(self.rehearsal.terms, self.run_folder, LocalLink(self.hosts), self.limits, self.tell,
-                      self.rehearsal.attributes)  # fmt: skip
+        return Server(
+            self.rehearsal.terms,
+            self.run_folder,
+            LocalLink(self.hosts),
+            self.limits,
+            self.tell,
+            self.rehearsal.attributes,
+        )
 
     def tell(self, what: str, particulars: Mapping[str, Any]) -> None:
         self.events.append((what, dict(particulars)))

@@ -16,8 +16,17 @@ def names(labels: np.ndarray, of: tuple[str, ...]) -> list[str]:
 def test_activity_takes_both_ends_and_breaks_ties_by_user() -> None:
     found = by_activity(np.array([9, 3, 3, 3, 7, 8, 5, 5, 5, 9]))
     assert names(found, ACTIVITY) == [
-        "warm", "cold", "cold", "cold", "middle", "warm", "middle", "middle", "middle", "warm"
-    ]  # fmt: skip
+        "warm",
+        "cold",
+        "cold",
+        "cold",
+        "middle",
+        "warm",
+        "middle",
+        "middle",
+        "middle",
+        "warm",
+    ]
     assert np.bincount(by_activity(np.arange(100), 0.1)).tolist() == [10, 80, 10]
     with pytest.raises(FedrecError, match=r"at most 0\.5"):
         by_activity(np.arange(5), 0.6)
@@ -37,8 +46,12 @@ def test_taste_by_hand() -> None:
 def test_equal_users_are_in_one_group_only() -> None:
     user, item = np.repeat(np.arange(4), 2), np.tile([0, 1], 4)
     assert names(by_taste((user, item), 5, 4, size=2), TASTE) == [
-        "distinct", "distinct", "followers", "followers", "middle"
-    ]  # fmt: skip
+        "distinct",
+        "distinct",
+        "followers",
+        "followers",
+        "middle",
+    ]
     with pytest.raises(FedrecError, match="cannot be grouped by taste"):
         by_taste((np.array([], int), np.array([], int)), 2, 2)
 

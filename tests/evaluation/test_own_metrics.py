@@ -95,8 +95,9 @@ class TestValues:
         luck = chance(targets, KS, with_chance(("recall", "my_ndcg")))
         assert luck["my_ndcg@3"] == pytest.approx(luck["ndcg@3"], abs=1e-12)
         assert "my_mrr@3" not in luck
-        assert luck["my_ndcg@3"] == pytest.approx(evaluate(scores, targets, ks=(3,), metrics=("my_ndcg",)).mean()[
-            "my_ndcg@3"])  # fmt: skip
+        assert luck["my_ndcg@3"] == pytest.approx(
+            evaluate(scores, targets, ks=(3,), metrics=("my_ndcg",)).mean()["my_ndcg@3"]
+        )
 
 
 MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {

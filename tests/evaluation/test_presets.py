@@ -32,9 +32,16 @@ LEAVE_ONE_OUT = {
     "fedrkg-honest": ("leave-one-out", 4, 100, False, "user", True, 1.0, "real"),
 }
 FEWEST = {  # on ml-1m, elsewhere
-    "honest": (20, 10), "fedca": (10, 10), "fedrap": (10, 10), "pfedrec": (3, 3), "cgfedrec": (5, 5),
-    "fedrkg": (20, 10), "fedrkg-honest": (20, 10), "fedcia": (1, 1), "ifedrec": (1, 1),
-}  # fmt: skip
+    "honest": (20, 10),
+    "fedca": (10, 10),
+    "fedrap": (10, 10),
+    "pfedrec": (3, 3),
+    "cgfedrec": (5, 5),
+    "fedrkg": (20, 10),
+    "fedrkg-honest": (20, 10),
+    "fedcia": (1, 1),
+    "ifedrec": (1, 1),
+}
 
 
 def values(preset: Protocol, names: tuple[str, ...]) -> tuple[object, ...]:
@@ -59,10 +66,17 @@ def test_users_that_stay(name: str) -> None:
 def test_what_validation_masks_and_what_a_history_holds_at_test() -> None:
     found = {name: (preset.mask_test_at_validation, preset.history_at_test) for name, preset in PRESETS.items()}
     assert found == {
-        "honest": (False, "all"), "honest-time": (False, "all"), "fedrkg-honest": (False, "all"),
-        "fedca": (True, "train"), "fedrap": (True, "train"), "pfedrec": (True, "train"), "cgfedrec": (True, "train"),
-        "fedrkg": (True, "train"), "fedcia": (False, "train"), "ifedrec": (False, "train"),
-    }  # fmt: skip
+        "honest": (False, "all"),
+        "honest-time": (False, "all"),
+        "fedrkg-honest": (False, "all"),
+        "fedca": (True, "train"),
+        "fedrap": (True, "train"),
+        "pfedrec": (True, "train"),
+        "cgfedrec": (True, "train"),
+        "fedrkg": (True, "train"),
+        "fedcia": (False, "train"),
+        "ifedrec": (False, "train"),
+    }
 
 
 def test_fedcia() -> None:

@@ -50,8 +50,12 @@ def test_a_set_of_ten_is_read_modulo_32() -> None:
 
 
 def test_f1_from_means() -> None:
-    found = evaluate(ranked([[7, 2, 5], [2, 5, 7]], 12), targets([{7, 9}, {2}], 12), ks=(3,),
-                     metrics=("f1_of_means", "f1", "precision", "recall"))  # fmt: skip
+    found = evaluate(
+        ranked([[7, 2, 5], [2, 5, 7]], 12),
+        targets([{7, 9}, {2}], 12),
+        ks=(3,),
+        metrics=("f1_of_means", "f1", "precision", "recall"),
+    )
     means = found.mean()
     assert means["precision@3"] == pytest.approx(1 / 3)
     assert means["recall@3"] == pytest.approx(0.75)

@@ -42,8 +42,11 @@ def test_a_comparison_stands_while_both_rows_are_what_they_were() -> None:
     assert CHAMPION.still_true(earlier, runs, pairs[:1]) == pairs[1:], "made again"
 
     def standing(changed: str) -> set[str]:
-        again = [run_of(data, run["method"], 0.2 if data == changed and run["method"] == "sasrec" else 0.1)
-                 for run in runs for data in [run["data"]]]  # fmt: skip
+        again = [
+            run_of(data, run["method"], 0.2 if data == changed and run["method"] == "sasrec" else 0.1)
+            for run in runs
+            for data in [run["data"]]
+        ]
         return {pair["data"] for pair in CHAMPION.still_true(earlier, again, [])}
 
     assert standing("ml-1m") == {*CHAMPION.ORDERS, CHAMPION.ALL_ORDERS}

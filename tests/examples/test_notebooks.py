@@ -51,8 +51,14 @@ def test_it_is_a_clean_notebook(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "MPLBACKEND": "Agg", "FEDREC_CACHE": str(tmp_path / "cache"), "OMP_WAIT_POLICY": "passive",
-           "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}  # fmt: skip
+    env = {
+        **os.environ,
+        "MPLBACKEND": "Agg",
+        "FEDREC_CACHE": str(tmp_path / "cache"),
+        "OMP_WAIT_POLICY": "passive",
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+    }
     env.pop("FEDREC_DATA", None)
     command = [sys.executable, "-c", RUNNER, str(path)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=GENEROUS)

@@ -19,8 +19,19 @@ EXAMPLES = [Path(__file__).parents[2] / "examples" / name for name in ("own_meth
 def install(example: Path, place: Path) -> None:
     """With pip where the build tool is at hand; otherwise by hand what pip would write from the same pyproject."""
     if importlib.util.find_spec("hatchling") and importlib.util.find_spec("pip"):
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-               "--target", str(place), str(example)]  # fmt: skip
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--no-index",
+            "--target",
+            str(place),
+            str(example),
+        ]
         subprocess.run(pip, check=True, capture_output=True, timeout=GENEROUS)
         return
     project = tomllib.loads((example / "pyproject.toml").read_text())["project"]

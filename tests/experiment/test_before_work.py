@@ -103,8 +103,13 @@ def test_own_tables_that_are_trained_again_go_on_for_more_rounds(tmp_path: Path)
 @pytest.mark.parametrize(("method", "params"), [("sasrec", {"dim": 4}), ("fedgram", {"order": True}), ("fedgram", {})])
 def test_order_without_times_is_noted(method: str, params: dict[str, Any], times: bool) -> None:
     user, item = np.divmod(np.arange(200), 10)
-    table = from_raw(user, (user * 3 + item) % 30, timestamp=np.arange(200) if times else None,
-                     time="real" if times else "none", name="mine")  # fmt: skip
+    table = from_raw(
+        user,
+        (user * 3 + item) % 30,
+        timestamp=np.arange(200) if times else None,
+        time="real" if times else "none",
+        name="mine",
+    )
     notes = Run(make_config({"method": method, "params": params}), table).notes
     assert any("the data has no timestamps" in note for note in notes) == (bool(params) and not times)
 

@@ -29,8 +29,16 @@ def split_of(folder: Path, tested: int) -> dict[str, str]:
 
 
 def trained(folder: Path, tested: int, blocks: str = "mf:4+mf:3+mf:2") -> Result:
-    return fedrec.run("local", preset="silo", backbone="mf", blocks=blocks, silos=str(SILOS), rounds=2,
-                      protocol="fedcia,ks=5,select_metric=f1_of_means@5", **split_of(folder, tested))  # fmt: skip
+    return fedrec.run(
+        "local",
+        preset="silo",
+        backbone="mf",
+        blocks=blocks,
+        silos=str(SILOS),
+        rounds=2,
+        protocol="fedcia,ks=5,select_metric=f1_of_means@5",
+        **split_of(folder, tested),
+    )
 
 
 @pytest.fixture(scope="module")

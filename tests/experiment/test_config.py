@@ -26,10 +26,40 @@ from . import SMALL
 
 
 def test_the_config_of_a_run_folder_gives_the_run_again(cli: Cli, tmp_path: Path) -> None:
-    flags = ("--data", SMALL, "--protocol", "honest,ks=5+10,negatives=2", "--backbone", "ncf", "--rounds", 3,
-             "--seed", 7, "--silos", "5:random", "--participation", 0.5, "--eval-every", 2, "--patience", 3,
-             "--privacy", "clip=1,gaussian=0.01", "--delta", 1e-6, "--memory", "1G", "--set", "dim=4",
-             "--set", "lr=0.5", "--set", "lr_item=none", "--set", "optimiser=adam")  # fmt: skip
+    flags = (
+        "--data",
+        SMALL,
+        "--protocol",
+        "honest,ks=5+10,negatives=2",
+        "--backbone",
+        "ncf",
+        "--rounds",
+        3,
+        "--seed",
+        7,
+        "--silos",
+        "5:random",
+        "--participation",
+        0.5,
+        "--eval-every",
+        2,
+        "--patience",
+        3,
+        "--privacy",
+        "clip=1,gaussian=0.01",
+        "--delta",
+        1e-6,
+        "--memory",
+        "1G",
+        "--set",
+        "dim=4",
+        "--set",
+        "lr=0.5",
+        "--set",
+        "lr_item=none",
+        "--set",
+        "optimiser=adam",
+    )
     first = cli("run", "fedavg", *flags, "--out", "a", "--json")
     assert first.code == 0, first
     again = cli("run", "--config", "a/config.toml", "--out", "b", "--json")
@@ -156,10 +186,30 @@ def test_settings_take_the_declared_type(key: str, text: Any, value: Any) -> Non
 
 @pytest.mark.parametrize(
     ("key", "text"),
-    [("size", "4.5"), ("size", 4.5), ("size", "x"), ("size", ""), ("size", True), ("size", None), ("size", "1e3"),
-     ("rate", "x"), ("rate", "nan"), ("rate", "inf"), ("rate", "none"), ("gate", "yes"), ("gate", "1"), ("gate", 1),
-     ("kind", "e"), ("kind", ""), ("limit", "x"), ("limit", "2.5"), ("word", 7), ("size", [1]), ("rate", {"a": 1})],
-)  # fmt: skip
+    [
+        ("size", "4.5"),
+        ("size", 4.5),
+        ("size", "x"),
+        ("size", ""),
+        ("size", True),
+        ("size", None),
+        ("size", "1e3"),
+        ("rate", "x"),
+        ("rate", "nan"),
+        ("rate", "inf"),
+        ("rate", "none"),
+        ("gate", "yes"),
+        ("gate", "1"),
+        ("gate", 1),
+        ("kind", "e"),
+        ("kind", ""),
+        ("limit", "x"),
+        ("limit", "2.5"),
+        ("word", 7),
+        ("size", [1]),
+        ("rate", {"a": 1}),
+    ],
+)
 def test_settings_that_do_not_fit_are_refused(key: str, text: Any) -> None:
     with pytest.raises(FedrecError, match=f"{key}=.* does not fit toy: it should be"):
         convert(Toy, key, text)
@@ -179,9 +229,15 @@ def test_presets_lie_between_defaults_and_settings(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("alias", "name", "backbone"),
-    [("WAA", "fedavg", "mf"), ("waa", "fedavg", "mf"), ("IM", "local", "mf"),
-     ("fedncf", "fedavg", "ncf"), ("FedNCF", "fedavg", "ncf"), ("FEDMF", "fedmf", "mf")],
-)  # fmt: skip
+    [
+        ("WAA", "fedavg", "mf"),
+        ("waa", "fedavg", "mf"),
+        ("IM", "local", "mf"),
+        ("fedncf", "fedavg", "ncf"),
+        ("FedNCF", "fedavg", "ncf"),
+        ("FEDMF", "fedmf", "mf"),
+    ],
+)
 def test_names_of_the_papers(alias: str, name: str, backbone: str) -> None:
     assert method_class(alias)[0].info.name == name
     method = build_method(alias)

@@ -92,8 +92,14 @@ def test_without_a_model_every_use_of_it_says_why_not(cli: Cli, tmp_path: Path) 
     assert {"summary.json", "per_user.csv", "report.html"} <= kept
     assert not kept & {"checkpoint.safetensors", "last.safetensors", "prepared.npz"}
     assert cli("compare", "run", "--no-references").code == 0
-    uses = [("recommend", "run", "--user", 1), ("similar", "run", "--item", 1), ("export", "run", "--to", "npz"),
-            ("fit", "run"), ("fit", "--from", "run"), ("serve", "run")]  # fmt: skip
+    uses = [
+        ("recommend", "run", "--user", 1),
+        ("similar", "run", "--item", 1),
+        ("export", "run", "--to", "npz"),
+        ("fit", "run"),
+        ("fit", "--from", "run"),
+        ("serve", "run"),
+    ]
     for words in uses:
         outcome = cli(*words)
         assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), words

@@ -84,8 +84,17 @@ def test_a_fitted_model_is_that_of_a_run_on_the_same_rows(tmp_path: Path, logs: 
     """Trained by the same loop: the tables are those of a simulator that gets all rows."""
     fedrec.run("fedmf", str(logs), out=tmp_path / "run", rounds=2, dim=4)
     fitted = fit(tmp_path / "run", tmp_path / "fit", rounds=3).run
-    plain = Run(make_config({"method": "fedmf", "data": str(logs), "params": {"dim": 4}, "rounds": 3,
-                             "protocol": "honest,split=none,min_interactions=1"}))  # fmt: skip
+    plain = Run(
+        make_config(
+            {
+                "method": "fedmf",
+                "data": str(logs),
+                "params": {"dim": 4},
+                "rounds": 3,
+                "protocol": "honest,split=none,min_interactions=1",
+            }
+        )
+    )
     for number in range(3):
         plain.simulator.round(number)
     assert torch.equal(fitted.simulator.server["item"], plain.simulator.server["item"])
@@ -111,13 +120,28 @@ def test_a_warm_start_keeps_what_was_learned(tmp_path: Path, logs: Path, method:
     fedrec.run(method, str(logs), out=tmp_path / "run", rounds=3, dim=4, protocol="honest,min_interactions=3")
     grow(logs)
     old = open_model(tmp_path / "run").run
-    new = Run(make_config({"method": method, "data": str(logs), "params": {"dim": 4}, "rounds": 4,
-                           "protocol": "honest,split=none,min_interactions=1"}))  # fmt: skip
+    new = Run(
+        make_config(
+            {
+                "method": method,
+                "data": str(logs),
+                "params": {"dim": 4},
+                "rounds": 4,
+                "protocol": "honest,split=none,min_interactions=1",
+            }
+        )
+    )
     carried = carry_over(old, new)
     assert (carried.users, carried.items) == (30, 50)
     assert new.prepared.n_items == 51
-    scores = {run: {str(run.prepared.source.user_ids[user]): row for users, rows in run.simulator.scores(3)
-                    for user, row in zip(users.tolist(), rows, strict=True)} for run in (old, new)}  # fmt: skip
+    scores = {
+        run: {
+            str(run.prepared.source.user_ids[user]): row
+            for users, rows in run.simulator.scores(3)
+            for user, row in zip(users.tolist(), rows, strict=True)
+        }
+        for run in (old, new)
+    }
     places = [new.prepared.source.item_ids.tolist().index(item) for item in old.prepared.source.item_ids]
     for user, row in scores[old].items():
         assert torch.allclose(scores[new][user][places], row, atol=1e-6), user
@@ -163,8 +187,28 @@ def test_a_split_of_ones_own_is_put_together_again(cli: Cli, tmp_path: Path, log
 
 
 def test_noise_is_that_of_the_run_and_is_said(cli: Cli, tmp_path: Path) -> None:
-    assert cli("run", "fedmf", "--data", SMALL, "--rounds", 2, "--set", "dim=4", "--privacy", "clip=1", "--epsilon", 8,
-               "--delta", 1e-5, "--out", "run", "-q").code == 0  # fmt: skip
+    assert (
+        cli(
+            "run",
+            "fedmf",
+            "--data",
+            SMALL,
+            "--rounds",
+            2,
+            "--set",
+            "dim=4",
+            "--privacy",
+            "clip=1",
+            "--epsilon",
+            8,
+            "--delta",
+            1e-5,
+            "--out",
+            "run",
+            "-q",
+        ).code
+        == 0
+    )
     outcome = cli("fit", "run", "-q", "--out", "fit")
     assert "privacy: epsilon 8" in outcome.out
     told = [json.loads((tmp_path / name).read_text())["privacy"] for name in ("run/summary.json", "fit/fit.json")]
@@ -174,12 +218,16 @@ def test_noise_is_that_of_the_run_and_is_said(cli: Cli, tmp_path: Path) -> None:
 
 def test_what_cannot_go_on_is_refused_by_name(tmp_path: Path) -> None:
     wide = "synthetic@users=60+items=300+interactions=1200+seed=1"
-    execute(RunConfig("ifedrec", data=wide, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=2,
-                      params={"dim": 4}), tmp_path / "cold")  # fmt: skip
+    execute(
+        RunConfig("ifedrec", data=wide, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=2, params={"dim": 4}),
+        tmp_path / "cold",
+    )
     with pytest.raises(FedrecError, match="ifedrec learns from attributes"):
         fit(tmp_path / "cold", tmp_path / "x", warm=True)
-    execute(RunConfig("fedmf", data=SMALL, rounds=2, params={"dim": 4}, privacy="clip=1", epsilon=8.0, delta=1e-5),
-            tmp_path / "private")  # fmt: skip
+    execute(
+        RunConfig("fedmf", data=SMALL, rounds=2, params={"dim": 4}, privacy="clip=1", epsilon=8.0, delta=1e-5),
+        tmp_path / "private",
+    )
     with pytest.raises(FedrecError, match="the epsilon of fedmf holds for its own rounds"):
         fit(tmp_path / "private", tmp_path / "x", warm=True)
     assert not (tmp_path / "x").exists()

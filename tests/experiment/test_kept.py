@@ -84,26 +84,34 @@ def test_a_run_and_its_report_read_the_data_once(cli: Cli, tmp_path: Path, reads
 def test_recommending_and_reporting_later_read_nothing(cli: Cli, table: Path, reads: list[str]) -> None:
     assert cli("run", "fedmf", "--data", table, "--rounds", "2", "--set", "dim=4", "--quiet", "--out", "run").code == 0
     del reads[:]
-    for words in (("recommend", "run", "--user", "3"), ("report", "run", "--references"),
-                  ("compare", "run", "--groups", "activity"), ("report", "run", "--figure", "embeddings"),
-                  ("recommend", "run", "--all", "--out", "lists.csv")):  # fmt: skip
+    for words in (
+        ("recommend", "run", "--user", "3"),
+        ("report", "run", "--references"),
+        ("compare", "run", "--groups", "activity"),
+        ("report", "run", "--figure", "embeddings"),
+        ("recommend", "run", "--all", "--out", "lists.csv"),
+    ):
         outcome = cli(*words)
         assert outcome.code == 0, outcome.err
     assert reads == []
 
 
-@pytest.mark.parametrize("config", [
-    RunConfig("fedmf", data=SMALL, **FEW),
-    RunConfig("fedmf", data=SMALL, protocol="honest,neg_pool=leaked", **FEW),
-    RunConfig("fedmf", data=SMALL, protocol="honest,train_fraction=0.5", **FEW),
-    RunConfig("fedavg", data=SMALL, silos="4:taste", **FEW),
-    RunConfig("ease", data=SMALL),
-    RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 4}),
-    RunConfig("fedmf", data=SMALL, protocol="honest,split=ratio", **FEW),
-    RunConfig("fedmf", data=SMALL, protocol="honest,split=global-time", **FEW),
-    RunConfig("fedmf", data=WIDE, protocol="honest,candidates=sampled99", **FEW),
-    RunConfig("ifedrec", data=WIDE, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=1, params={"dim": 4}),
-], ids=lambda config: f"{config.method}-{config.protocol}")  # fmt: skip
+@pytest.mark.parametrize(
+    "config",
+    [
+        RunConfig("fedmf", data=SMALL, **FEW),
+        RunConfig("fedmf", data=SMALL, protocol="honest,neg_pool=leaked", **FEW),
+        RunConfig("fedmf", data=SMALL, protocol="honest,train_fraction=0.5", **FEW),
+        RunConfig("fedavg", data=SMALL, silos="4:taste", **FEW),
+        RunConfig("ease", data=SMALL),
+        RunConfig("sasrec", data=SMALL, rounds=1, params={"dim": 4}),
+        RunConfig("fedmf", data=SMALL, protocol="honest,split=ratio", **FEW),
+        RunConfig("fedmf", data=SMALL, protocol="honest,split=global-time", **FEW),
+        RunConfig("fedmf", data=WIDE, protocol="honest,candidates=sampled99", **FEW),
+        RunConfig("ifedrec", data=WIDE, protocol="ifedrec,ks=3,select_metric=ndcg@3", rounds=1, params={"dim": 4}),
+    ],
+    ids=lambda config: f"{config.method}-{config.protocol}",
+)
 def test_what_is_kept_is_what_was_prepared(tmp_path: Path, config: RunConfig) -> None:
     execute(config, tmp_path / "run")
     kept = prepared_of(RunFolder(tmp_path / "run"), config)
@@ -262,5 +270,6 @@ def published(folder: Path, interactions: int = 450) -> stored.StoredSplit:
         part: Interactions = getattr(split, name)
         rows = "".join(f"{u % 5},{u},{i}\n" for u, i in zip(part.user.tolist(), part.item.tolist(), strict=True))
         (folder / f"{name}.csv").write_text("client,user,item\n" + rows)
-    return stored.StoredSplit("pub:clients", "pub", "train.csv", "valid.csv", "test.csv", whole.n_users, whole.n_items,
-                              "nobody", "")  # fmt: skip
+    return stored.StoredSplit(
+        "pub:clients", "pub", "train.csv", "valid.csv", "test.csv", whole.n_users, whole.n_items, "nobody", ""
+    )

@@ -26,8 +26,18 @@ LINES = [
 def table(tmp_path: Path) -> Path:
     """20 users of 12 items out of 40; three users of one to three items, one of them of an item of their own."""
     rows = [(user, (7 * user + 3 * n) % 40, 5) for user in range(20) for n in range(12)]
-    rows += [(0, 999, 0), (77, 0, -2), (0, 0, 4), (90, 1, 5), (91, 1, 5), (91, 2, 5), (91, 3, 5), (92, 555, 5),
-             (92, 1, 3), (92, 2, 3)]  # fmt: skip
+    rows += [
+        (0, 999, 0),
+        (77, 0, -2),
+        (0, 0, 4),
+        (90, 1, 5),
+        (91, 1, 5),
+        (91, 2, 5),
+        (91, 3, 5),
+        (92, 555, 5),
+        (92, 1, 3),
+        (92, 2, 3),
+    ]
     path = tmp_path / "mine.csv"
     path.write_text("user,item,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
     return path
@@ -102,17 +112,28 @@ def test_a_sparsity_study_says_how_many_rows_it_keeps_from_clients(cli: Cli, tab
     spec = "honest,train_fraction=0.5"
     assert cli("run", "popularity", "--data", "mine.csv", "--protocol", spec, "--out", "run", "-q").code == 0
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["filtered"]
-    assert found == [*FILTERS, {"rule": "training rows kept from clients by train_fraction=0.5", "users": 0, "items": 0,
-                                "rows": 100}]  # fmt: skip
+    assert found == [
+        *FILTERS,
+        {"rule": "training rows kept from clients by train_fraction=0.5", "users": 0, "items": 0, "rows": 100},
+    ]
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("--user", "91", "--as-tested"), "user '91' is in the data but was left out of this run (users with fewer than 10 "
-     "items); train with a lower min_interactions in --protocol, or give their items with --history FILE"),
-    (("--user", "77", "--as-tested"), r"user '77' is in the data but was left out of this run (ratings of 0 or less); "
-     "train with a lower --min-rating, or give their items with --history FILE"),
-    (("--user", "nobody"), "user 'nobody' is not in this run's data (its ids look like 0, 1, 2)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("--user", "91", "--as-tested"),
+            "user '91' is in the data but was left out of this run (users with fewer than 10 "
+            "items); train with a lower min_interactions in --protocol, or give their items with --history FILE",
+        ),
+        (
+            ("--user", "77", "--as-tested"),
+            r"user '77' is in the data but was left out of this run (ratings of 0 or less); "
+            "train with a lower --min-rating, or give their items with --history FILE",
+        ),
+        (("--user", "nobody"), "user 'nobody' is not in this run's data (its ids look like 0, 1, 2)"),
+    ],
+)
 def test_whoever_was_left_out_is_told_why(cli: Cli, run: Path, words: tuple[str, ...], says: str) -> None:
     outcome = cli("recommend", "run", *words)
     assert (outcome.code, outcome.out) == (2, "")
@@ -124,8 +145,9 @@ def test_whoever_was_left_out_is_served_and_told_so(cli: Cli, run: Path, user: s
     outcome = cli("recommend", "run", "--user", user, "-k", "3")
     assert outcome.code == 0
     assert outcome.out.count("\n") == 4
-    assert re.search(r"1 user was (folded in|served by popularity).*: this run trains on users with at least 10 items",
-                     outcome.err)  # fmt: skip
+    assert re.search(
+        r"1 user was (folded in|served by popularity).*: this run trains on users with at least 10 items", outcome.err
+    )
 
 
 def test_an_item_that_was_left_out_is_told_from_one_that_never_was(cli: Cli, run: Path, tmp_path: Path) -> None:

@@ -108,8 +108,11 @@ def test_interrupted_in_the_midst_of_a_round(
     config = CONFIGS[name]
     execute(config, tmp_path / "whole")
     folder = tmp_path / "run"
-    owner, target = {"training": (ClientSide, "_train"), "evaluating": (Simulator, "scores"),
-                     "after training": (Simulator, "_answer")}[where]  # fmt: skip
+    owner, target = {
+        "training": (ClientSide, "_train"),
+        "evaluating": (Simulator, "scores"),
+        "after training": (Simulator, "_answer"),
+    }[where]
     original, calls = getattr(owner, target), []
 
     def interrupted(self: object, *args: Any, **more: Any) -> Any:
@@ -371,8 +374,14 @@ def test_files_that_changed_since_are_noticed(changed: str, tmp_path: Path) -> N
     paths = {name: tmp_path / f"{name}.csv" for name in files}
     for name, lines in files.items():
         paths[name].write_text("\n".join(lines) + "\n")
-    values = {"method": "ifedrec", "data": str(paths["data"]), "attributes": str(paths["items"]), "rounds": 2,
-              "protocol": "ifedrec,ks=3,select_metric=recall@3", "params": {"dim": 4, "align": 0.01}}  # fmt: skip
+    values = {
+        "method": "ifedrec",
+        "data": str(paths["data"]),
+        "attributes": str(paths["items"]),
+        "rounds": 2,
+        "protocol": "ifedrec,ks=3,select_metric=recall@3",
+        "params": {"dim": 4, "align": 0.01},
+    }
     config, folder = make_config(values), tmp_path / "run"
     execute(config, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -52,8 +52,14 @@ class Script:
         return Score(self.values[number], {"ndcg@10": self.values[number]}, 0.0)
 
     def play(self, rules: Rules) -> Progress:
-        run_rounds(self, self.progress, rules, self.evaluate, lambda: self.kept.append(self.progress.best_round),
-                   lambda log, score: None)  # type: ignore[arg-type]  # fmt: skip
+        run_rounds(
+            self,
+            self.progress,
+            rules,
+            self.evaluate,
+            lambda: self.kept.append(self.progress.best_round),
+            lambda log, score: None,
+        )  # type: ignore[arg-type]
         return self.progress
 
 

@@ -42,9 +42,12 @@ def test_the_share_stands_in_every_result(cli: Cli, tmp_path: Path, shop: Path) 
     assert outcome.out.splitlines()[1] == f"tested on {SHARE}"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["tested"] == {
-        "users": REGULARS, "of": USERS, "who": "at least 10 items", "share": 0.08,
+        "users": REGULARS,
+        "of": USERS,
+        "who": "at least 10 items",
+        "share": 0.08,
         "setting": "--protocol honest,min_interactions=3",
-    }  # fmt: skip
+    }
     page = (tmp_path / "run" / "report.html").read_text()
     assert "of the 24 tested users (8 % of 300) find their held-out item" in page
     assert SHARE in page
@@ -62,8 +65,16 @@ def test_the_setting_that_is_named_tests_more(cli: Cli, tmp_path: Path, shop: Pa
 
 
 def test_where_all_users_are_tested_nothing_more_is_said(cli: Cli, tmp_path: Path) -> None:
-    outcome = cli("run", "popularity", "--data", "synthetic@users=30+items=80+seed=1", "--protocol",
-                  "honest,min_interactions=3", "--out", "run")  # fmt: skip
+    outcome = cli(
+        "run",
+        "popularity",
+        "--data",
+        "synthetic@users=30+items=80+seed=1",
+        "--protocol",
+        "honest,min_interactions=3",
+        "--out",
+        "run",
+    )
     assert outcome.out.splitlines()[1] == "tested on all 30 users"
     assert "of all 30 users find their held-out item" in (tmp_path / "run" / "report.html").read_text()
 
@@ -92,9 +103,15 @@ def test_who_is_tested_and_what_changes_it(shop: Path, spec: str, users: int, wh
 
 @pytest.mark.parametrize(
     ("users", "of", "says"),
-    [(1, 1, "the only user"), (999, 1000, "99.9 %"), (9999, 10_000, "99.9 %"), (1, 10_000, "0.1 %"), (5, 1000, "0.5 %"),
-     (2880, 19_913, "2,880 of 19,913 users (14 %)")],
-)  # fmt: skip
+    [
+        (1, 1, "the only user"),
+        (999, 1000, "99.9 %"),
+        (9999, 10_000, "99.9 %"),
+        (1, 10_000, "0.1 %"),
+        (5, 1000, "0.5 %"),
+        (2880, 19_913, "2,880 of 19,913 users (14 %)"),
+    ],
+)
 def test_a_share_is_never_all_or_nothing_where_it_is_not(users: int, of: int, says: str) -> None:
     assert says in Tested(users, of).count
 

@@ -52,8 +52,16 @@ class Case:
     def ends(self, device: str) -> str:
         """How it ends, where it ends as it should; everything else is raised."""
         try:
-            fedrec.run(self.method, self.data, rounds=self.rounds, eval_every=self.rounds, device=device,
-                       progress=False, **self.asked, **self.params)  # fmt: skip
+            fedrec.run(
+                self.method,
+                self.data,
+                rounds=self.rounds,
+                eval_every=self.rounds,
+                device=device,
+                progress=False,
+                **self.asked,
+                **self.params,
+            )
         except DivergedError as error:
             said = str(error)
             assert "\n" not in said
@@ -64,11 +72,20 @@ class Case:
 
 EXPLODING_MIXTURE = Case(
     "fedca",
-    {"optimiser": "sgd", "lr": 124, "epochs": 3, "alpha": 0.1, "beta": 0.43, "interpolation": 0.15,
-     "aggregated_fraction": 1.0, "init": "normal", "weight_decay_dense": 0},
+    {
+        "optimiser": "sgd",
+        "lr": 124,
+        "epochs": 3,
+        "alpha": 0.1,
+        "beta": 0.43,
+        "interpolation": 0.15,
+        "aggregated_fraction": 1.0,
+        "init": "normal",
+        "weight_decay_dense": 0,
+    },
     data="synthetic@users=100+items=300",
     rounds=60,
-)  # fmt: skip
+)
 """The products of its tables overflow before the tables do."""
 
 
@@ -127,8 +144,12 @@ def _case(kind: type[Method], rate: float, backbone: str | None, preset: str | N
     params |= {name: rate for name in _rates(kind) if given[name] is not None}
     if preset is None:
         params = {key: value for key, value in SMALL.items() if key in given} | params
-    asked = {"backbone": backbone, "preset": preset, "silos": "3" if family == "silo" else None,
-             "protocol": NEW_ITEMS if family == "cold" else None}  # fmt: skip
+    asked = {
+        "backbone": backbone,
+        "preset": preset,
+        "silos": "3" if family == "silo" else None,
+        "protocol": NEW_ITEMS if family == "cold" else None,
+    }
     return Case(kind.info.name, params, {name: value for name, value in asked.items() if value is not None})
 
 

@@ -46,9 +46,15 @@ class Line:
         return Score(float(number), {}, 0.0)
 
     def play(self, rules: Rules, pause: Pause | None = None) -> Progress:
-        run_rounds(self, self.progress, rules, self.evaluate,  # type: ignore[arg-type]
-                   lambda: self.told.append(("best", self.progress.best_round)),
-                   lambda log, score: self.told.append(("heard", log.round)), pause=pause)  # fmt: skip
+        run_rounds(
+            self,
+            self.progress,
+            rules,
+            self.evaluate,  # type: ignore[arg-type]
+            lambda: self.told.append(("best", self.progress.best_round)),
+            lambda log, score: self.told.append(("heard", log.round)),
+            pause=pause,
+        )
         return self.progress
 
     def of(self, kind: str) -> list[int]:
@@ -71,8 +77,11 @@ class OnTheWay:
 def test_some_rounds_are_begun_before_the_first_is_read():
     line = Line()
     progress = line.play(Rules(20, eval_every=10))
-    begun = [sum(what == "begun" for what, _ in line.told[:at]) - number
-             for at, (what, number) in enumerate(line.told) if what == "read"]  # fmt: skip
+    begun = [
+        sum(what == "begun" for what, _ in line.told[:at]) - number
+        for at, (what, number) in enumerate(line.told)
+        if what == "read"
+    ]
     assert max(begun) == AHEAD + 1
     assert line.of("begun") == line.of("read") == line.of("heard") == list(range(20))
     assert progress.seconds_train == pytest.approx(10.0)
@@ -164,8 +173,9 @@ def test_a_run_is_the_same():
     ahead = fedrec.run("fedrkg", WORLD, rounds=9, dim=4, interval=3, eval_every=4)
     usual = plain()
     assert ahead.test == usual.test
-    without = [[{k: v for k, v in record.items() if k != "seconds"} for record in result.records]
-               for result in (ahead, usual)]  # fmt: skip
+    without = [
+        [{k: v for k, v in record.items() if k != "seconds"} for record in result.records] for result in (ahead, usual)
+    ]
     assert without[0] == without[1]
     assert len(without[0]) == 9
 

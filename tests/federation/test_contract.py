@@ -180,8 +180,9 @@ class Census(Method):
     """Each silo keeps a number per user and sends the mean over its users, weighted by how many they are."""
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        return State({"size": torch.zeros(len(chunk.clients)).double()},
-                     {"index": chunk.tensor(chunk.users).double()[:, None]})  # fmt: skip
+        return State(
+            {"size": torch.zeros(len(chunk.clients)).double()}, {"index": chunk.tensor(chunk.users).double()[:, None]}
+        )
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         index = state.per_user["index"]
@@ -231,8 +232,11 @@ class TwoWidths(Method):
 
     def cohorts(self, world: World) -> list[Cohort]:
         everyone = np.arange(world.clients)
-        return [Cohort("nobody", everyone[:0]), Cohort("narrow", everyone[everyone % 3 == 0]),
-                Cohort("wide", everyone[everyone % 3 != 0])]  # fmt: skip
+        return [
+            Cohort("nobody", everyone[:0]),
+            Cohort("narrow", everyone[everyone % 3 == 0]),
+            Cohort("wide", everyone[everyone % 3 != 0]),
+        ]
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {"narrow": torch.zeros(2).double(), "wide": torch.zeros(3).double(), "both": torch.zeros(1).double()}

@@ -28,9 +28,13 @@ def together(
     where = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     return subprocess.run(
-        [*command, "-m", module, *words], cwd=folder, text=True, capture_output=True, timeout=GENEROUS,
+        [*command, "-m", module, *words],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        timeout=GENEROUS,
         env=os.environ | {"PYTHONPATH": where, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
 
 
 def test_every_federated_method_in_two_processes() -> None:

@@ -41,13 +41,14 @@ BAD = {
     "the shape": lambda reply: with_total(reply, torch.zeros(40, 5, dtype=torch.float64)),
     "float32": lambda reply: with_total(reply, reply.update.totals["item"].float()),
     "not finite": lambda reply: with_total(reply, reply.update.totals["item"] * float("nan")),
-    "unexpected": lambda reply: replace(reply, update=replace(reply.update, totals={"x": torch.zeros(1).double()},
-                                                                weights={"x": 1.0})),
+    "unexpected": lambda reply: replace(
+        reply, update=replace(reply.update, totals={"x": torch.zeros(1).double()}, weights={"x": 1.0})
+    ),
     "must be a non-negative number": lambda reply: replace(reply, update=replace(reply.update, weights={"item": -3.0})),
     "must be a mean": lambda reply: replace(reply, update=replace(reply.update, means=frozenset())),
     "was not asked": lambda reply: replace(reply, update=replace(reply.update, clients=np.array([11]))),
     "are allowed": lambda reply: with_total(reply, torch.zeros(4000, 400, dtype=torch.float64)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reason", BAD)

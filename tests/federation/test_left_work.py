@@ -19,8 +19,9 @@ BACKBONES = ("linear", "mf", "ncf")
 ALONE = 2  # bytes: a budget under which every client is a chunk of its own
 
 
-def rounds(data: ClientData, will_be_read: bool, count: int = 3, backbone: str = "linear", memory: int = 8 << 30,
-           **more: float) -> Simulator:  # fmt: skip
+def rounds(
+    data: ClientData, will_be_read: bool, count: int = 3, backbone: str = "linear", memory: int = 8 << 30, **more: float
+) -> Simulator:
     simulator = Simulator(PFedRec(**SMALL, backbone=backbone, **more), data, memory=memory)
     for number in range(count):
         simulator.begin(number, will_be_read=will_be_read).log()
@@ -93,8 +94,10 @@ def test_chunks_of_one_client():
 
 def test_clients_whose_uploads_are_lost():
     data = tiny_world(200)
-    assert_same_bits(rounds(data, will_be_read=False, aggregated_fraction=0.5),
-                     rounds(data, will_be_read=True, aggregated_fraction=0.5))  # fmt: skip
+    assert_same_bits(
+        rounds(data, will_be_read=False, aggregated_fraction=0.5),
+        rounds(data, will_be_read=True, aggregated_fraction=0.5),
+    )
 
 
 def test_a_state_that_is_replaced_keeps_what_it_has():

@@ -31,13 +31,26 @@ def drawn_by_user(chunk: Chunk, round: int) -> dict[int, np.ndarray]:
     return {int(user): drawn[a:b] for user, a, b in zip(chunk.users, chunk.user_ptr, chunk.user_ptr[1:], strict=False)}
 
 
-def one_user(n_items: int, items: list[int], negatives: int = 4, forbidden: list[int] | None = None,
-             seed: int = 0, unique: str = "positive") -> ClientData:  # fmt: skip
+def one_user(
+    n_items: int,
+    items: list[int],
+    negatives: int = 4,
+    forbidden: list[int] | None = None,
+    seed: int = 0,
+    unique: str = "positive",
+) -> ClientData:
     world = World(items=n_items, clients=1, seed=seed, dtype=torch.float64)
     held = None if forbidden is None else Forbidden(np.zeros(len(forbidden), int), np.array(forbidden))
-    return ClientData.build(world, np.zeros(len(items), int), np.array(items), users=np.array([0]),
-                            client_ptr=np.array([0, 1]), negatives=negatives, forbidden=held,
-                            unique=unique)  # fmt: skip
+    return ClientData.build(
+        world,
+        np.zeros(len(items), int),
+        np.array(items),
+        users=np.array([0]),
+        client_ptr=np.array([0, 1]),
+        negatives=negatives,
+        forbidden=held,
+        unique=unique,
+    )
 
 
 WORLDS = {
@@ -61,8 +74,15 @@ class TestNegatives:
             assert user == data.users[place]
             gap = data.pool.gap[data.pool.indptr[place] : data.pool.indptr[place + 1]]
             out = np.empty(found.size, np.int64)
-            draw_negatives(np.uint64(fold(base, user)), data.negatives, data.world.items, len(found), gap,
-                           data.unique == "user", out)  # fmt: skip
+            draw_negatives(
+                np.uint64(fold(base, user)),
+                data.negatives,
+                data.world.items,
+                len(found),
+                gap,
+                data.unique == "user",
+                out,
+            )
             assert found.ravel().tolist() == out.tolist()
 
     @pytest.mark.parametrize("world", WORLDS)
@@ -170,8 +190,10 @@ class TestUniqueOfAUser:
         for place, (user, found) in enumerate(drawn_by_user(everyone(data), ROUND).items()):
             own = set(data.items[data.user_ptr[place] : data.user_ptr[place + 1]].tolist())
             pool = [item for item in range(data.world.items) if item not in own]
-            expected = [pool[in_any_order(fold(fold(base, user), k // len(pool)), len(pool), k % len(pool))]
-                        for k in range(found.size)]  # fmt: skip
+            expected = [
+                pool[in_any_order(fold(fold(base, user), k // len(pool)), len(pool), k % len(pool))]
+                for k in range(found.size)
+            ]
             assert found.ravel().tolist() == expected
 
     def test_no_item_twice_in_a_round(self):
@@ -279,8 +301,9 @@ def test_working_set_is_the_distinct_pairs_and_nothing_more():
     clients, items, each = 2000, 5000, 3
     item = np.concatenate([rng.choice(items, each, replace=False) for _ in range(clients)])
     world = World(items=items, clients=clients)
-    data = ClientData.build(world, np.repeat(np.arange(clients), each), item, users=np.arange(clients),
-                            client_ptr=np.arange(clients + 1))  # fmt: skip
+    data = ClientData.build(
+        world, np.repeat(np.arange(clients), each), item, users=np.arange(clients), client_ptr=np.arange(clients + 1)
+    )
     chunk = everyone(data)
     samples = Samples(chunk, 0, "bce", 256)
     owner = np.repeat(np.arange(clients), each)

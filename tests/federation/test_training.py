@@ -85,12 +85,22 @@ class InTurn(Network):
     phases = IN_TURN
 
 
-NCF = Network(backbone="ncf", dim=6, init_std=0.5, batch=140, epochs=3, lr=0.05, lr_item=0.03, lr_dense=0.02,
-              weight_decay_dense=0.01)  # fmt: skip
+NCF = Network(
+    backbone="ncf",
+    dim=6,
+    init_std=0.5,
+    batch=140,
+    epochs=3,
+    lr=0.05,
+    lr_item=0.03,
+    lr_dense=0.02,
+    weight_decay_dense=0.01,
+)
 
 
-def fit_network(method: LocalMethod, data: ClientData, compiled: bool, own: bool = False,
-                left: torch.Tensor | None = None) -> tuple[Fitted, float]:  # fmt: skip
+def fit_network(
+    method: LocalMethod, data: ClientData, compiled: bool, own: bool = False, left: torch.Tensor | None = None
+) -> tuple[Fitted, float]:
     """From weights (and tables, where each has its own) that differ from client to client; and the mean loss."""
     chunk = everyone(replace(data, world=replace(data.world, compiled=compiled)))
     shift = torch.arange(12, dtype=data.world.dtype) / 50
@@ -194,8 +204,18 @@ def test_what_the_network_kernel_lacks_is_left_to_torch():
 @pytest.mark.parametrize(("reduction", "early_exit"), [("mean", 0.0), ("sum", 0.02)])
 def test_the_linear_kernel_is_the_torch_program(kind, reduction, early_exit):
     """Own tables; a common start, whose sum comes out; and a common start that leaves every client its table."""
-    method = kind(backbone="linear", dim=6, init_std=0.5, batch=20, epochs=4, lr=0.05, lr_item=0.3,
-                  weight_decay_dense=0.01, reduction=reduction, early_exit=early_exit)  # fmt: skip
+    method = kind(
+        backbone="linear",
+        dim=6,
+        init_std=0.5,
+        batch=20,
+        epochs=4,
+        lr=0.05,
+        lr_item=0.3,
+        weight_decay_dense=0.01,
+        reduction=reduction,
+        early_exit=early_exit,
+    )
     data = tiny_world(per_user=[15, 9, 1, 3, 15, 6, 2, 8, 4, 5, 7, 0])
     compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
@@ -257,8 +277,9 @@ def wide(compiled: bool) -> ClientData:
     rng = np.random.default_rng(0)
     item = np.concatenate([rng.choice(5000, 3, replace=False) for _ in range(2000)])
     world = World(items=5000, clients=2000, compiled=compiled, dtype=torch.float64)
-    return ClientData.build(world, np.repeat(np.arange(2000), 3), item, users=np.arange(2000),
-                            client_ptr=np.arange(2001))  # fmt: skip
+    return ClientData.build(
+        world, np.repeat(np.arange(2000), 3), item, users=np.arange(2000), client_ptr=np.arange(2001)
+    )
 
 
 def test_work_follows_the_data():

@@ -39,8 +39,13 @@ def sparse(clients: int = 3, items: int = 6, dim: int = 2, seed: int = 0) -> Row
     return Rows(generated(items, dim), owner, item, generated(2 * clients, dim, seed=seed + 1), clients)
 
 
-def staged(stages: list[Stage], payload: dict[str, Reduction], down: Down, clients: np.ndarray | None = None,
-           memory: int = 1 << 30) -> Tensors:  # fmt: skip
+def staged(
+    stages: list[Stage],
+    payload: dict[str, Reduction],
+    down: Down,
+    clients: np.ndarray | None = None,
+    memory: int = 1 << 30,
+) -> Tensors:
     """What the server sees of every client's upload, by client."""
     here = np.arange(3) if clients is None else clients
     accumulator = Accumulator()
@@ -96,14 +101,19 @@ class TestBytes:
         """3 bits an entry, rounded up to bytes, and two floats a row."""
         stages = [Quantise(3)]
         wire = Wire(world(), stages)
-        payload: dict[str, Reduction] = {"item": Mean(sparse()), "vector": Sum(generated(3, 5)),
-                                         "id": Gather(torch.arange(3))}  # fmt: skip
+        payload: dict[str, Reduction] = {
+            "item": Mean(sparse()),
+            "vector": Sum(generated(3, 5)),
+            "id": Gather(torch.arange(3)),
+        }
         wire.send_up(payload, Down(), np.arange(3), "all", 0, Accumulator())
         assert wire.ledger.up.tolist() == [(12 * 3 + 7) // 8 + 8 * 6 + (5 * 3 + 7) // 8 + 8 + 8] * 3
 
     def test_noise_and_clip_do_not_change_the_size(self):
-        plain, private = (Simulator(FedAvg(**MF), tiny_world(), stages=stages).round(0).bytes_up
-                          for stages in ([], [Clip(1.0), Gaussian(0.1)]))  # fmt: skip
+        plain, private = (
+            Simulator(FedAvg(**MF), tiny_world(), stages=stages).round(0).bytes_up
+            for stages in ([], [Clip(1.0), Gaussian(0.1)])
+        )
         assert plain == private > 0
 
 
@@ -157,8 +167,9 @@ class TestClip:
 
     def test_an_upload_without_change_stays(self):
         base = generated(4)
-        assert torch.equal(staged([Clip(1.0)], {"x": Sum(base.repeat(3, 1))}, Down({"x": base}))["x"],
-                           base.repeat(3, 1))  # fmt: skip
+        assert torch.equal(
+            staged([Clip(1.0)], {"x": Sum(base.repeat(3, 1))}, Down({"x": base}))["x"], base.repeat(3, 1)
+        )
 
 
 NOISE = [(Laplace, "laplace", 2**0.5), (Gaussian, "norm", 1.0)]
@@ -234,10 +245,15 @@ class TestNoise:
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(("text", "spread"), [
-    ("gaussian=1,gaussian=1", 2**0.5), ("gaussian:x=1,gaussian=1", 2**0.5), ("gaussian=1,laplace=1", 3**0.5),
-    ("gaussian=1,gaussian=1,gaussian=1", 3**0.5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "spread"),
+    [
+        ("gaussian=1,gaussian=1", 2**0.5),
+        ("gaussian:x=1,gaussian=1", 2**0.5),
+        ("gaussian=1,laplace=1", 3**0.5),
+        ("gaussian=1,gaussian=1,gaussian=1", 3**0.5),
+    ],
+)
 def test_two_noise_stages_on_one_upload_are_independent(text, spread, late, monkeypatch):
     """Drawn from one stream they would add up: 2 in place of sqrt(2)."""
     if late:
@@ -333,20 +349,23 @@ class TestStages:
         assert parse_stages("laplace=0.5") == (Laplace(0.5),)
         assert parse_stages("") == ()
 
-    @pytest.mark.parametrize(("text", "message"), [
-        ("clp=1", "did you mean 'clip'"),
-        ("clip", "needs a number"),
-        ("clip=a", "needs a number"),
-        ("clip=0", "must be positive"),
-        ("gaussian=-1", "must be positive"),
-        ("laplace=nan", "must be positive"),
-        ("clip=inf", "must be positive"),
-        ("quantise=2.5", "whole number from 1 to 32"),
-        ("quantise=33", "whole number from 1 to 32"),
-        ("quantise=8,gaussian=1", "must be the last"),
-        ("top-rows=2.5", "whole number"),
-        ("clip:item=1", "leave out ':item'"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("clp=1", "did you mean 'clip'"),
+            ("clip", "needs a number"),
+            ("clip=a", "needs a number"),
+            ("clip=0", "must be positive"),
+            ("gaussian=-1", "must be positive"),
+            ("laplace=nan", "must be positive"),
+            ("clip=inf", "must be positive"),
+            ("quantise=2.5", "whole number from 1 to 32"),
+            ("quantise=33", "whole number from 1 to 32"),
+            ("quantise=8,gaussian=1", "must be the last"),
+            ("top-rows=2.5", "whole number"),
+            ("clip:item=1", "leave out ':item'"),
+        ],
+    )
     def test_parse_refuses(self, text, message):
         with pytest.raises(FedrecError, match=message):
             parse_stages(text)

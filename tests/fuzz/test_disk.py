@@ -55,16 +55,28 @@ def test_a_run_that_finds_no_room_goes_on_later(cli: Cli, tmp_path: Path, size: 
     assert figures[0] == figures[1]
 
 
-@pytest.mark.parametrize("words", [
-    ("recommend", "run", "--all", "--out", "new/recs.csv"),
-    ("report", "run", "--out", "new/page.html"),
-    ("compare", "run", "--no-references", "--out", "new/table.md"),
-    ("data", "split", SMALL, "--out", "new", "--protocol", "honest,min_interactions=3"),
-    ("data", "show", SMALL, "--out", "new/page.html"),
-    ("data", "import", "mine.csv", "--name", "mine"),
-    ("audit", "leak", "--data", SMALL, "--protocol", "honest,min_interactions=3,ks=5,select_metric=ndcg@5", "--quick",
-     "--out", "new/page.html"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recommend", "run", "--all", "--out", "new/recs.csv"),
+        ("report", "run", "--out", "new/page.html"),
+        ("compare", "run", "--no-references", "--out", "new/table.md"),
+        ("data", "split", SMALL, "--out", "new", "--protocol", "honest,min_interactions=3"),
+        ("data", "show", SMALL, "--out", "new/page.html"),
+        ("data", "import", "mine.csv", "--name", "mine"),
+        (
+            "audit",
+            "leak",
+            "--data",
+            SMALL,
+            "--protocol",
+            "honest,min_interactions=3,ks=5,select_metric=ndcg@5",
+            "--quick",
+            "--out",
+            "new/page.html",
+        ),
+    ],
+)
 def test_what_other_commands_write_is_there_whole_or_not_at_all(
     cli: Cli, tmp_path: Path, words: tuple[str, ...]
 ) -> None:

@@ -21,11 +21,53 @@ from fuzz.property import everything_below, fuzz, tidy
 
 # -- what files are made of --
 
-NUMBERS = ["0", "-1", "007", "3.5", "1e400", "-1e400", "1e300", "1e39", "nan", "inf", "99999999999999999999999",
-           "1_000", "9223372036854775807", "9223372036854775808", "0x1f", "²", "٣", "1,5"]  # fmt: skip
-WORDS = ["", " ", "a", "Zoë", "名前", "\u202e", "a\u0301", "🎬🎬", "\ufeff", "\u2028", "\x0b", "\x85",
-         '"', '""', "'", "x" * 3000, "2020-01-01", "9999-99-99", "999999-01-01", "2020-02-30T25:61:61", "=1+1",
-         "NULL", "None", "[1]", "<b>"]  # fmt: skip
+NUMBERS = [
+    "0",
+    "-1",
+    "007",
+    "3.5",
+    "1e400",
+    "-1e400",
+    "1e300",
+    "1e39",
+    "nan",
+    "inf",
+    "99999999999999999999999",
+    "1_000",
+    "9223372036854775807",
+    "9223372036854775808",
+    "0x1f",
+    "²",
+    "٣",
+    "1,5",
+]
+WORDS = [
+    "",
+    " ",
+    "a",
+    "Zoë",
+    "名前",
+    "\u202e",
+    "a\u0301",
+    "🎬🎬",
+    "\ufeff",
+    "\u2028",
+    "\x0b",
+    "\x85",
+    '"',
+    '""',
+    "'",
+    "x" * 3000,
+    "2020-01-01",
+    "9999-99-99",
+    "999999-01-01",
+    "2020-02-30T25:61:61",
+    "=1+1",
+    "NULL",
+    "None",
+    "[1]",
+    "<b>",
+]
 HEADERS = ["user", "item", "rating", "timestamp", "user_id", "user_id:token", "User", "date", "price", "1", "", "user"]
 cells = st.sampled_from(NUMBERS + WORDS) | st.integers(1, 30).map(str) | st.text(max_size=6)
 ends = st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\n \n", "\n\r", ""])
@@ -56,7 +98,9 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
     return bytes(content[: draw(st.just(len(whole)) | st.integers(0, len(whole)))])
 
 
-GOOD = b"user,item,rating,timestamp\n" + b"".join(b"%d,%d,%d,%d\n" % (u, u * i % 37, i % 5, 10**9 + i) for u in range(9) for i in range(9))  # fmt: skip # noqa: E501
+GOOD = b"user,item,rating,timestamp\n" + b"".join(
+    b"%d,%d,%d,%d\n" % (u, u * i % 37, i % 5, 10**9 + i) for u in range(9) for i in range(9)
+)
 ZIPPED = gzip.compress(GOOD, mtime=0)
 
 
@@ -114,7 +158,13 @@ def test_bytes(tmp_path: Path, content: bytes) -> None:
 
 
 @fuzz(300)
-@given(content=tables(), columns=st.none() | st.dictionaries(st.sampled_from(["user", "item", "rating", "timestamp"]), st.sampled_from([*HEADERS, 1, 2, 0, -1, 10**30])))  # fmt: skip # noqa: E501
+@given(
+    content=tables(),
+    columns=st.none()
+    | st.dictionaries(
+        st.sampled_from(["user", "item", "rating", "timestamp"]), st.sampled_from([*HEADERS, 1, 2, 0, -1, 10**30])
+    ),
+)
 def test_strange_tables(tmp_path: Path, content: bytes, columns: dict[str, str | int] | None) -> None:
     check(tmp_path / "f.csv", content, columns)
 
@@ -192,8 +242,10 @@ def test_columns_of_parquet_that_cannot_be_meant(tmp_path: Path, name: str) -> N
 
 
 def test_ids_beyond_64_bits_are_words(tmp_path: Path) -> None:
-    for content, name in ((b"user,item\n99999999999999999999,2\n3,4\n", "f.csv"),
-                          (parquet(user=pl.Series([2**64 - 1, 3], dtype=pl.UInt64), item=[2, 4]), "f.parquet")):  # fmt: skip # noqa: E501
+    for content, name in (
+        (b"user,item\n99999999999999999999,2\n3,4\n", "f.csv"),
+        (parquet(user=pl.Series([2**64 - 1, 3], dtype=pl.UInt64), item=[2, 4]), "f.parquet"),
+    ):
         (tmp_path / name).write_bytes(content)
         data, _ = read_table(tmp_path / name)
         assert data.user_ids.dtype.kind == "U"

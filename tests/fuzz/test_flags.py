@@ -62,14 +62,64 @@ WORDS = [
     "x" * 300,
     "x" * 5000,
 ]
-PATHS = ["", ".", "none", "none.csv", "file", "file/x", "folder", "pipe", "loop", "loop/x", "run", "run/summary.json",
-         "mine.csv", "x" * 300, "a\nb", "\udcff.csv", "\0"]  # fmt: skip
-DATA = [SMALL, f"{SMALL}+ties1", "synthetic@", "synthetic@users=-1", f"synthetic@users={HUGE}", "synthetic@users=²",
-        f"synthetic@ties{HUGE}", "synthetic@ties²", "synthetic@popularity_skew=inf", "filmtrust", "ml-100k:fedcia100",
-        "ml-1m@x", "@", *PATHS]  # fmt: skip
-FIELDS = ["ks", "select_metric", "min_interactions", "min_interactions_at", "min_rating", "negatives", "train_fraction",
-          "test_share", "valid_share", "split", "time", "time_missing", "partition", "candidates", "ties", "patience",
-          "metrics", "neg_pool", "select_on", "name", ""]  # fmt: skip
+PATHS = [
+    "",
+    ".",
+    "none",
+    "none.csv",
+    "file",
+    "file/x",
+    "folder",
+    "pipe",
+    "loop",
+    "loop/x",
+    "run",
+    "run/summary.json",
+    "mine.csv",
+    "x" * 300,
+    "a\nb",
+    "\udcff.csv",
+    "\0",
+]
+DATA = [
+    SMALL,
+    f"{SMALL}+ties1",
+    "synthetic@",
+    "synthetic@users=-1",
+    f"synthetic@users={HUGE}",
+    "synthetic@users=²",
+    f"synthetic@ties{HUGE}",
+    "synthetic@ties²",
+    "synthetic@popularity_skew=inf",
+    "filmtrust",
+    "ml-100k:fedcia100",
+    "ml-1m@x",
+    "@",
+    *PATHS,
+]
+FIELDS = [
+    "ks",
+    "select_metric",
+    "min_interactions",
+    "min_interactions_at",
+    "min_rating",
+    "negatives",
+    "train_fraction",
+    "test_share",
+    "valid_share",
+    "split",
+    "time",
+    "time_missing",
+    "partition",
+    "candidates",
+    "ties",
+    "patience",
+    "metrics",
+    "neg_pool",
+    "select_on",
+    "name",
+    "",
+]
 BASE = RUN[5]
 protocols = st.sampled_from(
     ["honest", "honest-time", "fedca", "ifedrec", "fedcia", "fedrkg", "", "x", BASE]
@@ -89,24 +139,40 @@ numbers, words, paths = st.sampled_from(NUMBERS), st.sampled_from(WORDS), st.sam
 few = numbers.filter(lambda value: value != HUGE)  # rounds that nobody lives to see are not a mistake
 
 RUN_FLAGS: dict[str, st.SearchStrategy[str]] = {
-    "--data": st.sampled_from(DATA), "--protocol": protocols, "--backbone": words | st.just("ncf"), "--preset": words,
-    "--rounds": few, "--seed": numbers, "--seeds": numbers | st.sampled_from(["0,0", "0,1", "0,,1", "0;1"]),
+    "--data": st.sampled_from(DATA),
+    "--protocol": protocols,
+    "--backbone": words | st.just("ncf"),
+    "--preset": words,
+    "--rounds": few,
+    "--seed": numbers,
+    "--seeds": numbers | st.sampled_from(["0,0", "0,1", "0,,1", "0;1"]),
     "--silos": numbers | st.sampled_from(["4:taste", "4:", ":", "4:x", "²:taste", "13", f"{LONG}:random"]),
-    "--participation": numbers, "--eval-every": numbers, "--patience": numbers, "--privacy": privacy | words,
-    "--epsilon": numbers, "--delta": numbers, "--device": words, "--config": paths,
+    "--participation": numbers,
+    "--eval-every": numbers,
+    "--patience": numbers,
+    "--privacy": privacy | words,
+    "--epsilon": numbers,
+    "--delta": numbers,
+    "--device": words,
+    "--config": paths,
     "--memory": st.builds(lambda number, unit: number + unit, numbers, st.sampled_from(["", "G", "TiB", " mb", "x"])),
-    "--train": paths, "--valid": paths, "--test": paths, "--out": paths,
+    "--train": paths,
+    "--valid": paths,
+    "--test": paths,
+    "--out": paths,
     "--set": st.builds(
         lambda name, value: f"{name}={value}",
         st.sampled_from(["dim", "lr", "batch", "epochs", "rounds", "optimiser", "backbone", "loss", "init_std", "x"]),
         st.sampled_from([value for value in NUMBERS + WORDS if value != HUGE]),
     ),
-}  # fmt: skip
+}
 OTHERS: dict[tuple[str, ...], dict[str, st.SearchStrategy[str]]] = {
     ("recommend", "run"): {"--user": words | numbers, "--history": paths, "-k": numbers, "--out": paths},
     ("recommend",): {"": paths, "--user": numbers},
     ("compare", "run", "--no-references"): {
-        "": paths, "--metrics": words | st.sampled_from(["ndcg@5", "ndcg@5,", "hr@5"]), "--out": paths,
+        "": paths,
+        "--metrics": words | st.sampled_from(["ndcg@5", "ndcg@5,", "hr@5"]),
+        "--out": paths,
         "--format": words | st.sampled_from(["json", "csv", "latex", "JSON"]),
         "--groups": words | st.sampled_from(["activity", "taste", "popularity"]),
     },
@@ -117,18 +183,30 @@ OTHERS: dict[tuple[str, ...], dict[str, st.SearchStrategy[str]]] = {
     ("data", "list"): {"": words},
     ("data", "split"): {"": st.sampled_from(DATA), "--out": paths, "--protocol": protocols},
     ("data", "import"): {
-        "": paths, "--name": words | paths, "--user": words | numbers, "--item": words | numbers, "--rating": numbers,
+        "": paths,
+        "--name": words | paths,
+        "--user": words | numbers,
+        "--item": words | numbers,
+        "--rating": numbers,
         "--timestamp": numbers,
     },
     ("audit", "leak", "--quick"): {
-        "--data": st.sampled_from(DATA), "--protocol": protocols, "--rounds": few, "--train": paths, "--test": paths,
-        "--valid": paths, "--negatives": paths, "--train-negatives": paths, "--scores": paths, "--out": paths,
+        "--data": st.sampled_from(DATA),
+        "--protocol": protocols,
+        "--rounds": few,
+        "--train": paths,
+        "--test": paths,
+        "--valid": paths,
+        "--negatives": paths,
+        "--train-negatives": paths,
+        "--scores": paths,
+        "--out": paths,
     },
     ("protocols",): {"": protocols},
     ("methods",): {"": words | st.sampled_from(["fedmf", "WAA", "FCF"])},
     ("doctor",): {"": words},
     (): {"": words, "--version": words},
-}  # fmt: skip
+}
 
 
 @pytest.fixture

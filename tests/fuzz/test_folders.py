@@ -17,8 +17,15 @@ from conftest import Cli, Outcome
 from fuzz.property import RUN, fuzz, tidy
 from fuzz.test_files import damaged
 
-FILES = ("config.toml", "summary.json", "metrics.jsonl", "per_user.csv", "checkpoint.safetensors", "last.safetensors",
-         "prepared.npz")  # fmt: skip
+FILES = (
+    "config.toml",
+    "summary.json",
+    "metrics.jsonl",
+    "per_user.csv",
+    "checkpoint.safetensors",
+    "last.safetensors",
+    "prepared.npz",
+)
 COMMANDS: dict[str, tuple[str, ...]] = {
     "compare": ("compare", "run", "--no-references"),
     "compare two": ("compare", "run", "whole", "--significance", "--no-references"),

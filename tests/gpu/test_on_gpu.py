@@ -50,8 +50,9 @@ def clients_of(dtype: torch.dtype, clients: int = 150, items: int = 500, interac
     appeal = np.log(1.0 / (10.0 + np.arange(items)))
     item = np.concatenate([np.argpartition(-(appeal + rng.gumbel(size=items)), count)[:count] for count in counts])
     world = World(items=items, clients=clients, dtype=dtype, device=CUDA)
-    return ClientData.build(world, np.repeat(np.arange(clients), counts), item, users=np.arange(clients),
-                            client_ptr=np.arange(clients + 1))  # fmt: skip
+    return ClientData.build(
+        world, np.repeat(np.arange(clients), counts), item, users=np.arange(clients), client_ptr=np.arange(clients + 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,11 @@ CASES: dict[str, tuple[LocalMethod, bool]] = {  # and whether every client has i
 
 def apart(ours: Tensors, theirs: Tensors) -> dict[str, float]:
     """The largest difference in every tensor, as a part of its largest entry."""
-    return {key: float((ours[key] - value).abs().max() / value.abs().max().clamp(min=1e-300))
-            for key, value in theirs.items() if value.numel()}  # fmt: skip
+    return {
+        key: float((ours[key] - value).abs().max() / value.abs().max().clamp(min=1e-300))
+        for key, value in theirs.items()
+        if value.numel()
+    }
 
 
 @pytest.mark.parametrize("dtype", list(CLOSE), ids=str)
@@ -173,8 +177,9 @@ def test_two_rounds_end_as_on_the_processor(name: str) -> None:
 def in_one_place(data: ClientData) -> ClientData:
     """All users with one client."""
     users = np.repeat(np.arange(len(data.users)), np.diff(data.user_ptr))
-    return ClientData.build(replace(data.world, clients=1), users, data.items, users=data.users,
-                            client_ptr=np.array([0, len(data.users)]))  # fmt: skip
+    return ClientData.build(
+        replace(data.world, clients=1), users, data.items, users=data.users, client_ptr=np.array([0, len(data.users)])
+    )
 
 
 def ended(method: Method, data: ClientData) -> Tensors:
@@ -221,8 +226,10 @@ def test_a_round_waits_for_nothing(name: str, participation: float) -> None:
     for found, log in zip(begun, logs, strict=True):
         assert math.isfinite(log.observed["loss"])
         assert found.log().observed == pytest.approx(log.observed, rel=1e-5)
-    ends = [{key: value.double() for key, value in (one.server | one.client_side.tensors()).items()}
-            for one in (ahead, plain)]  # fmt: skip
+    ends = [
+        {key: value.double() for key, value in (one.server | one.client_side.tensors()).items()}
+        for one in (ahead, plain)
+    ]
     assert max(apart(*ends).values()) <= 1e-5
 
 

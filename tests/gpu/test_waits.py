@@ -100,8 +100,9 @@ def rounds(method: Method, monkeypatch: pytest.MonkeyPatch, participation: float
 
 def in_one_place(data: ClientData) -> ClientData:
     users = np.repeat(np.arange(len(data.users)), np.diff(data.user_ptr))
-    return ClientData.build(replace(data.world, clients=1), users, data.items, users=data.users,
-                            client_ptr=np.array([0, len(data.users)]))  # fmt: skip
+    return ClientData.build(
+        replace(data.world, clients=1), users, data.items, users=data.users, client_ptr=np.array([0, len(data.users)])
+    )
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])

@@ -25,9 +25,25 @@ from fedrec.kernels.registry import KERNELS
 META = torch.device("meta")
 aten = torch.ops.aten
 VIEWS = {
-    "slice", "view", "unsqueeze", "expand", "select", "permute", "transpose", "t", "unbind", "split", "alias", "detach",
-    "split_with_sizes", "squeeze", "as_strided", "_unsafe_view", "diagonal", "unfold",
-}  # fmt: skip
+    "slice",
+    "view",
+    "unsqueeze",
+    "expand",
+    "select",
+    "permute",
+    "transpose",
+    "t",
+    "unbind",
+    "split",
+    "alias",
+    "detach",
+    "split_with_sizes",
+    "squeeze",
+    "as_strided",
+    "_unsafe_view",
+    "diagonal",
+    "unfold",
+}
 ROOM = {"empty", "new_empty", "empty_like", "empty_strided", "resize_"}
 FROM_LISTS = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
 

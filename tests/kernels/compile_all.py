@@ -85,8 +85,14 @@ def main() -> None:
         if device == "cuda":
             KERNELS[name, "cpu"] = KERNELS[name, device]
     for unique in ("positive", "user"):
-        data = ClientData.build(World(items=9, clients=1), np.zeros(3, int), np.arange(3), users=np.arange(1),
-                                client_ptr=np.arange(2), unique=unique)  # fmt: skip
+        data = ClientData.build(
+            World(items=9, clients=1),
+            np.zeros(3, int),
+            np.arange(3),
+            users=np.arange(1),
+            client_ptr=np.arange(2),
+            unique=unique,
+        )
         for method in METHODS if unique == "positive" else METHODS[:1]:
             train(method, data)
     for method in WHOLE:

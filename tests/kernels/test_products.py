@@ -127,6 +127,11 @@ def test_rooms_begin_with_a_line_of_the_cache(count):
 def test_a_user_may_forbid_wide_vectors():
     """Code for registers that are not there would end the process."""
     code = "from fedrec.kernels import vectors; print(vectors._FOLDS)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env=os.environ | {"NUMBA_ENABLE_AVX": "0"})  # fmt: skip
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"NUMBA_ENABLE_AVX": "0"},
+    )
     assert told.stdout.strip() == "False"

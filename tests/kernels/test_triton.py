@@ -65,8 +65,16 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def arguments(chunk: Chunk) -> Data:
     data = chunk.data
-    return Data(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
-                data.unique == "user")  # fmt: skip
+    return Data(
+        chunk.clients,
+        chunk.places,
+        data.users,
+        data.user_ptr,
+        data.items,
+        data.pool.indptr,
+        data.pool.gap,
+        data.unique == "user",
+    )
 
 
 def round_keys(data: ClientData, round: int) -> Keys:
@@ -161,8 +169,18 @@ def test_factors_on_own_tables(optimiser):
     ids=["together", "in turn"],
 )
 def test_a_linear_scorer(kind, reduction, early_exit):
-    method = kind(backbone="linear", dim=6, init_std=0.5, batch=40, epochs=2, lr=0.05, lr_item=0.3,
-                  weight_decay_dense=0.01, reduction=reduction, early_exit=early_exit)  # fmt: skip
+    method = kind(
+        backbone="linear",
+        dim=6,
+        init_std=0.5,
+        batch=40,
+        epochs=2,
+        lr=0.05,
+        lr_item=0.3,
+        weight_decay_dense=0.01,
+        reduction=reduction,
+        early_exit=early_exit,
+    )
     data = few()
     compiled, plain = (fit_network(method, data, c, own=True) for c in (True, False))
     assert_same_network(compiled, plain)
@@ -310,10 +328,15 @@ def additive(data: ClientData, compiled: bool, clients: np.ndarray, **more: Any)
 ADDITIVE: dict[str, dict[str, Any]] = {
     "several batches": {},
     "one batch, squares, sum, early exit": {
-        "batch": 2048, "regular": "l2", "reduction": "sum", "epochs": 5, "early_exit": 0.1, "lr_item": 0.01,
+        "batch": 2048,
+        "regular": "l2",
+        "reduction": "sum",
+        "epochs": 5,
+        "early_exit": 0.1,
+        "lr_item": 0.01,
     },
     "nothing shrinks": {"weight_decay": 0.0, "regular": "none"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ADDITIVE)

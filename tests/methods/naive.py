@@ -88,8 +88,9 @@ def loss_of(method: LocalMethod, client: Client, batch: Batch) -> Tensor:
     return bpr(client(batch.user, batch.item), client(batch.user, batch.other), method.reduction)
 
 
-def train(method: LocalMethod, client: Client, data: ClientData, number: int, round: int,
-          towards: Tensor | None = None) -> None:  # fmt: skip
+def train(
+    method: LocalMethod, client: Client, data: ClientData, number: int, round: int, towards: Tensor | None = None
+) -> None:
     """All local epochs of client `number`. `towards`: the table that a pull of items draws to; default: the start."""
     drawn, steps = draws(method, data, number, round), optimiser(method, client)
     pull, names = method.trainer.pull, method.trainer.pulled

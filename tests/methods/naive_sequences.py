@@ -44,10 +44,14 @@ class Attentive(Model):
             attention = nn.MultiheadAttention(model.dim, model.heads, batch_first=True, dtype=table.dtype)
             of = [dense[f"{name}{b}"] for name in ("query", "key", "value")]
             biases = [dense[f"query_bias{b}"], torch.zeros(model.dim, dtype=table.dtype), dense[f"value_bias{b}"]]
-            attention.load_state_dict({
-                "in_proj_weight": torch.cat(of), "in_proj_bias": torch.cat(biases),
-                "out_proj.weight": dense[f"out{b}"], "out_proj.bias": dense[f"out_bias{b}"],
-            })  # fmt: skip
+            attention.load_state_dict(
+                {
+                    "in_proj_weight": torch.cat(of),
+                    "in_proj_bias": torch.cat(biases),
+                    "out_proj.weight": dense[f"out{b}"],
+                    "out_proj.bias": dense[f"out_bias{b}"],
+                }
+            )
             self.layers[f"attention{b}"] = attention
             for name in self.parts():
                 weight = dense[f"{name}{b}"]
@@ -168,10 +172,12 @@ class Federation(naive.Federation):
     def train(self, number: int, round: int) -> None:
         method, client = self.method, self.clients[number]
         rates, own = method.trainer.rates, [p for name, p in client.named_parameters() if name != "table"]
-        steps = torch.optim.Adam([
-            {"params": [client.table], "lr": rates["item"]},
-            {"params": own, "lr": rates["dense"], "weight_decay": method.weight_decay_dense},
-        ])  # fmt: skip
+        steps = torch.optim.Adam(
+            [
+                {"params": [client.table], "lr": rates["item"]},
+                {"params": own, "lr": rates["dense"], "weight_decay": method.weight_decay_dense},
+            ]
+        )
         samples = SequenceSamples(
             self.data.chunk(np.array([number])), round, method.loss, method.batch, method.length, None, "last"
         )

@@ -143,8 +143,14 @@ def test_weights_minimise_what_they_say(seed, n, alpha, beta):
     }
     for variant, objective in objectives.items():
         w = composite_weights(tensor([pi]), tensor([s]), tensor([c]), alpha, beta, variant)[0].numpy()
-        solved = minimize(objective, np.full(n, 1 / n), method="SLSQP", bounds=[(0, 1)] * n, tol=1e-12,
-                          constraints={"type": "eq", "fun": lambda w: w.sum() - 1})  # fmt: skip
+        solved = minimize(
+            objective,
+            np.full(n, 1 / n),
+            method="SLSQP",
+            bounds=[(0, 1)] * n,
+            tol=1e-12,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        )
         assert objective(w) <= solved.fun + 1e-7
         close(w, solved.x, 1e-3)
 

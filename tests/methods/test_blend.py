@@ -22,8 +22,9 @@ class TestBlend(MethodTests):
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_it_mixes_the_gram_model_and_sasrec(share):
     data = tiny_world(silos=(12,))
-    sequence = CentralSASRec(**{name: value for name, value in SMALL.items() if name != "l2"}, loss="ce",
-                             weight_decay=1.0)  # fmt: skip
+    sequence = CentralSASRec(
+        **{name: value for name, value in SMALL.items() if name != "l2"}, loss="ce", weight_decay=1.0
+    )
     found = []
     for method in (Blend(**SMALL, gram_share=share), FedGram(**GRAM), sequence):
         simulator = Simulator(method, data)

@@ -125,10 +125,15 @@ def uploads(method, stages):
 
 
 @pytest.mark.parametrize("mode", ["left-local", "left-global", "right-greedy"])
-@pytest.mark.parametrize(("text", "noised"), [
-    ("laplace:item=0.1", {"item"}), ("laplace:picture=0.05", {"picture"}),
-    ("laplace:item=0.1,laplace:picture=0.05", {"item", "picture"}), ("laplace=0.1", {"item", "picture"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "noised"),
+    [
+        ("laplace:item=0.1", {"item"}),
+        ("laplace:picture=0.05", {"picture"}),
+        ("laplace:item=0.1,laplace:picture=0.05", {"item", "picture"}),
+        ("laplace=0.1", {"item", "picture"}),
+    ],
+)
 def test_tables_and_pictures_are_noised_apart(mode, text, noised):
     clean, noisy = uploads(left(mode), ()), uploads(left(mode), parse_stages(text))
     assert {name for name in clean if not torch.equal(clean[name], noisy[name])} == noised

@@ -168,10 +168,18 @@ def test_random_labels_without_weight_are_local(settings):
 def test_joint_step_by_hand(update):
     """Item 0 liked, item 4 not; rates of 1, so that what moved is the gradient."""
     forbidden = Forbidden(np.zeros(3, dtype=int), np.array([1, 2, 3]))
-    data = ClientData.build(tiny_world(5, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
-                            client_ptr=np.array([0, 1]), negatives=1, forbidden=forbidden)  # fmt: skip
-    method = CGFedRec(dim=2, lr=1.0, lr_item=1.0, epochs=1, update=update, contrast_weight=0.1, temperature=0.5,
-                      supcon="paper")  # fmt: skip
+    data = ClientData.build(
+        tiny_world(5, per_user=(1,)).world,
+        np.array([0]),
+        np.array([0]),
+        users=np.array([0]),
+        client_ptr=np.array([0, 1]),
+        negatives=1,
+        forbidden=forbidden,
+    )
+    method = CGFedRec(
+        dim=2, lr=1.0, lr_item=1.0, epochs=1, update=update, contrast_weight=0.1, temperature=0.5, supcon="paper"
+    )
     omega = torch.tensor([[[0.5, -0.5]]]).double()
     head = {"weight0": omega.clone(), "bias0": torch.zeros(1, 1).double()}
     state = State({**head, "item": TABLE[None].clone()}, {"user": torch.zeros(1, 0).double()})

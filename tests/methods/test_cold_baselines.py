@@ -154,8 +154,9 @@ class TestSaturatedCsPFedRec(TestCsPFedRec):
     layouts = ("devices",)
     tolerance = 1e-4  # of single precision, after steps that go far
     rounds = 2
-    method = with_attributes(CsPFedRec, **SMALL, **CsPFedRec.info.presets["released"], lr=20.0, item_rate_scale=0.02,
-                             neighbours=3)  # fmt: skip
+    method = with_attributes(
+        CsPFedRec, **SMALL, **CsPFedRec.info.presets["released"], lr=20.0, item_rate_scale=0.02, neighbours=3
+    )
 
     def test_some_scores_saturate(self) -> None:
         saturates(self.method, self.data(), self.rounds)
@@ -197,8 +198,10 @@ def test_a_new_item_scores_as_the_mean_of_its_neighbours(method: Method, silos: 
     simulator = Simulator(method, data)
     for round in range(2):
         simulator.round(round)
-    warm, cold = (torch.cat([part for _, part in simulator.scores(2, items)])
-                  for items in (torch.arange(40), torch.arange(40, 40 + COLD)))  # fmt: skip
+    warm, cold = (
+        torch.cat([part for _, part in simulator.scores(2, items)])
+        for items in (torch.arange(40), torch.arange(40, 40 + COLD))
+    )
     x = attributes(data.world)
     for place, row in enumerate(x[40:]):
         near = F.cosine_similarity(row[None], x[:40]).argsort(descending=True)[:3]
@@ -239,8 +242,13 @@ class TestFedMVMF(MethodTests):
 
 def test_closed_forms_by_hand():
     q = torch.tensor([[1, 0], [0, 1], [1, 1]], dtype=D)
-    data = ClientData.build(tiny_world(3, per_user=(1,)).world, np.array([0, 0]), np.array([0, 2]),
-                            users=np.array([0]), client_ptr=np.array([0, 1]))  # fmt: skip
+    data = ClientData.build(
+        tiny_world(3, per_user=(1,)).world,
+        np.array([0, 0]),
+        np.array([0, 2]),
+        users=np.array([0]),
+        client_ptr=np.array([0, 1]),
+    )
     p = user_factors(q, data.chunk(np.array([0])), 1.0, 0.1)
     assert torch.allclose(p[0], torch.tensor([0.964409, 0.022962], dtype=D), atol=1e-6)
     v = attribute_factors(q, torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 1]], dtype=D), 0.1, 1.0)

@@ -66,10 +66,13 @@ class TestFedAttNoise(MethodTests):
     sampled_rows_only = False
 
 
-@pytest.mark.parametrize(("norm", "shares", "expected"), [
-    ("frobenius", (0.377541, 0.622459), (1.135915, 1.928171)),
-    ("spectral", (0.354344, 0.645656), (1.127564, 1.944873)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("norm", "shares", "expected"),
+    [
+        ("frobenius", (0.377541, 0.622459), (1.135915, 1.928171)),
+        ("spectral", (0.354344, 0.645656), (1.127564, 1.944873)),
+    ],
+)
 def test_one_step_by_hand(norm, shares, expected):
     weight = torch.eye(2).double()
     clients = weight + torch.stack([torch.tensor([0.3, 0.4]).diag(), torch.tensor([0.0, 1.0]).diag()]).double()

@@ -87,8 +87,9 @@ def test_float32_follows_float64(method, compiled):
     assert_close(rough, exact, 1e-5, "float32 against float64")
 
 
-@pytest.mark.parametrize("method", [FedMF(**MF, score_with="local"), FedAvg(**MF, score_with="local"),
-                                    FedAvg(**NCF, score_with="local")])  # fmt: skip
+@pytest.mark.parametrize(
+    "method", [FedMF(**MF, score_with="local"), FedAvg(**MF, score_with="local"), FedAvg(**NCF, score_with="local")]
+)
 @pytest.mark.parametrize("silo", [False, True])
 def test_one_client_is_local(method, silo):
     """Whatever it averages, a client that is alone trains as if there were no federation."""

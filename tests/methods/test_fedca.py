@@ -331,12 +331,15 @@ def test_bytes_example():
     assert log.bytes_up == 2 * (210.75 * 1024 + 8)
 
 
-@pytest.mark.parametrize(("alpha", "beta", "weights", "sent"), [
-    (0.5, 0.0, "eq5", {"item", "samples"}),
-    (0.0, 0.5, "eq5", {"item", "samples", "picture"}),
-    (0.5, 0.0, "released", {"item", "samples", "picture"}),
-    (0.0, 0.5, "released", {"item", "samples"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("alpha", "beta", "weights", "sent"),
+    [
+        (0.5, 0.0, "eq5", {"item", "samples"}),
+        (0.0, 0.5, "eq5", {"item", "samples", "picture"}),
+        (0.5, 0.0, "released", {"item", "samples", "picture"}),
+        (0.0, 0.5, "released", {"item", "samples"}),
+    ],
+)
 def test_only_what_is_needed_is_sent(alpha, beta, weights, sent):
     watched = Watched(FedCA(**MF, alpha=alpha, beta=beta, weights=weights))
     simulator = Simulator(watched.as_method, tiny_world())

@@ -84,8 +84,9 @@ class TestFilterFactors(FilterTests):
 def world_of(rows, clients, items=5):
     user = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     world = World(items=items, clients=len(clients) - 1, dtype=torch.float64)
-    return ClientData.build(world, user, np.concatenate(rows), users=np.arange(len(rows)), client_ptr=np.array(clients),
-                            negatives=1)  # fmt: skip
+    return ClientData.build(
+        world, user, np.concatenate(rows), users=np.arange(len(rows)), client_ptr=np.array(clients), negatives=1
+    )
 
 
 ROWS = [[0, 1], [0, 2], [1, 2, 3], [0, 3]]
@@ -119,8 +120,10 @@ def test_average_of_single_users():
 
 def test_modes_are_the_same_method():
     data = tiny_world(silos=(5, 4, 3))
-    whole, *others = (run(FedCIA(**MF, **mode), data, 3)["scores"] for mode in (
-        {"noise": 0.0}, {"mode": "lowrank"}, {"mode": "subspace"}, {"noise": 0.0, "rank": 40}))  # fmt: skip
+    whole, *others = (
+        run(FedCIA(**MF, **mode), data, 3)["scores"]
+        for mode in ({"noise": 0.0}, {"mode": "lowrank"}, {"mode": "subspace"}, {"noise": 0.0, "rank": 40})
+    )
     for other in others:
         assert torch.allclose(other, whole, rtol=1e-9, atol=1e-9)
 
@@ -214,16 +217,28 @@ def test_networks_and_users_stay_private():
 def test_order_of_silos_does_not_matter():
     """With whole epochs in one batch and triples drawn by the client's number, only the filters can show it."""
     data = world_of(ROWS, [0, 2, 4])
-    other = ClientData.build(data.world, np.repeat(np.arange(4), [2, 2, 3, 2]), np.concatenate(ROWS),
-                             users=np.array([2, 3, 0, 1]), client_ptr=np.array([0, 2, 4]), negatives=1)  # fmt: skip
+    other = ClientData.build(
+        data.world,
+        np.repeat(np.arange(4), [2, 2, 3, 2]),
+        np.concatenate(ROWS),
+        users=np.array([2, 3, 0, 1]),
+        client_ptr=np.array([0, 2, 4]),
+        negatives=1,
+    )
     method = FedCIA(backbone="gfcf", noise=0.0)
     assert torch.allclose(run(method, data, 1)["scores"], run(method, other, 1)["scores"], atol=1e-9)
 
 
-@pytest.mark.parametrize(("params", "message"), [
-    ({"noise": -1.0}, "noise"), ({"mode": "subspace", "noise": 0.1}, "dense_gram"), ({"align_lr": -0.1}, "align_lr"),
-    ({"rank": -1}, "rank"), ({"beta": -1.0}, "beta"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"noise": -1.0}, "noise"),
+        ({"mode": "subspace", "noise": 0.1}, "dense_gram"),
+        ({"align_lr": -0.1}, "align_lr"),
+        ({"rank": -1}, "rank"),
+        ({"beta": -1.0}, "beta"),
+    ],
+)
 def test_bad_settings_are_refused(params, message):
     with pytest.raises(FedrecError, match=message):
         FedCIA(**params)

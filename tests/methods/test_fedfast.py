@@ -69,8 +69,9 @@ def delegated(method: FedFast, data: ClientData, rounds: int) -> dict[str, Tenso
                 factor = method.propagation * method.propagation_decay**round
                 clients[k].user.data += factor * torch.stack(mine).mean(0)
         numbers = sorted(known)
-        found = cluster(torch.stack([known[k] for k in numbers]), method.clusters,
-                        fold(stream(world.seed, Purpose.CLUSTER), round))  # fmt: skip
+        found = cluster(
+            torch.stack([known[k] for k in numbers]), method.clusters, fold(stream(world.seed, Purpose.CLUSTER), round)
+        )
         label[numbers] = found
     result = {f"server.{name}": value for name, value in federation.server.items()}
     result |= {"user.user": federation.users(), "server.label": label}

@@ -173,8 +173,12 @@ def test_is_the_centralised_gfcf(sizes):
     client_ptr = np.concatenate([[0], np.cumsum(sizes)])
     data = ClientData.build(world, user, item, users=np.arange(4), client_ptr=client_ptr, negatives=0)
     scores = run(FedGram(model="gfcf", frequencies=1, ideal_weight=0.3), data, 1)["scores"]
-    expected = [(0.904124, 0.754124, 0.504124, 0.504124, 0), (0.904124, 0.504124, 0.754124, 0.504124, 0),
-                (0.912372, 0.95, 0.95, 0.95, 0), (0.904124, 0.504124, 0.504124, 0.754124, 0)]  # fmt: skip
+    expected = [
+        (0.904124, 0.754124, 0.504124, 0.504124, 0),
+        (0.904124, 0.504124, 0.754124, 0.504124, 0),
+        (0.912372, 0.95, 0.95, 0.95, 0),
+        (0.904124, 0.504124, 0.504124, 0.754124, 0),
+    ]
     assert torch.allclose(scores, torch.tensor(expected, dtype=torch.float64), atol=1e-6)
     full = run(FedGram(model="gfcf", frequencies=4, ideal_weight=0.3), data, 1)["server.weight"].diagonal()
     assert torch.allclose(full, torch.tensor([0.8, 0.716667, 0.716667, 0.716667, 0], dtype=torch.float64), atol=1e-6)
@@ -219,9 +223,17 @@ def test_a_sketch_as_wide_as_the_catalogue_loses_nothing_and_a_narrow_one_little
 
 @pytest.mark.parametrize(
     ("setting", "said"),
-    [("l2=0", "l2"), ("half_life=0", "half_life"), ("floor=2", "floor"), ("window=0", "window"), ("co=-1", "co"),
-     ("frequencies=0", "frequencies"), ("ideal_weight=-1", "ideal_weight"), ("sketch=-1", "sketch")],
-)  # fmt: skip
+    [
+        ("l2=0", "l2"),
+        ("half_life=0", "half_life"),
+        ("floor=2", "floor"),
+        ("window=0", "window"),
+        ("co=-1", "co"),
+        ("frequencies=0", "frequencies"),
+        ("ideal_weight=-1", "ideal_weight"),
+        ("sketch=-1", "sketch"),
+    ],
+)
 def test_refuses_what_cannot_be(setting, said):
     key, value = setting.split("=")
     with pytest.raises(FedrecError, match=said):

@@ -189,8 +189,9 @@ class TestSasrecRandomCrop(FedOptTests):
 
 
 class TestSasrecRandomCropEpochs(FedOptTests):
-    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, crop="random",
-                    server_optimiser="sgd")  # fmt: skip
+    method = FedOpt(
+        **SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, crop="random", server_optimiser="sgd"
+    )
     sampled_rows_only = False
 
 
@@ -213,8 +214,16 @@ class TestLigr(FedOptTests):
 
 
 class TestLigrEpochs(FedOptTests):
-    method = FedOpt(**SASREC, loss="ce", sends="change", optimiser="adam", lr=0.02, block_kind="ligr", heads=2,
-                    server_optimiser="sgd")  # fmt: skip
+    method = FedOpt(
+        **SASREC,
+        loss="ce",
+        sends="change",
+        optimiser="adam",
+        lr=0.02,
+        block_kind="ligr",
+        heads=2,
+        server_optimiser="sgd",
+    )
     sampled_rows_only = False
 
 
@@ -397,8 +406,17 @@ def test_softmax_is_for_sequences():
         FedOpt(loss="ce")
 
 
-OF_SEQUENCES = {"length": 20, "dropout": 0.5, "sampled": 6, "blocks": 1, "heads": 2, "block_kind": "ligr",
-                "crop": "random", "personal_steps": 1, "personal_lr": 0.5}  # fmt: skip
+OF_SEQUENCES = {
+    "length": 20,
+    "dropout": 0.5,
+    "sampled": 6,
+    "blocks": 1,
+    "heads": 2,
+    "block_kind": "ligr",
+    "crop": "random",
+    "personal_steps": 1,
+    "personal_lr": 0.5,
+}
 OF_STEPS = {"epochs": 3, "early_exit": 0.1, "optimiser": "adam", "lr_item": 0.5, "weight_decay_dense": 0.1}
 
 

@@ -132,8 +132,14 @@ def test_one_step_by_hand():
     whole = client.loss(item, label, 0.1, 0.1, "l1")
     assert float(whole) == pytest.approx(0.403204, abs=1e-6)
     whole.backward()
-    data = ClientData.build(tiny_world(2, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
-                            client_ptr=np.array([0, 1]), negatives=1)  # fmt: skip
+    data = ClientData.build(
+        tiny_world(2, per_user=(1,)).world,
+        np.array([0]),
+        np.array([0]),
+        users=np.array([0]),
+        client_ptr=np.array([0, 1]),
+        negatives=1,
+    )
     simulator = Simulator(method, data)
     simulator.server["item"] = client.shared.detach().clone()
     held = simulator.cohorts[0].state.per_client
@@ -150,8 +156,9 @@ def test_coefficients_grow_and_rates_fall():
     grown = [method.for_round(t).apart for t in (0, 1, 5, 10, 20)]
     assert grown == pytest.approx([0, 0.0997, 0.4621, 0.7616, 0.9640], abs=5e-5)
     assert method.for_round(5).sparse == pytest.approx(2 * 0.4621, abs=1e-4)
-    assert method.for_round(2).trainer.rates == pytest.approx({"user": 0.5 * 0.97**2, "dense": 0.5 * 0.97**2,
-                                                         "item": 100 * 0.97**2})  # fmt: skip
+    assert method.for_round(2).trainer.rates == pytest.approx(
+        {"user": 0.5 * 0.97**2, "dense": 0.5 * 0.97**2, "item": 100 * 0.97**2}
+    )
     assert FedRAP(anneal="released").for_round(0).apart == 0.1
 
 

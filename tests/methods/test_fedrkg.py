@@ -171,8 +171,9 @@ def test_plain_guidance_is_a_gradient_step():
 def two_items(**options) -> ClientData:
     """Item 0 liked, item 1 not."""
     world = tiny_world(2, per_user=(1,), **options).world
-    return ClientData.build(world, np.array([0]), np.array([0]), users=np.array([0]), client_ptr=np.array([0, 1]),
-                            negatives=1)  # fmt: skip
+    return ClientData.build(
+        world, np.array([0]), np.array([0]), users=np.array([0]), client_ptr=np.array([0, 1]), negatives=1
+    )
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -234,8 +235,11 @@ def numbers(method: LocalMethod, data: ClientData) -> dict[str, float]:
     simulator.round(0)
     counted = simulator.held() | simulator.wire.ledger.per_client_round()
     kept = counted["kept_per_client"] / 4
-    return {"training": kept, "guidance": kept + counted["largest_down"] / 4,
-            "inference": counted["to_score_per_client"] / 4}  # fmt: skip
+    return {
+        "training": kept,
+        "guidance": kept + counted["largest_down"] / 4,
+        "inference": counted["to_score_per_client"] / 4,
+    }
 
 
 def test_memory_is_that_of_the_formulae():

@@ -73,8 +73,10 @@ def reference(method: IFedRec, data: ClientData, rounds: int) -> dict[str, Tenso
     layer = linear(start["weight"], start["bias"])
     adam = torch.optim.Adam(layer.parameters(), lr=method.lr_server)
     table, warm = start["item"], x[: world.items]
-    private = [{name: value[k] for name, value in (state.per_client | state.per_user).items() if value.numel()}
-               for k in range(world.clients)]  # fmt: skip
+    private = [
+        {name: value[k] for name, value in (state.per_client | state.per_user).items() if value.numel()}
+        for k in range(world.clients)
+    ]
     target = torch.tanh(layer(warm)).detach()
     for round in range(rounds):
         tables = []
@@ -89,8 +91,10 @@ def reference(method: IFedRec, data: ClientData, rounds: int) -> dict[str, Tenso
         target = torch.tanh(layer(warm)).detach()
     with torch.no_grad():
         scores = torch.stack([Client(method, mine, table).rated(target) for mine in private])
-    held = {("user." if name == "user" else "client.") + name: torch.stack([mine[name] for mine in private])
-            for name in private[0]}  # fmt: skip
+    held = {
+        ("user." if name == "user" else "client.") + name: torch.stack([mine[name] for mine in private])
+        for name in private[0]
+    }
     meta = {f"server.{name}": value.detach() for name, value in layer.named_parameters()}
     return {"server.item": table, "scores": by_index(data, scores), **held, **meta}
 
@@ -112,13 +116,15 @@ class TestIPFedRec(IFedRecTests):
 
 
 class TestAlternating(IFedRecTests):
-    method = with_attributes(IFedRec, dim=4, batch=16, lr=0.1, rate_scale=0.2, align=5.0, alternate=True, epochs=2,
-                             last_batch="keep")  # fmt: skip
+    method = with_attributes(
+        IFedRec, dim=4, batch=16, lr=0.1, rate_scale=0.2, align=5.0, alternate=True, epochs=2, last_batch="keep"
+    )
 
 
 class TestScaled(IFedRecTests):
-    method = with_attributes(IFedRec, backbone="linear", dim=4, batch=16, lr=0.1, rate_scale=0.5, align=0.0,
-                             last_batch="scale")  # fmt: skip
+    method = with_attributes(
+        IFedRec, backbone="linear", dim=4, batch=16, lr=0.1, rate_scale=0.5, align=0.0, last_batch="scale"
+    )
 
 
 class TestOntoTheTarget(IFedRecTests):
@@ -144,20 +150,33 @@ class Saturated(IFedRecTests):
 
 
 class TestSaturatedNCF(Saturated):
-    method = with_attributes(IFedRec, **IFedRec.info.presets["released"], dim=4, batch=16, lr=0.5, rate_scale=1000.0,
-                             align=0.001)  # fmt: skip
+    method = with_attributes(
+        IFedRec, **IFedRec.info.presets["released"], dim=4, batch=16, lr=0.5, rate_scale=1000.0, align=0.001
+    )
 
 
 class TestSaturatedLinear(Saturated):
-    method = with_attributes(IFedRec, **IFedRec.info.presets["released"], backbone="linear", dim=4, batch=16, lr=20.0,
-                             rate_scale=0.05, align=1.0)  # fmt: skip
+    method = with_attributes(
+        IFedRec,
+        **IFedRec.info.presets["released"],
+        backbone="linear",
+        dim=4,
+        batch=16,
+        lr=20.0,
+        rate_scale=0.05,
+        align=1.0,
+    )
 
 
 @pytest.mark.parametrize("unique", ["user", "positive"])
-@pytest.mark.parametrize("settings", [
-    {"dim": 37, "batch": 50}, {"dim": 16, "batch": 7, "last_batch": "keep", "alternate": True, "epochs": 2},
-    {"dim": 37, "batch": 1000, "backbone": "linear"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dim": 37, "batch": 50},
+        {"dim": 16, "batch": 7, "last_batch": "keep", "alternate": True, "epochs": 2},
+        {"dim": 37, "batch": 1000, "backbone": "linear"},
+    ],
+)
 def test_compiled_training_equals_batched(settings, unique):
     """Rows and batches that do not fill vectors, repeated items; most units of the network are active nowhere."""
     method = with_attributes(IFedRec, lr=0.1, rate_scale=20.0, align=1.0, **settings)
@@ -170,9 +189,15 @@ def test_compiled_training_equals_batched(settings, unique):
 def one_batch(method: IFedRec, table: list, target: list, state: State) -> tuple[State, Rows, tuple[float, float]]:
     """Item 0 liked, item 1 not (where there is an item 2, it is forbidden)."""
     forbidden = Forbidden(np.zeros(len(table) - 2, np.int64), np.arange(2, len(table)))
-    data = ClientData.build(tiny_world(len(table), per_user=(1,)).world, np.array([0]), np.array([0]),
-                            users=np.array([0]), client_ptr=np.array([0, 1]), negatives=1,
-                            forbidden=forbidden)  # fmt: skip
+    data = ClientData.build(
+        tiny_world(len(table), per_user=(1,)).world,
+        np.array([0]),
+        np.array([0]),
+        users=np.array([0]),
+        client_ptr=np.array([0, 1]),
+        negatives=1,
+        forbidden=forbidden,
+    )
     chunk = data.chunk(np.array([0]))
     down = Down(shared={"item": torch.tensor(table, dtype=D), "representation": torch.tensor(target, dtype=D)})
     new, up = method.local(state, down, chunk, 0)
@@ -220,8 +245,10 @@ def test_linear_gradients_by_hand():
 def test_ncf_gradients_by_hand():
     method = IFedRec(dim=2, lr=1.0, rate_scale=1.0, align=1.0)
     network = {"weight0": [[[1, 0, 1, 0], [0, 1, 0, 1]]], "bias0": [[0, 0]], "weight1": [[[1, -1]]], "bias1": [[0]]}
-    state = State({name: torch.tensor(value, dtype=D) for name, value in network.items()},
-                  {"user": torch.tensor([[0.5, 0.5]], dtype=D)})  # fmt: skip
+    state = State(
+        {name: torch.tensor(value, dtype=D) for name, value in network.items()},
+        {"user": torch.tensor([[0.5, 0.5]], dtype=D)},
+    )
     rates = method.rates(tiny_world(2, per_user=(1,)).world)
     new, rows, loss = one_batch(method, [[1, 0], [0, 1]], [[0, 0], [0, 0]], state)
     assert loss[0] / loss[1] + 0.5 == pytest.approx(0.813262, abs=1e-6)  # the distance is 0.5
@@ -368,8 +395,7 @@ def test_stages_see_whole_tables():
     noisy, plain = (run(method, data, 1, stages=stages) for stages in ([Laplace(0.1)], []))
     assert not torch.equal(noisy["server.item"], plain["server.item"])
     # up to rounding: where noise needs single uploads torch trains, otherwise the kernel
-    assert_close({"w": noisy["client.weight0"]}, {"w": plain["client.weight0"]}, 1e-12,
-                 "a client's own copy is clean")  # fmt: skip
+    assert_close({"w": noisy["client.weight0"]}, {"w": plain["client.weight0"]}, 1e-12, "a client's own copy is clean")
 
 
 def test_divergence_stops_the_run():

@@ -107,8 +107,15 @@ class TestPFedRecNcf(PFedRecTests):
 def step_by_hand(method: PFedRec) -> tuple[State, Chunk]:
     """One client, one batch: item 0 liked, item 1 (of the pool {1, 2} once item 2 is forbidden) not."""
     forbidden = Forbidden(np.array([0]), np.array([2]))
-    data = ClientData.build(tiny_world(3, per_user=(1,)).world, np.array([0]), np.array([0]), users=np.array([0]),
-                            client_ptr=np.array([0, 1]), negatives=1, forbidden=forbidden)  # fmt: skip
+    data = ClientData.build(
+        tiny_world(3, per_user=(1,)).world,
+        np.array([0]),
+        np.array([0]),
+        users=np.array([0]),
+        client_ptr=np.array([0, 1]),
+        negatives=1,
+        forbidden=forbidden,
+    )
     chunk = data.chunk(np.array([0]))
     table = torch.tensor([[1.0, 0], [0, 1], [1, 1]], dtype=torch.float64)
     head = {"weight0": torch.tensor([[[0.5, -0.5]]]).double(), "bias0": torch.zeros(1, 1).double()}

@@ -21,12 +21,18 @@ BROKEN = {
     "an error": ("odd_module:M", "raise ValueError('too\\nold \\x1b[31m')", "ValueError: too old \x1b[31m"),
     "an exit": ("odd_module:M", "import sys; sys.exit('bye')", "SystemExit: bye"),
     "no method": ("odd_module:M", "M = 3", "it is not a method: a class derived from fedrec's Method"),
-    "no name": ("odd_module:M", "from fedrec.methods.average.fedmf import FedMF\n"
-                "from fedrec.federation.contract import MethodInfo\nclass M(FedMF): info = MethodInfo('')",
-                "has no name"),
-    "a taken name": ("odd_module:M", "from fedrec.methods.average.fedmf import FedMF\nclass M(FedMF): pass",
-                     "the name 'fedmf' belongs to another method"),
-}  # fmt: skip
+    "no name": (
+        "odd_module:M",
+        "from fedrec.methods.average.fedmf import FedMF\n"
+        "from fedrec.federation.contract import MethodInfo\nclass M(FedMF): info = MethodInfo('')",
+        "has no name",
+    ),
+    "a taken name": (
+        "odd_module:M",
+        "from fedrec.methods.average.fedmf import FedMF\nclass M(FedMF): pass",
+        "the name 'fedmf' belongs to another method",
+    ),
+}
 
 
 def fedrec(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -78,8 +84,12 @@ def test_every_command_works_and_says_so_in_one_line(tmp_path: Path) -> None:
     target, source, _ = BROKEN["an error"]
     installed(tmp_path, target, source)
     line = r"the method 'theirs' of the package odd cannot be used: ValueError: too old \x1b[31m" + "\n"
-    for words in (("run", "fedmf", *DATA, "--rounds", "1", "--set", "dim=2", "--quiet", "--out", "run"), ("methods",),
-                  ("compare", "run", "--no-references"), ("recommend", "run", "--user", "3")):  # fmt: skip
+    for words in (
+        ("run", "fedmf", *DATA, "--rounds", "1", "--set", "dim=2", "--quiet", "--out", "run"),
+        ("methods",),
+        ("compare", "run", "--no-references"),
+        ("recommend", "run", "--user", "3"),
+    ):
         done = fedrec(tmp_path, *words)
         assert (done.returncode, done.stderr.splitlines(True)[0]) == (0, f"warning: {line}"), words
     asked = fedrec(tmp_path, "run", "theirs", *DATA)

@@ -96,10 +96,12 @@ class Undropped(MethodTests):
         w, x = self.method.init_server(world), attributes(world)
         norm = lambda: nn.BatchNorm1d(4, dtype=D)  # noqa: E731
         g = nn.Sequential(linear(w, "generator1"), norm(), nn.Tanh(), linear(w, "generator2"))
-        towers = nn.ModuleDict({
-            side: nn.Sequential(norm(), linear(w, side + "1"), norm(), nn.Tanh(), linear(w, side + "2"))
-            for side in ("user", "item")
-        })  # fmt: skip
+        towers = nn.ModuleDict(
+            {
+                side: nn.Sequential(norm(), linear(w, side + "1"), norm(), nn.Tanh(), linear(w, side + "2"))
+                for side in ("user", "item")
+            }
+        )
         steps = [torch.optim.Adam(module.parameters(), lr=self.method.lr) for module in (towers, g)]
         u, v = factors(self.method, chunk)
         owner, liked = positives(chunk)
@@ -140,8 +142,12 @@ def test_gar_without_dropout_is_what_modules_do():
 
 def test_the_mixture_by_hand():
     """Two coordinates, one attribute: all experts say tanh(1) and tanh(-1), gates tanh(.5) x 2 and 0."""
-    w = {"experts": t(1.0, -1.0).repeat(5)[:, None], "experts_bias": torch.zeros(10, dtype=D),
-         "gates": t(0.5, 0.5, 0.0, 0.0, 0.0)[:, None], "gates_bias": torch.zeros(5, dtype=D)}  # fmt: skip
+    w = {
+        "experts": t(1.0, -1.0).repeat(5)[:, None],
+        "experts_bias": torch.zeros(10, dtype=D),
+        "gates": t(0.5, 0.5, 0.0, 0.0, 0.0)[:, None],
+        "gates_bias": torch.zeros(5, dtype=D),
+    }
     made = np.tanh(2 * np.tanh(0.5) * np.tanh(1))
     assert torch.allclose(mixture(t([1.0]), w), t([made, -made]))
 
@@ -149,12 +155,18 @@ def test_the_mixture_by_hand():
 def test_heaters_loss_by_hand():
     """Two pairs, one column: batch norm makes both sides -1 and 1, so the scores are tanh(1)^2 each."""
     one, zero = torch.ones(1, dtype=D), torch.zeros(1, dtype=D)
-    w = {"experts": torch.zeros(5, 1, dtype=D), "experts_bias": torch.zeros(5, dtype=D),
-         "gates": torch.zeros(5, 1, dtype=D), "gates_bias": torch.zeros(5, dtype=D)}  # fmt: skip
+    w = {
+        "experts": torch.zeros(5, 1, dtype=D),
+        "experts_bias": torch.zeros(5, dtype=D),
+        "gates": torch.zeros(5, 1, dtype=D),
+        "gates_bias": torch.zeros(5, dtype=D),
+    }
     for side in ("user", "item"):
         w |= {side + k: one[:, None] for k in "12"} | {f"{side}{k}_bias": zero for k in "12"}
-        w |= {side + ".norm" + k: v.clone() for k, v in
-              {".scale": one, ".shift": zero, ".mean": zero, ".variance": one}.items()}  # fmt: skip
+        w |= {
+            side + ".norm" + k: v.clone()
+            for k, v in {".scale": one, ".shift": zero, ".mean": zero, ".variance": one}.items()
+        }
     user, item, x = t([1.0], [3.0]), t([0.5], [2.0]), t([1.0], [1.0])
     as_new, label = torch.tensor([True, False]), t(1.0, 0.0)
     score = np.tanh(1) ** 2  # v^ is 0 and stands for the first item: 0 and 2 become -1 and 1
@@ -204,10 +216,18 @@ def test_pretraining_happens_once():
     assert first["server.experts"].shape == (20, WIDTH)
 
 
-@pytest.mark.parametrize(("cls", "wrong"), [
-    (Heater, {"momentum": 1.0}), (Heater, {"decay": 0.0}), (Heater, {"pretrain_epochs": -1}), (GAR, {"alpha": 1.5}),
-    (GAR, {"drop_recommender": 1.0}), (GAR, {"batch": 1}), (GAR, {"lr": 0.0}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cls", "wrong"),
+    [
+        (Heater, {"momentum": 1.0}),
+        (Heater, {"decay": 0.0}),
+        (Heater, {"pretrain_epochs": -1}),
+        (GAR, {"alpha": 1.5}),
+        (GAR, {"drop_recommender": 1.0}),
+        (GAR, {"batch": 1}),
+        (GAR, {"lr": 0.0}),
+    ],
+)
 def test_values_out_of_range_are_refused(cls, wrong):
     with pytest.raises(FedrecError, match=f"{next(iter(wrong))}=.* does not fit {cls.info.name}"):
         cls(**wrong)

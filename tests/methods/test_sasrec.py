@@ -216,8 +216,10 @@ def test_tables_compare_with_the_softmax():
     (row,) = (row for row in table.rows if row.label == "SASRec, tuned, centralised")
     methods = [method_of(table.config(row, name, "honest", 0)) for name in ("ml-100k", "ml-1m", "amazon-video")]
     assert [(m.loss, m.dim, m.dropout, m.weight_decay) for m in methods] == [
-        ("ce", 128, 0.2, 1.0), ("ce", 128, 0.2, 0.1), ("ce", 128, 0.5, 1.0)
-    ]  # fmt: skip
+        ("ce", 128, 0.2, 1.0),
+        ("ce", 128, 0.2, 0.1),
+        ("ce", 128, 0.5, 1.0),
+    ]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedca", "local", "mf"])

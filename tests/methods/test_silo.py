@@ -79,8 +79,10 @@ class TestCentralGFCF(SiloTests):
     random = False
 
 
-@pytest.mark.parametrize("method", [SiloFedAvg(**MF), SiloFedAvg(**GCN), SiloFedAvg(**MLP, reset_optimiser=True),
-                                    SiloFedAvg(**MF | {"loss": "bpr"})])  # fmt: skip
+@pytest.mark.parametrize(
+    "method",
+    [SiloFedAvg(**MF), SiloFedAvg(**GCN), SiloFedAvg(**MLP, reset_optimiser=True), SiloFedAvg(**MF | {"loss": "bpr"})],
+)
 def test_fedavg_is_the_naive_loop(method):
     data = tiny_world(silos=(5, 4, 3), empty=True)
     naive = Federation(method, data)
@@ -114,14 +116,22 @@ def losses(loss, values, weight_decay=0.0, backbone="mf", rows=((0,), (1,))):
     user, item, other = values
     users = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     world = tiny_world(items=len(item), per_user=(1,)).world
-    data = ClientData.build(world, users, np.concatenate(rows), users=np.arange(len(rows)),
-                            client_ptr=np.array([0, len(rows)]), negatives=1)  # fmt: skip
+    data = ClientData.build(
+        world, users, np.concatenate(rows), users=np.arange(len(rows)), client_ptr=np.array([0, len(rows)]), negatives=1
+    )
     model = SiloFedAvg(loss=loss, dim=len(user[0]), backbone=backbone, layers=2).trainer.model
     leaves = {"user": torch.tensor(user).double(), "item": torch.tensor(item).double()[None]}
     descent = TripleDescent(model, data.chunk(np.array([0])), leaves, {}, loss, 0.0, weight_decay)
     batch = next(Triples(data.chunk(np.array([0])), 0).epoch(0, 0, 1))
-    batch = type(batch)(torch.tensor([0]), torch.tensor([0]), torch.tensor([other]), torch.tensor([0]),
-                        torch.tensor([0]), torch.tensor([1]), 1)  # fmt: skip
+    batch = type(batch)(
+        torch.tensor([0]),
+        torch.tensor([0]),
+        torch.tensor([other]),
+        torch.tensor([0]),
+        torch.tensor([0]),
+        torch.tensor([1]),
+        1,
+    )
     for leaf in leaves.values():
         leaf.requires_grad_()
     loss = descent.losses(leaves, batch).sum()
@@ -190,8 +200,11 @@ def test_names_choose_the_kind():
     """One method to the user: the backbone, a preset or a parameter decides how clients train."""
     assert type(build_method("local")) is Local
     assert type(build_method("fedavg", backbone="ncf")) is FedAvg
-    for made in (build_method("local", backbone="lightgcn"), build_method("IM", preset="silo"),
-                 build_method("local", params={"loss": "mse_elem", "weight_decay": 0.1})):  # fmt: skip
+    for made in (
+        build_method("local", backbone="lightgcn"),
+        build_method("IM", preset="silo"),
+        build_method("local", params={"loss": "mse_elem", "weight_decay": 0.1}),
+    ):
         assert type(made) is SiloLocal
     made = build_method("FedLightGCN")
     assert (type(made), made.loss, made.weight_decay) == (SiloFedAvg, "bpr", 1e-3)
@@ -199,12 +212,20 @@ def test_names_choose_the_kind():
         build_method("fedavg", backbone="gfcf")
 
 
-@pytest.mark.parametrize(("params", "message"), [
-    ({"backbone": "gfcf", "rank_by": "sigmoid"}, "trained backbones"),
-    ({"blocks": "mf"}, "backbone:dim"), ({"blocks": "mf:0"}, "backbone:dim"), ({"blocks": "mf:2:x"}, "backbone:dim"),
-    ({"blocks": "gfcf:2"}, "gfcf"), ({"blocks": "nothing:2"}, "backbone"), ({"weight_decay": -1.0}, "weight_decay"),
-    ({"backbone": "lightgcn", "loss": "mse_elem"}, "mse_elem"), ({"layers": -1}, "layers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"backbone": "gfcf", "rank_by": "sigmoid"}, "trained backbones"),
+        ({"blocks": "mf"}, "backbone:dim"),
+        ({"blocks": "mf:0"}, "backbone:dim"),
+        ({"blocks": "mf:2:x"}, "backbone:dim"),
+        ({"blocks": "gfcf:2"}, "gfcf"),
+        ({"blocks": "nothing:2"}, "backbone"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"backbone": "lightgcn", "loss": "mse_elem"}, "mse_elem"),
+        ({"layers": -1}, "layers"),
+    ],
+)
 def test_bad_settings_are_refused(params, message):
     with pytest.raises(FedrecError, match=message):
         SiloLocal(**params)

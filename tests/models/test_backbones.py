@@ -20,13 +20,17 @@ def vectors(model: Backbone, *lead: int, seed: int = 0) -> torch.Tensor:
 
 def pairwise(model, user, item, dense, one):
     """Each user against each item by `logits`, one pair at a time."""
-    return torch.stack([
-        torch.stack([
-            model.logits(user[u][None], (item[i] if item.dim() == 2 else item[u, i])[None], one(dense, u))[0]
-            for i in range(item.shape[-2])
-        ])
-        for u in range(len(user))
-    ])  # fmt: skip
+    return torch.stack(
+        [
+            torch.stack(
+                [
+                    model.logits(user[u][None], (item[i] if item.dim() == 2 else item[u, i])[None], one(dense, u))[0]
+                    for i in range(item.shape[-2])
+                ]
+            )
+            for u in range(len(user))
+        ]
+    )
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -79,8 +83,13 @@ def test_ncf_is_the_network_on_the_concatenation():
 def test_ncf_shapes_follow_the_paper():
     assert NCF(16).sizes() == [32, 16, 8, 1]
     assert NCF(16).dense_shapes() == {
-        "weight0": (16, 32), "bias0": (16,), "weight1": (8, 16), "bias1": (8,), "weight2": (1, 8), "bias2": (1,),
-    }  # fmt: skip
+        "weight0": (16, 32),
+        "bias0": (16,),
+        "weight1": (8, 16),
+        "bias1": (8,),
+        "weight2": (1, 8),
+        "bias2": (1,),
+    }
     assert NCF(1).sizes() == [2, 1, 1, 1]
 
 

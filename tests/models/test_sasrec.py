@@ -135,8 +135,9 @@ def test_dropout_drops_its_part_and_does_not_depend_on_company_or_filling(shape)
     assert Dropout(0.0, keys, 40)(1, x) is x
 
 
-@pytest.mark.parametrize("bad", [{"length": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"blocks": 0}, {"heads": 3},
-                                 {"block_kind": "other"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad", [{"length": 0}, {"dropout": 1.0}, {"dropout": -0.1}, {"blocks": 0}, {"heads": 3}, {"block_kind": "other"}]
+)
 def test_what_cannot_be_is_refused(bad):
     with pytest.raises(FedrecError, match=next(iter(bad))):
         SASRec(4, **bad)

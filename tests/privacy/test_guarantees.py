@@ -78,8 +78,20 @@ def test_a_budget_refuses_what_no_noise_reaches(
 
 def test_without_a_budget_it_is_counted_and_said(cli: Cli, tmp_path: Path) -> None:
     words = ("--set", "shares=equal", "--set", "complementarity=left-local", "--set", "dim=4", "--set", "epochs=1")
-    outcome = cli("run", "fedca", "--data", SMALL, "--rounds", 2, *words, "--privacy", "clip=1,gaussian=9", "--quiet",
-                  "--out", "run")  # fmt: skip
+    outcome = cli(
+        "run",
+        "fedca",
+        "--data",
+        SMALL,
+        "--rounds",
+        2,
+        *words,
+        "--privacy",
+        "clip=1,gaussian=9",
+        "--quiet",
+        "--out",
+        "run",
+    )
     assert outcome.code == 0, outcome
     privacy = summary(tmp_path / "run")["privacy"]
     assert privacy["epsilon"] is None

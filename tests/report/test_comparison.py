@@ -92,8 +92,10 @@ def test_seeds_of_a_run_are_found_below_a_folder_of_runs(runs: Path) -> None:
 def test_a_backbone_among_the_parameters_has_its_own_defaults(copies: Path) -> None:
     """The network of PFedRec has another rate than its linear scorer: to name that one is no default."""
     first = find_runs([copies / "fedmf"])[0]
-    configs = [{**first.config, "method": "pfedrec", "backbone": None, "params": {"backbone": "ncf", **more}}
-               for more in ({}, {"lr": method_of(make_config({"method": "pfedrec"})).lr})]  # fmt: skip
+    configs = [
+        {**first.config, "method": "pfedrec", "backbone": None, "params": {"backbone": "ncf", **more}}
+        for more in ({}, {"lr": method_of(make_config({"method": "pfedrec"})).lr})
+    ]
     labels = [replace(first, config=config).label for config in configs]
     assert labels[0] != labels[1]
 

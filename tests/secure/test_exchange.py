@@ -64,8 +64,9 @@ class SecureGrid(Grid):
         return message
 
 
-@pytest.mark.parametrize("method", [FEDMF, FedAvg(dim=4, lr=1.0, batch=16), Popularity(), FedGram()],
-                         ids=lambda method: method.info.name)  # fmt: skip
+@pytest.mark.parametrize(
+    "method", [FEDMF, FedAvg(dim=4, lr=1.0, batch=16), Popularity(), FedGram()], ids=lambda method: method.info.name
+)
 def test_three_groups_end_as_without_masks(method: Method) -> None:
     plain, secure = Grid(method, tiny_world(), GROUPS), SecureGrid(method)
     for number in range(min(method.rounds, 3)):

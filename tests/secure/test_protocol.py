@@ -109,8 +109,11 @@ def wide_update(number: int) -> Update:
 
 class Wide(Secure):
     def answer(self, name: str, number: int, down: bytes) -> bytes:
-        return self.members[number].masked(down, wide_update(number)) if name == "masked" else super().answer(
-            name, number, down)  # fmt: skip
+        return (
+            self.members[number].masked(down, wide_update(number))
+            if name == "masked"
+            else super().answer(name, number, down)
+        )
 
 
 def correlations(message: bytes, truth: np.ndarray) -> list[float]:

@@ -250,8 +250,12 @@ def test_the_range_holds_for_the_sum() -> None:
     """The largest number that is taken, from everybody: the sum is right and has not wrapped."""
     layout = Layout((Part("count", (2,), mean=False),), 20)
     most = layout.limit(5)
-    one = replace(update(0), totals={"count": torch.tensor([most, -most], dtype=torch.float64)},
-                  weights={"count": 1.0}, means=frozenset())  # fmt: skip
+    one = replace(
+        update(0),
+        totals={"count": torch.tensor([most, -most], dtype=torch.float64)},
+        weights={"count": 1.0},
+        means=frozenset(),
+    )
     total = sum((layout.encode(one, 5) for _ in range(5)), np.zeros(3, dtype=np.uint64))
     assert layout.decode(total, np.arange(5)).totals["count"].tolist() == [5 * most, -5 * most]
 

@@ -94,8 +94,9 @@ def test_the_size_of_blocks_does_not_matter(monkeypatch):
 
 def test_slopes_are_those_of_cross_entropy():
     random = torch.Generator().manual_seed(0)
-    hidden, table = (torch.randn(*shape, dtype=torch.float64, generator=random, requires_grad=True)
-                     for shape in ((2, 3, 4), (10, 4)))  # fmt: skip
+    hidden, table = (
+        torch.randn(*shape, dtype=torch.float64, generator=random, requires_grad=True) for shape in ((2, 3, 4), (10, 4))
+    )
     target, weight = (
         torch.randint(10, (2, 3), generator=random),
         torch.rand(2, 3, dtype=torch.float64, generator=random),

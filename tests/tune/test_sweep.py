@@ -30,9 +30,7 @@ def test_every_combination_is_run_once(tmp_path: Path, monkeypatch: pytest.Monke
     usual = Run.evaluate
     monkeypatch.setattr(Run, "evaluate", lambda self, part, *more: parts.append(part) or usual(self, part, *more))
     done, new = swept(tmp_path / "s", "lr=0.1,0.5", "epochs=1,2")
-    assert [trial.params for trial in done] == [
-        {"lr": lr, "epochs": epochs} for lr in (0.1, 0.5) for epochs in (1, 2)
-    ]  # fmt: skip
+    assert [trial.params for trial in done] == [{"lr": lr, "epochs": epochs} for lr in (0.1, 0.5) for epochs in (1, 2)]
     assert done == new
     assert set(parts) == {"valid"}, "test items are never ranked"
     assert len({trial.value for trial in done}) > 1

@@ -54,8 +54,12 @@ class Mixed(LocalMethod):
 
 def test_a_method_that_declares_nothing_is_searched_by_its_ranges() -> None:
     assert {name: str(values) for name, values in space_of(Mixed()).items()} == {
-        "lr": "1..100", "dim": "16,32,64", "mix": "0..1", "keep": "0..0.75", "size": "0.2..20",
-    }  # fmt: skip
+        "lr": "1..100",
+        "dim": "16,32,64",
+        "mix": "0..1",
+        "keep": "0..0.75",
+        "size": "0.2..20",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in methods() if name != "popularity"])
@@ -234,8 +238,22 @@ def test_minutes_are_those_of_all_trials() -> None:
 
 
 def test_a_trial_that_diverges_has_no_value_and_the_search_goes_on(cli: Any, tmp_path: Path) -> None:
-    outcome = cli("tune", "fedmf", "--data", TINY, "--rounds", "3", "--set", "dim=4", "--space", "lr=10,1e200",
-                  "--trials", "2", "--out", "study")  # fmt: skip
+    outcome = cli(
+        "tune",
+        "fedmf",
+        "--data",
+        TINY,
+        "--rounds",
+        "3",
+        "--set",
+        "dim=4",
+        "--space",
+        "lr=10,1e200",
+        "--trials",
+        "2",
+        "--out",
+        "study",
+    )
     assert outcome.code == 0
     lost = trials_of(tmp_path / "study")[1]
     assert lost["value"] is None

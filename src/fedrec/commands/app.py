@@ -104,8 +104,9 @@ class MethodCommand(Command):
 class App(typer.Typer):
     """A group of such commands."""
 
-    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = Command,
-                **how: Any) -> Callable[[Any], Any]:  # fmt: skip
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, **how: Any
+    ) -> Callable[[Any], Any]:
         return super().command(name, cls=cls, **how)
 
 
@@ -120,5 +121,9 @@ def _method(word: str) -> Listing | None:
 def _arguments(callback: Any) -> dict[str, str | None]:
     """What the function of a command says of its arguments."""
     hints = get_type_hints(inspect.unwrap(callback), include_extras=True)
-    return {name: mark.help for name, hint in hints.items()
-            for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, typer.models.ArgumentInfo)}  # fmt: skip
+    return {
+        name: mark.help
+        for name, hint in hints.items()
+        for mark in getattr(hint, "__metadata__", ())
+        if isinstance(mark, typer.models.ArgumentInfo)
+    }

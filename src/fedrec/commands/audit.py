@@ -25,8 +25,16 @@ from fedrec.report.pages.audit_page import WORDS, lines, write_audit
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
 
 
-def leak(data: str | None, protocol: str, rounds: int, quick: bool, files: Mapping[str, str], columns: Columns,
-         out: Path | None, as_json: bool) -> bool:  # fmt: skip
+def leak(
+    data: str | None,
+    protocol: str,
+    rounds: int,
+    quick: bool,
+    files: Mapping[str, str],
+    columns: Columns,
+    out: Path | None,
+    as_json: bool,
+) -> bool:
     """Returns whether a check failed."""
     if (data is None) == (not files):
         raise FedrecError("say what to audit: --data D --protocol P, or --train t.csv --test s.csv (one of the two)")

@@ -64,10 +64,22 @@ def demo_command(
 
     require_flower()
     values: dict[str, Any] = {
-        "method": method, "data": data, "protocol": protocol, "rounds": rounds, "seed": seed, "backbone": backbone,
-        "preset": preset, "params": parse_settings(set_ or []), "silos": silos, "participation": participation,
-        "privacy": privacy, "user": user, "item": item, "rating": rating, "timestamp": timestamp,
-    }  # fmt: skip
+        "method": method,
+        "data": data,
+        "protocol": protocol,
+        "rounds": rounds,
+        "seed": seed,
+        "backbone": backbone,
+        "preset": preset,
+        "params": parse_settings(set_ or []),
+        "silos": silos,
+        "participation": participation,
+        "privacy": privacy,
+        "user": user,
+        "item": item,
+        "rating": rating,
+        "timestamp": timestamp,
+    }
     config = make_config({name: value for name, value in values.items() if value is not None})
     place = out or _free_folder(f"deploy-{method}-{Path(data).name}-seed{seed}")
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
@@ -114,10 +126,18 @@ def server_command(
 
     require_flower()
     values: dict[str, Any] = {
-        "method": method, "data": name, "protocol": protocol, "rounds": rounds, "backbone": backbone, "preset": preset,
-        "params": parse_settings(set_ or []), "participation": participation, "eval_every": eval_every,
-        "patience": patience, "privacy": privacy,
-    }  # fmt: skip
+        "method": method,
+        "data": name,
+        "protocol": protocol,
+        "rounds": rounds,
+        "backbone": backbone,
+        "preset": preset,
+        "params": parse_settings(set_ or []),
+        "participation": participation,
+        "eval_every": eval_every,
+        "patience": patience,
+        "privacy": privacy,
+    }
     config = make_config({key: value for key, value in values.items() if value is not None})
     terms, attributes = agreed_terms(config, items, clients, secure_sums)
     if not nodes.is_dir():
@@ -274,8 +294,12 @@ class Shown:
         # the last round is scored, and the chosen one tested, in turns of their own
         self.pace = self.pace or Pace(Rules(event["rounds"] + 2))
         left = self.pace.left(event["round"], None, event["time"])
-        parts = [f"{event['nodes']} nodes", f"{event['seconds']:.1f} s",
-                 f"{event['lost']:,} uploads lost" if event["lost"] else "", left]  # fmt: skip
+        parts = [
+            f"{event['nodes']} nodes",
+            f"{event['seconds']:.1f} s",
+            f"{event['lost']:,} uploads lost" if event["lost"] else "",
+            left,
+        ]
         return f"round {event['round'] + 1} of {event['rounds']}: {', '.join(filter(None, parts))}"
 
     def _expected(self, event: Mapping[str, Any]) -> str:
@@ -333,7 +357,14 @@ def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None)
     with atomic_file(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     if record is not None:
-        row = {"method": config.method, "data": config.data, "nodes": about["nodes"], "rounds": summary["rounds_run"],
-               "secure": secure, "difference": max(apart.values()), "cpu": about["cpu_per_node_and_turn"],
-               "simulated_cpu": spent}  # fmt: skip
+        row = {
+            "method": config.method,
+            "data": config.data,
+            "nodes": about["nodes"],
+            "rounds": summary["rounds_run"],
+            "secure": secure,
+            "difference": max(apart.values()),
+            "cpu": about["cpu_per_node_and_turn"],
+            "simulated_cpu": spent,
+        }
         record_figures(record, "equality", [row], ["method", "data", "nodes", "secure"])

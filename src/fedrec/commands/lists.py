@@ -129,8 +129,9 @@ def cold_add_command(
     found = recommender.for_all(length) if user is None else iter(recommender.for_user(user, length))
     _show(found if whole else _only({arrival.item for arrival in arrivals}, found, k), out)
     if not whole:
-        console.err.print(f"note: ranks are among all {len(recommender.offered):,} items, old and new, that a "
-                          "user does not have")  # fmt: skip
+        console.err.print(
+            f"note: ranks are among all {len(recommender.offered):,} items, old and new, that a user does not have"
+        )
 
 
 def similar_command(
@@ -165,8 +166,9 @@ def _folded(recommender: Recommender, histories: dict[str, list[str]], k: int) -
         if folded.unknown:
             who = "" if len(histories) == 1 else f" of {name}"
             more = f" and {len(folded.unknown) - 3:,} more" if len(folded.unknown) > 3 else ""
-            console.err.print(f"note: {_items(len(folded.unknown))}{who} not in the model and skipped: "
-                              f"{some(folded.unknown)}{more}")  # fmt: skip
+            console.err.print(
+                f"note: {_items(len(folded.unknown))}{who} not in the model and skipped: {some(folded.unknown)}{more}"
+            )
         yield from folded.offers
 
 

@@ -21,9 +21,16 @@ from fedrec.report.pages.report import write_report
 LARGEST_AUTOMATIC = 5_000_000  # interactions up to which a run's own report ranks popularity and a few users' items
 
 
-def run_and_report(config: RunConfig, folder: Path, resume: bool, listener: Listener, note: Callable[[str], None],
-                   data: Prepared | None = None, group: Group = ALONE,
-                   keep: Keep = "model") -> tuple[Result, Prepared]:  # fmt: skip
+def run_and_report(
+    config: RunConfig,
+    folder: Path,
+    resume: bool,
+    listener: Listener,
+    note: Callable[[str], None],
+    data: Prepared | None = None,
+    group: Group = ALONE,
+    keep: Keep = "model",
+) -> tuple[Result, Prepared]:
     """The result, and what was prepared for it, which `data` may take from a run on the same data.
 
     The run is saved before its report begins: a page that cannot be written is a note, not an error.

@@ -38,8 +38,10 @@ def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
             f"{out} holds a single run; resume it without --seeds, or choose another --out for several seeds"
         )
     if several and seeds is None and not single:
-        raise FedrecError(f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to continue them, or "
-                          "choose another --out")  # fmt: skip
+        raise FedrecError(
+            f"{out} holds runs of several seeds; add --seeds 0,1,... and --resume to continue them, or "
+            "choose another --out"
+        )
 
 
 def config_to_resume(out: Path, seeds: Sequence[int] | None) -> Path | None:
@@ -48,8 +50,15 @@ def config_to_resume(out: Path, seeds: Sequence[int] | None) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def run_seeds(config: RunConfig, seeds: list[int] | None, out: Path | None, resume: bool, quiet: bool,
-              as_json: bool, keep: Keep = "model") -> None:  # fmt: skip
+def run_seeds(
+    config: RunConfig,
+    seeds: list[int] | None,
+    out: Path | None,
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
+    keep: Keep = "model",
+) -> None:
     """Run every seed and print what came out. Without `out` a free folder below runs/ is taken.
 
     Of several processes that share the work, the first one writes and prints.

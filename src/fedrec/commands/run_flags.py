@@ -103,14 +103,34 @@ def run_command(
         raise FedrecError(f"{out} has no run to resume; start one with {command_line('run', 'METHOD', '--out', out)}")
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
-        "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
-        "seed": seed, "silos": silos, "participation": participation,
-        "lost_uploads": lost_share(lost_uploads, dropout), "eval_every": eval_every, "patience": patience,
-        "secure_sums": secure_sums, "secure_bits": secure_bits,
-        "privacy": privacy, "epsilon": epsilon, "delta": delta, "device": device, "memory": memory, "train": train,
-        "valid": valid, "test": test, "attributes": attributes, "user": user, "item": item, "rating": rating,
+        "method": method,
+        "data": data,
+        "protocol": protocol,
+        "backbone": backbone,
+        "preset": preset,
+        "rounds": rounds,
+        "seed": seed,
+        "silos": silos,
+        "participation": participation,
+        "lost_uploads": lost_share(lost_uploads, dropout),
+        "eval_every": eval_every,
+        "patience": patience,
+        "secure_sums": secure_sums,
+        "secure_bits": secure_bits,
+        "privacy": privacy,
+        "epsilon": epsilon,
+        "delta": delta,
+        "device": device,
+        "memory": memory,
+        "train": train,
+        "valid": valid,
+        "test": test,
+        "attributes": attributes,
+        "user": user,
+        "item": item,
+        "rating": rating,
         "timestamp": timestamp,
-    }  # fmt: skip
+    }
     if min_rating is not None:
         values["protocol"] = with_min_rating(protocol or values.get("protocol", "honest"), min_rating)
         flags["protocol"] = None
@@ -133,8 +153,9 @@ def lost_share(lost_uploads: float | None, dropout: float | None) -> float | Non
         return lost_uploads
     if lost_uploads is not None:
         raise FedrecError("--dropout is the old name of --lost-uploads; give --lost-uploads alone")
-    warnings.warn("--dropout is now called --lost-uploads; what a network drops is --set dropout=...", FedrecWarning,
-                  stacklevel=2)  # fmt: skip
+    warnings.warn(
+        "--dropout is now called --lost-uploads; what a network drops is --set dropout=...", FedrecWarning, stacklevel=2
+    )
     return dropout
 
 

@@ -57,10 +57,15 @@ def _show(done: Sequence[Trial], metric: str, file: Path) -> None:
     best = best_of(done)
     header = [*done[0].params, f"{metric} (validation)", "round", "seconds", ""]
     rows: list[list[Any]] = [
-        [*map(str, trial.params.values()), _value(trial), f"{trial.best_round + 1} of {trial.rounds_run}",
-         f"{trial.seconds:.1f}", _remark(trial, trial is best)]
+        [
+            *map(str, trial.params.values()),
+            _value(trial),
+            f"{trial.best_round + 1} of {trial.rounds_run}",
+            f"{trial.seconds:.1f}",
+            _remark(trial, trial is best),
+        ]
         for trial in done
-    ]  # fmt: skip
+    ]
     console.table(header, rows, title="On validation items; test items were not ranked")
     if best is not None:
         console.out.print(f"run the best with: {command_line('run', '--config', file)}")

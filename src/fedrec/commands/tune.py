@@ -30,8 +30,10 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
             console.err.print(line)
 
     def told(trial: Trial, best: Trial) -> None:
-        say(f"{_number(trial, budget)}: {settings_text(trial.params)}: {_outcome(trial, metric)}; best "
-            f"{best.value or 0:.4f} (trial {best.number + 1})")  # fmt: skip
+        say(
+            f"{_number(trial, budget)}: {settings_text(trial.params)}: {_outcome(trial, metric)}; best "
+            f"{best.value or 0:.4f} (trial {best.number + 1})"
+        )
 
     def listener(trial: int) -> Listener:
         return progress.listener(f"trial {trial + 1} of {budget.trials}", quiet, as_json=False, notes=trial == 0)
@@ -64,8 +66,10 @@ def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
             f"none of {len(done)} trials could be trained ({done[-1].note}); choose another range with --space"
         )
     minutes = sum(trial.seconds for trial in done) / 60
-    console.out.print(f"best of {len(done)} trials in {minutes:.1f} minutes: {settings_text(best.params)}, {metric} "
-                      f"{best.value:.4f} on validation items")  # fmt: skip
+    console.out.print(
+        f"best of {len(done)} trials in {minutes:.1f} minutes: {settings_text(best.params)}, {metric} "
+        f"{best.value:.4f} on validation items"
+    )
     console.out.print(f"run it with: {command_line('run', '--config', file)}")
 
 

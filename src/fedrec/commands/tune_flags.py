@@ -45,10 +45,24 @@ def tune_command(
 
     values: dict[str, Any] = read_config(config) if config else {}
     flags = {
-        "method": method, "data": data, "protocol": protocol, "backbone": backbone, "preset": preset, "rounds": rounds,
-        "seed": seed, "silos": silos, "participation": participation, "eval_every": eval_every, "patience": patience,
-        "device": device, "memory": memory, "user": user, "item": item, "rating": rating, "timestamp": timestamp,
-    }  # fmt: skip
+        "method": method,
+        "data": data,
+        "protocol": protocol,
+        "backbone": backbone,
+        "preset": preset,
+        "rounds": rounds,
+        "seed": seed,
+        "silos": silos,
+        "participation": participation,
+        "eval_every": eval_every,
+        "patience": patience,
+        "device": device,
+        "memory": memory,
+        "user": user,
+        "item": item,
+        "rating": rating,
+        "timestamp": timestamp,
+    }
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}
     if minutes is not None and not minutes > 0:

@@ -54,8 +54,10 @@ class Encoder:
         fewest = min(FEWEST, max(1, counts.shape[0] // 20))
         kept = np.flatnonzero(frequency >= fewest)
         if not len(kept):
-            raise FedrecError(f"no tag, title word or decade is carried by {fewest} of the {counts.shape[0]:,} items "
-                              "in training; describe items by attributes that several share")  # fmt: skip
+            raise FedrecError(
+                f"no tag, title word or decade is carried by {fewest} of the {counts.shape[0]:,} items "
+                "in training; describe items by attributes that several share"
+            )
         idf = np.log(counts.shape[0] / (1.0 + frequency[kept]))
         weighted = _weighted(counts[:, kept], idf)
         directions = _leading_directions(weighted, min(rank, *weighted.shape))
@@ -79,8 +81,10 @@ class Encoder:
     def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
         """Their vectors, and how many share no term with the items of the fit."""
         if numbers := next((arrival.numbers for arrival in arrivals if arrival.numbers), None):
-            raise FedrecError(f"new items are described in numbers ({some(numbers)}), those of the run in words; give "
-                              "their tags, title or year")  # fmt: skip
+            raise FedrecError(
+                f"new items are described in numbers ({some(numbers)}), those of the run in words; give "
+                "their tags, title or year"
+            )
         counts = self.counts(arrival.terms for arrival in arrivals)
         return self.encode(counts), int((counts[:, self.kept].getnnz(1) == 0).sum())
 
@@ -106,13 +110,17 @@ class Scaler:
     def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
         """Their vectors, and 0: numbers are always shared."""
         if not self.names:
-            raise FedrecError("the attributes of this run's data are numbers without names, so that those of new items "
-                              "cannot be matched to them; train with --attributes items.csv")  # fmt: skip
+            raise FedrecError(
+                "the attributes of this run's data are numbers without names, so that those of new items "
+                "cannot be matched to them; train with --attributes items.csv"
+            )
         for arrival in arrivals:
             if odd := sorted(set(self.names) ^ set(arrival.numbers)):
                 verb = "lacks" if odd[0] in self.names else "has"
-                raise FedrecError(f"new item '{arrival.item:.40}' {verb} the number '{odd[0]:.40}'; give the columns "
-                                  f"of the run's own items: {some(self.names)}")  # fmt: skip
+                raise FedrecError(
+                    f"new item '{arrival.item:.40}' {verb} the number '{odd[0]:.40}'; give the columns "
+                    f"of the run's own items: {some(self.names)}"
+                )
         rows = [[arrival.numbers[name] for name in self.names] for arrival in arrivals]
         return self.encode(np.array(rows, dtype=np.float32).astype(np.float64)), 0
 
@@ -128,8 +136,10 @@ def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array,
         return scaler.encode(values), scaler
     counts, words = term_counts(info)
     if counts is None:
-        raise FedrecError(f"'{name}' has no item attributes, without which new items cannot be ranked; use "
-                          "--attributes items.csv, or ml-100k, ml-1m, citeulike-a:coldstart or synthetic")  # fmt: skip
+        raise FedrecError(
+            f"'{name}' has no item attributes, without which new items cannot be ranked; use "
+            "--attributes items.csv, or ml-100k, ml-1m, citeulike-a:coldstart or synthetic"
+        )
     encoder = Encoder.fit(counts[:warm], words)
     return encoder.encode(counts), encoder
 
@@ -146,8 +156,12 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
         words += info.tag_names or [f"term{j}" for j in range(info.tags.shape[1])]
     if info is not None and (info.titles is not None or info.years is not None):
         n = int(info.n_items() or 0)
-        terms = [title_terms("" if info.titles is None else str(info.titles[i]),
-                             0 if info.years is None else int(info.years[i])) for i in range(n)]  # fmt: skip
+        terms = [
+            title_terms(
+                "" if info.titles is None else str(info.titles[i]), 0 if info.years is None else int(info.years[i])
+            )
+            for i in range(n)
+        ]
         known = sorted({term for mine in terms for term in mine})
         column = {term: j for j, term in enumerate(known)}
         rows = np.repeat(np.arange(n), [len(mine) for mine in terms])

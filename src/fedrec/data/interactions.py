@@ -240,8 +240,10 @@ class Interactions:
                 )
             return self
         if min_rating is not None and len(self) and not self.positive(min_rating).any():
-            raise FedrecError(f"no rating of '{self.name}' reaches {min_rating:g}: they go from "
-                              f"{self.rating.min():g} to {self.rating.max():g}; give a lower --min-rating")  # fmt: skip
+            raise FedrecError(
+                f"no rating of '{self.name}' reaches {min_rating:g}: they go from "
+                f"{self.rating.min():g} to {self.rating.max():g}; give a lower --min-rating"
+            )
         rule = "ratings of 0 or less" if min_rating is None else f"ratings below {min_rating:g}"
         return self._without(~self.positive(min_rating), rule, LOWER_RATING)
 

@@ -58,16 +58,20 @@ def read_items(path: Path | str) -> list[ItemLine]:
 
 def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
     if rows < 1 or "item" not in names or len(names) < 2:
-        raise FedrecError(f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
-                          "a line for each item")  # fmt: skip
+        raise FedrecError(
+            f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
+            "a line for each item"
+        )
     if "" in names:
         raise FedrecError(f"{path}: column {names.index('') + 1} has no name; name or remove it")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise FedrecError(f"{path} has two columns '{twice[0]:.40}'; give them different names")
     words = [name for name in names if name in ("tags", "year")]
     if words and (numbers := _numbers(names)):
-        raise FedrecError(f"{path} describes items in words ({', '.join(words)}) and in numbers "
-                          f"({some(numbers)}), but only one kind can be used; remove the other")  # fmt: skip
+        raise FedrecError(
+            f"{path} describes items in words ({', '.join(words)}) and in numbers "
+            f"({some(numbers)}), but only one kind can be used; remove the other"
+        )
 
 
 def _numbers(names: Sequence[str]) -> list[str]:
@@ -97,8 +101,10 @@ def _number(place: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= LARGEST:
-        raise FedrecError(f"{place}: '{text:.40}' is not a number up to {LARGEST:g}; columns other than item, tags, "
-                          "title and year hold numbers")  # fmt: skip
+        raise FedrecError(
+            f"{place}: '{text:.40}' is not a number up to {LARGEST:g}; columns other than item, tags, "
+            "title and year hold numbers"
+        )
     return value
 
 
@@ -108,11 +114,15 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
     names = [str(item) for item in data.item_ids.tolist()]
     lacking = [name for name in names if name not in lines]
     if len(lacking) == len(names):
-        raise FedrecError(f"{path} describes no item of '{data.name}': it has items such as {some(lines)}, the data "
-                          f"such as {some(names)}; use the same ids")  # fmt: skip
+        raise FedrecError(
+            f"{path} describes no item of '{data.name}': it has items such as {some(lines)}, the data "
+            f"such as {some(names)}; use the same ids"
+        )
     if lacking and next(iter(lines.values())).numbers:
-        raise FedrecError(f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "
-                          "every item needs numbers")  # fmt: skip
+        raise FedrecError(
+            f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "
+            "every item needs numbers"
+        )
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
     note = f"{len(names) - len(lacking):,} of {len(names):,} items are described by {path}"
     info = _info([lines.get(name, ItemLine(name)) for name in names])

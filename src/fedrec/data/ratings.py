@@ -11,8 +11,12 @@ def ratings_note(data: Interactions, min_rating: float | None = None) -> list[st
         return []
     least, most = float(data.rating.min()), float(data.rating.max())
     if min_rating is not None:
-        return [f"ratings go from {least:g} to {most:g}: from {min_rating:g} on they count as positive interactions; "
-                "the others are neither trained on nor recommended again"]  # fmt: skip
+        return [
+            f"ratings go from {least:g} to {most:g}: from {min_rating:g} on they count as positive interactions; "
+            "the others are neither trained on nor recommended again"
+        ]
     every = "every one" if least > 0 else "every one above 0"
-    return [f"ratings go from {least:g} to {most:g} and {every} counts as a positive interaction, whatever its value; "
-            f"to count only high ones, add e.g. --min-rating {least + 0.75 * (most - least):g}"]  # fmt: skip
+    return [
+        f"ratings go from {least:g} to {most:g} and {every} counts as a positive interaction, whatever its value; "
+        f"to count only high ones, add e.g. --min-rating {least + 0.75 * (most - least):g}"
+    ]

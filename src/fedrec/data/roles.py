@@ -185,8 +185,10 @@ def find_roles(path: Path | str, columns: Sequence[Column], header: bool, wish: 
     numbered = {asked[role] for role, column in given.items() if isinstance(column, int)}
     for place in set(roles.values()) - numbered:
         if names.count(names[place]) > 1:
-            raise FedrecError(f"{path} has two columns '{names[place]:.40}'; rename one, or choose by number: "
-                              f"{ask('user', '1')} {ask('item', '2')}")  # fmt: skip
+            raise FedrecError(
+                f"{path} has two columns '{names[place]:.40}'; rename one, or choose by number: "
+                f"{ask('user', '1')} {ask('item', '2')}"
+            )
     if missing := [role for role in ("user", "item") if role not in roles]:
         raise guess.error(missing, names)
     return Roles({role: roles[role] for role in ROLES if role in roles}, guess.why, guess.maybe)
@@ -253,8 +255,7 @@ class _Guess:
 
     def _rating(self) -> Column | None:
         """By its name, or where it is named after ratings beside other words, and holds numbers."""
-        usual = sorted(self._usual("rating"),
-                       key=lambda c: (c.holds not in _NUMBERS, ROLES["rating"].index(c.plain)))  # fmt: skip
+        usual = sorted(self._usual("rating"), key=lambda c: (c.holds not in _NUMBERS, ROLES["rating"].index(c.plain)))
         if usual and (usual[0].holds in _NUMBERS or usual[0].plain in _RATING_WORDS):
             return usual[0]
         found = [column for column in self._left() if _is_rating_name(column.name) and column.holds in _NUMBERS]
@@ -278,8 +279,10 @@ class _Guess:
         found = next(filter(None, tiers), [])
         if len(found) > 1:
             names = f"{', '.join(c.name for c in found[1:])} and {found[0].name}"
-            raise FedrecError(f"{self.path}: {names} look like times; say which is that of the interaction: "
-                              f"{self.ask('timestamp', found[0].name)}, or {self.ask('timestamp', NONE)}")  # fmt: skip
+            raise FedrecError(
+                f"{self.path}: {names} look like times; say which is that of the interaction: "
+                f"{self.ask('timestamp', found[0].name)}, or {self.ask('timestamp', NONE)}"
+            )
         if not found:
             self._offer("timestamp", [column for column in left if _may_be_time(column)])
             return None
@@ -291,16 +294,20 @@ class _Guess:
         """Where a column is missing that must be there; those that can hold ids are offered."""
         able = [column.name for column in self._left() if column.holds in _IDS]
         asked = " ".join(self.ask(role, "COLUMN") for role in missing)
-        return FedrecError(f"{self.path}: no column for {' and '.join(missing)} among {listed(names)}; rename one, or "
-                           f"choose with: {asked}" + (f" (perhaps {listed(able)})" if able else ""))  # fmt: skip
+        return FedrecError(
+            f"{self.path}: no column for {' and '.join(missing)} among {listed(names)}; rename one, or "
+            f"choose with: {asked}" + (f" (perhaps {listed(able)})" if able else "")
+        )
 
     # -- without --
 
     def by_position(self) -> None:
         """User, item, then a rating, a time or both; the time comes last unless values say otherwise."""
         if len(self.columns) > 4:
-            raise FedrecError(f"{self.path} has {len(self.columns)} columns and no header; add one, or choose columns "
-                              f"by number: {self.ask('user', '1')} {self.ask('item', '2')}")  # fmt: skip
+            raise FedrecError(
+                f"{self.path} has {len(self.columns)} columns and no header; add one, or choose columns "
+                f"by number: {self.ask('user', '1')} {self.ask('item', '2')}"
+            )
         timed = [column.holds in _MOMENTS for column in self.columns[2:]]
         rest = ["timestamp", "rating"] if timed in ([True], [True, False]) else ["rating", "timestamp"]
         for role, column in zip(["user", "item", *rest], self.columns, strict=False):
@@ -320,8 +327,9 @@ def _is_rating_name(name: str) -> bool:
 
 def _is_time_name(name: str) -> bool:
     words = _words(name)
-    return bool(_TIME_WORDS & set(words) or (len(words) > 1 and words[-1] in ("at", "on"))
-                or _TIME_ENDING.search(plain(name)))  # fmt: skip
+    return bool(
+        _TIME_WORDS & set(words) or (len(words) > 1 and words[-1] in ("at", "on")) or _TIME_ENDING.search(plain(name))
+    )
 
 
 def _may_be_time(column: Column) -> bool:

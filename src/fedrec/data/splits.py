@@ -146,8 +146,9 @@ def _joined(split: Split, parts: tuple[Interactions, ...]) -> tuple[Array, Array
     mixed = split.kind == "given" or split.kind.startswith("ratio")
     if not mixed or any(part.timestamp is None for part in parts):
         return user, item
-    joined = replace(split.train, user=user, item=item, rating=None,
-                     timestamp=np.concatenate([part.timestamp for part in parts]))  # fmt: skip
+    joined = replace(
+        split.train, user=user, item=item, rating=None, timestamp=np.concatenate([part.timestamp for part in parts])
+    )
     order = in_time(joined)
     return user[order], item[order]
 
@@ -163,8 +164,14 @@ def reunited(split: Split) -> Split:
     parts = (split.train, split.valid, split.test)
     timed = all(part.timestamp is not None for part in parts)
     user, item = (np.concatenate([getattr(part, column) for part in parts]) for column in ("user", "item"))
-    rows = replace(split.train, user=user, item=item, rating=None, time=split.train.time if timed else "none",
-                   timestamp=np.concatenate([part.timestamp for part in parts]) if timed else None)  # fmt: skip
+    rows = replace(
+        split.train,
+        user=user,
+        item=item,
+        rating=None,
+        time=split.train.time if timed else "none",
+        timestamp=np.concatenate([part.timestamp for part in parts]) if timed else None,
+    )
     return replace(undivided(rows.deduplicated()), notes=split.notes)
 
 

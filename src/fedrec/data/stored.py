@@ -99,8 +99,10 @@ def _citeulike_items(folder: Path) -> tuple[ItemInfo | None, str]:
         if words.is_file():
             counts = svmlight(words)
             if counts.shape[0] != _CITEULIKE_ITEMS:
-                raise FedrecError(f"{words} describes {counts.shape[0]:,} items instead of {_CITEULIKE_ITEMS:,}; put "
-                                  "the published file there, or remove it to use the tags")  # fmt: skip
+                raise FedrecError(
+                    f"{words} describes {counts.shape[0]:,} items instead of {_CITEULIKE_ITEMS:,}; put "
+                    "the published file there, or remove it to use the tags"
+                )
             return ItemInfo(tags=counts), f"+words-{_checksum(words)}"
     return (citeulike_a(folder).info if (folder / "item-tag.dat").is_file() else None), ""
 
@@ -116,8 +118,10 @@ def _features(file: Path) -> sp.csr_matrix:
     except (OSError, ValueError) as error:
         raise FedrecError(f"{file} is not a NumPy array ({error}); put the released file there, or remove it") from None
     if values.ndim != 2 or len(values) != _CITEULIKE_ITEMS or values.dtype.kind not in "fiu":
-        raise FedrecError(f"{file} has the shape {values.shape} instead of {_CITEULIKE_ITEMS:,} rows of numbers; put "
-                          "the released file there, or remove it to use the tags")  # fmt: skip
+        raise FedrecError(
+            f"{file} has the shape {values.shape} instead of {_CITEULIKE_ITEMS:,} rows of numbers; put "
+            "the released file there, or remove it to use the tags"
+        )
     if not np.isfinite(values).all():
         raise FedrecError(f"{file} has numbers that are not finite; put the released file there, or remove it")
     import scipy.sparse as sp

@@ -189,8 +189,9 @@ def _read_json_lines(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
         whole = pl.read_ndjson(read_text(path), infer_schema_length=None)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         line = next((n for n, text in enumerate(read_text(path).split(b"\n"), 1) if not _is_object(text)), 1)
-        raise FedrecError(f"{path}, line {line}: not a JSON object; write one such as "
-                          '{"user": 1, "item": 2} on each line') from error  # fmt: skip
+        raise FedrecError(
+            f'{path}, line {line}: not a JSON object; write one such as {{"user": 1, "item": 2}} on each line'
+        ) from error
     roles = find_roles(path, columns_of(whole), True, wish)
     guess = Guess.of(str(path), "JSON Lines", False, roles, whole.columns)
     return whole.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess

@@ -48,8 +48,9 @@ class FlowerLink:
     def nodes(self) -> Sequence[int]:
         return sorted(self.grid.get_node_ids())
 
-    def exchange(self, nodes: Sequence[int], make: Callable[[int], bytes],
-                 deadline: float) -> Iterator[tuple[int, bytes | Lost]]:  # fmt: skip
+    def exchange(
+        self, nodes: Sequence[int], make: Callable[[int], bytes], deadline: float
+    ) -> Iterator[tuple[int, bytes | Lost]]:
         until = time.monotonic() + deadline
         waiting: dict[str, int] = {}
         for node in nodes:

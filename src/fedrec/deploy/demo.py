@@ -60,8 +60,14 @@ def key_of(state: Path, keys: Path) -> Path:
     return public
 
 
-def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[bytes]], folder: Path, begin: int = 0,
-           meanwhile: Callable[[], None] = lambda: None) -> Iterator[dict[str, Any]]:  # fmt: skip
+def follow(
+    events: Path,
+    link: SuperLink,
+    nodes: dict[str, subprocess.Popen[bytes]],
+    folder: Path,
+    begin: int = 0,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Iterator[dict[str, Any]]:
     """What the server tells and what becomes of the processes, until the work is done; an error where it fails."""
     gone = set[str]()
     while True:
@@ -75,8 +81,9 @@ def follow(events: Path, link: SuperLink, nodes: dict[str, subprocess.Popen[byte
             if event["event"] == "finished":
                 return
         if link.process.poll() is not None:
-            raise FedrecError(f"the SuperLink stopped (code {link.process.returncode}): "
-                              f"{last_line(link.home / 'superlink.log')}")  # fmt: skip
+            raise FedrecError(
+                f"the SuperLink stopped (code {link.process.returncode}): {last_line(link.home / 'superlink.log')}"
+            )
         for name, process in nodes.items():
             if process.poll() is not None and name not in gone:
                 gone.add(name)

@@ -106,12 +106,26 @@ class SuperLink:
         database = self.home.resolve() / "state.db"
         private_file(database)  # what Flower writes beside it gets the same permissions
         self.process = self.processes.start(
-            [_program("flower-superlink"), "--host", self.host, "--port", str(self.port),
-             "--ssl-certfile", file("server.crt"), "--ssl-keyfile", file("server.key"),
-             "--ssl-ca-certfile", file("ca.crt"), "--enable-supernode-auth",
-             "--disable-runtime-dependency-installation", "--database", str(database)],
-            self.env, self.home / "superlink.log",
-        )  # fmt: skip
+            [
+                _program("flower-superlink"),
+                "--host",
+                self.host,
+                "--port",
+                str(self.port),
+                "--ssl-certfile",
+                file("server.crt"),
+                "--ssl-keyfile",
+                file("server.key"),
+                "--ssl-ca-certfile",
+                file("ca.crt"),
+                "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation",
+                "--database",
+                str(database),
+            ],
+            self.env,
+            self.home / "superlink.log",
+        )
         self._await_health()
 
     def _await_health(self) -> None:
@@ -125,8 +139,10 @@ class SuperLink:
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
-        raise FedrecError(f"the SuperLink did not start; its log is {self.home / 'superlink.log'}: "
-                          f"{last_line(self.home / 'superlink.log')}")  # fmt: skip
+        raise FedrecError(
+            f"the SuperLink did not start; its log is {self.home / 'superlink.log'}: "
+            f"{last_line(self.home / 'superlink.log')}"
+        )
 
     def register(self, key: Path) -> bool:
         """Let the node with this public key in; whether it is a new one."""
@@ -173,11 +189,24 @@ class Joining:
         home = state / "flower"
         private_folder(home)
         return processes.start(
-            [_program("flower-supernode"), "--superlink", self.superlink, "--root-certificates", str(self.ca),
-             "--auth-supernode-private-key", str(self.key), "--host", "127.0.0.1", "--port", str(self.port),
-             "--node-config", f"state-dir={json.dumps(str(state.resolve()))}"],
-            environment(home, env), state / LOG,
-        )  # fmt: skip
+            [
+                _program("flower-supernode"),
+                "--superlink",
+                self.superlink,
+                "--root-certificates",
+                str(self.ca),
+                "--auth-supernode-private-key",
+                str(self.key),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(self.port),
+                "--node-config",
+                f"state-dir={json.dumps(str(state.resolve()))}",
+            ],
+            environment(home, env),
+            state / LOG,
+        )
 
 
 def free_port() -> int:

@@ -24,8 +24,9 @@ EVENTS = "events.jsonl"
 RECEIVED = "received"  # the folder of messages that are kept for an audit
 
 
-def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None, resume: bool = False,
-              received: bool = False) -> None:  # fmt: skip
+def write_job(
+    out: Path, terms: Terms, limits: Limits, attributes: Tensor | None, resume: bool = False, received: bool = False
+) -> None:
     """A new folder, or (`resume`) the one of a run that goes on under the same terms.
 
     What a server wrote of which nothing came, such as one with a wrong certificate, is written anew.
@@ -35,8 +36,9 @@ def write_job(out: Path, terms: Terms, limits: Limits, attributes: Tensor | None
     if resume and written and has_begun(out):
         folder = RunFolder.open(out)
         if Terms.decode((out / "terms.json").read_bytes()).identity != terms.identity:
-            raise FedrecError(f"{out} was started with other settings, items or clients; resume with the same, or use "
-                              "another --out")  # fmt: skip
+            raise FedrecError(
+                f"{out} was started with other settings, items or clients; resume with the same, or use another --out"
+            )
     else:
         if written and not has_begun(out):
             for name in ("config.toml", "attributes.npy"):
@@ -94,8 +96,9 @@ class Kept:
     def nodes(self) -> Sequence[int]:
         return self.link.nodes()
 
-    def exchange(self, nodes: Sequence[int], make: Callable[[int], bytes],
-                 deadline: float) -> Iterator[tuple[int, bytes | Lost]]:  # fmt: skip
+    def exchange(
+        self, nodes: Sequence[int], make: Callable[[int], bytes], deadline: float
+    ) -> Iterator[tuple[int, bytes | Lost]]:
         for node, reply in self.link.exchange(nodes, make, deadline):
             if isinstance(reply, bytes):
                 (self.folder / f"{self._count:06d}").write_bytes(reply)

@@ -19,8 +19,9 @@ class Link(Protocol):
 
     def nodes(self) -> Sequence[int]: ...
 
-    def exchange(self, nodes: Sequence[int], make: Callable[[int], bytes],
-                 deadline: float) -> Iterable[tuple[int, bytes | Lost]]:  # fmt: skip
+    def exchange(
+        self, nodes: Sequence[int], make: Callable[[int], bytes], deadline: float
+    ) -> Iterable[tuple[int, bytes | Lost]]:
         """Send each its message; replies as they come, and `Lost` for those that did not in time (seconds)."""
         ...
 

@@ -37,15 +37,22 @@ class NodeLists:
 
     def about(self) -> dict[str, Any]:
         examples = {"user": next(iter(self._users)), **({"item": self._names[0]} if self.space is not None else {})}
-        return {"method": self.terms.method.info.name, "users": len(self._users), "items": len(self.items),
-                "folds_in": False, "examples": examples}  # fmt: skip
+        return {
+            "method": self.terms.method.info.name,
+            "users": len(self._users),
+            "items": len(self.items),
+            "folds_in": False,
+            "examples": examples,
+        }
 
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
         """The list of one of this node's users, by original id, without items that the user has met."""
         name = str(user).strip()
         if name not in self._users:
-            raise NotKnown(f"user '{name}' is not among this node's {len(self._users):,} users (their ids look like "
-                           f"{some(list(self._users))})")  # fmt: skip
+            raise NotKnown(
+                f"user '{name}' is not among this node's {len(self._users):,} users (their ids look like "
+                f"{some(list(self._users))})"
+            )
         self._require_length(k, len(self.items))
         place = self._users[name]
         row = self._scores(place)
@@ -54,8 +61,11 @@ class NodeLists:
         met = np.concatenate([part.item[part.user == place] for part in parts])
         seen = np.flatnonzero(np.isin(self.items, met))
         best = top_k(row, np.array([0, len(seen)]), seen, k)[0]
-        return [Recommendation(name, self._ids[item], rank, float(row[0, item]))
-                for rank, item in enumerate(best.tolist(), 1) if item >= 0]  # fmt: skip
+        return [
+            Recommendation(name, self._ids[item], rank, float(row[0, item]))
+            for rank, item in enumerate(best.tolist(), 1)
+            if item >= 0
+        ]
 
     def _scores(self, place: int) -> Tensor:
         number = int(self.shard.numbers.users[place])
@@ -70,8 +80,9 @@ class NodeLists:
             raise NotKnown(f"item '{item}' is not in the catalogue of this federation")
         self._require_length(k, len(self.items) - 1)
         near, values = self.space.nearest(self._names.index(str(item)), k)
-        return [Similar(self._ids[at], rank, value)
-                for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)]  # fmt: skip
+        return [
+            Similar(self._ids[at], rank, value) for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)
+        ]
 
     @cached_property
     def space(self) -> ItemSpace | None:
@@ -82,8 +93,9 @@ class NodeLists:
         return ItemSpace(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), "item vectors")
 
     def fold_in(self, items: Sequence[Any], k: int) -> Folded:
-        raise FedrecError("a node serves the users of its own data; somebody new is folded in by whoever has a run "
-                          "folder")  # fmt: skip
+        raise FedrecError(
+            "a node serves the users of its own data; somebody new is folded in by whoever has a run folder"
+        )
 
     def _require_length(self, k: int, most: int) -> None:
         if not 1 <= k <= most:

@@ -18,8 +18,9 @@ class LocalLink:
     def nodes(self) -> Sequence[int]:
         return sorted(self.hosts)
 
-    def exchange(self, nodes: Sequence[int], make: Callable[[int], bytes],
-                 deadline: float) -> Iterator[tuple[int, bytes | Lost]]:  # fmt: skip
+    def exchange(
+        self, nodes: Sequence[int], make: Callable[[int], bytes], deadline: float
+    ) -> Iterator[tuple[int, bytes | Lost]]:
         for node in nodes:
             try:
                 yield node, self.hosts[node](make(node))

@@ -57,15 +57,21 @@ class Settings:
             own = Own(Path(values["data"]), values["silo"], places, values.get("columns", {}))
             return Settings(own, items, values["seeded"], values["device"], values["memory"], key, peers)
         except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-            raise FedrecError(f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy "
-                              "node") from None  # fmt: skip
+            raise FedrecError(
+                f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy node"
+            ) from None
 
     def write(self, folder: Path) -> None:
         import tomli_w
 
         own = self.own
-        values = {"data": str(own.data.resolve()), "silo": own.silo, "seeded": self.seeded, "device": self.device,
-                  "memory": self.memory}  # fmt: skip
+        values = {
+            "data": str(own.data.resolve()),
+            "silo": own.silo,
+            "seeded": self.seeded,
+            "device": self.device,
+            "memory": self.memory,
+        }
         values |= {"columns": dict(own.columns)} if own.columns else {}
         for name, path in zip(PATHS, (own.places, self.items, self.key, self.peers), strict=True):
             values |= {} if path is None else {name: str(path.resolve())}
@@ -118,16 +124,22 @@ class NodeHost:
     def _require_acceptable(self, terms: Terms) -> None:
         require_deployable(terms)
         if terms.seeded and not self.settings.seeded:
-            raise FedrecError("the server wants reproducible random draws (a rehearsal); this node keeps its own "
-                              "secret: start the server without a demo's seed")  # fmt: skip
+            raise FedrecError(
+                "the server wants reproducible random draws (a rehearsal); this node keeps its own "
+                "secret: start the server without a demo's seed"
+            )
         if self.settings.items is not None:
             agreed = Terms(terms.config, read_vocabulary(self.settings.items), 1, 1).vocabulary
             if agreed != terms.vocabulary:
-                raise FedrecError(f"the server's vocabulary ({terms.vocabulary[:12]}) is not the one that was agreed "
-                                  f"on ({agreed[:12]}, {self.settings.items.name})")  # fmt: skip
+                raise FedrecError(
+                    f"the server's vocabulary ({terms.vocabulary[:12]}) is not the one that was agreed "
+                    f"on ({agreed[:12]}, {self.settings.items.name})"
+                )
         if self.state.terms.exists() and self._terms().identity != terms.identity:
-            raise FedrecError("this node's state belongs to another federation (other settings or items); start it "
-                              "with another --state-dir")  # fmt: skip
+            raise FedrecError(
+                "this node's state belongs to another federation (other settings or items); start it "
+                "with another --state-dir"
+            )
 
     def _about(self, terms: Terms, prepared: Prepared, unknown: Unknown) -> dict[str, Any]:
         """What the server may know: how much there is, never who."""

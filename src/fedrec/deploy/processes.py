@@ -38,8 +38,9 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with _undisturbed():
             self.close()
 
@@ -47,9 +48,14 @@ class Processes:
         private_file(log)
         with log.open("ab") as file:
             process = subprocess.Popen(
-                list(command), env=dict(env), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-                start_new_session=True, preexec_fn=_dies_with_parent,
-            )  # fmt: skip
+                list(command),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_dies_with_parent,
+            )
         self.started.append(process)
         return process
 

@@ -61,8 +61,7 @@ class Counters:
 class Roll:
     """`members` are all that were ever let in, in order; `here` says which of them is which node of the link now."""
 
-    def __init__(self, terms: Terms, link: Link, limits: Limits, path: Path, tell: Tell,
-                 counters: Counters) -> None:  # fmt: skip
+    def __init__(self, terms: Terms, link: Link, limits: Limits, path: Path, tell: Tell, counters: Counters) -> None:
         self.terms, self.link, self.limits, self.path, self.tell = terms, link, limits, path, tell
         self.counters = counters
         self.members: list[Member] = self._read()
@@ -78,8 +77,10 @@ class Roll:
     def require(self, enough: int) -> None:
         """Meet who is there, and wait until they are enough."""
         if not self._gather(enough, self.limits.wait):
-            raise FedrecError(f"{len(self.here)} of at least {enough} nodes have joined after "
-                              f"{self.limits.wait:g} s; start more nodes and continue with --resume")  # fmt: skip
+            raise FedrecError(
+                f"{len(self.here)} of at least {enough} nodes have joined after "
+                f"{self.limits.wait:g} s; start more nodes and continue with --resume"
+            )
 
     def reunite(self) -> None:
         """After a restart: those who were in the federation have the time of a turn to come back."""
@@ -140,8 +141,10 @@ class Roll:
         if group in self.here.values():
             raise BadMessage("its state folder is in use by another connected node")
         if self.members[group].clients != clients:
-            raise BadMessage(f"it has {clients} clients now and had {self.members[group].clients}: its data has "
-                             "changed; start it over with another --state-dir")  # fmt: skip
+            raise BadMessage(
+                f"it has {clients} clients now and had {self.members[group].clients}: its data has "
+                "changed; start it over with another --state-dir"
+            )
         self.counters.unknown_rows += unknown
         self.tell("joined", {"node": name, "clients": clients, "users": users, "unknown": header["unknown"]})
         return group
@@ -154,15 +157,26 @@ class Roll:
             start = int(places[0])
         overlap = any(start < stop and first < start + clients for first, stop in taken)
         if clients < 1 or start < 0 or overlap or start + clients > self.terms.clients:
-            raise BadMessage(f"no room for {clients} more clients: {self.terms.clients} numbers were reserved and "
-                             f"{sum(member.clients for member in self.members)} are taken")  # fmt: skip
+            raise BadMessage(
+                f"no room for {clients} more clients: {self.terms.clients} numbers were reserved and "
+                f"{sum(member.clients for member in self.members)} are taken"
+            )
         return start
 
     def _admit(self, member: Member) -> int:
         self.members.append(member)
         self.groups.append(member.numbers)
-        kept = [{"name": one.name, "start": one.start, "clients": one.clients, "users": one.users,
-                 "interactions": one.interactions, "given": one.given} for one in self.members]  # fmt: skip
+        kept = [
+            {
+                "name": one.name,
+                "start": one.start,
+                "clients": one.clients,
+                "users": one.users,
+                "interactions": one.interactions,
+                "given": one.given,
+            }
+            for one in self.members
+        ]
         with atomic_file(self.path, private=True) as temporary:
             temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return len(self.members) - 1

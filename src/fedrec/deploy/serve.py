@@ -58,8 +58,10 @@ def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = Fa
     terms = Terms(replace(config, attributes=None), ids, clients, len(ids), secure=secure)
     require_deployable(terms)
     if terms.protocol.split == "cold-items":
-        raise FedrecError("the items that are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
-                          "demo, or use --protocol honest")  # fmt: skip
+        raise FedrecError(
+            "the items that are new at test must be agreed on beforehand; rehearse it with fedrec deploy "
+            "demo, or use --protocol honest"
+        )
     terms = replace(terms, version=f"items-{terms.vocabulary[:12]}")
     if terms.method.disclosure.attributes == "none":
         return terms, None
@@ -69,8 +71,9 @@ def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = Fa
     return terms, torch.from_numpy(found).to(terms.world().dtype)
 
 
-def serve(terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at: Address, resume: bool,
-          show: Show) -> None:  # fmt: skip
+def serve(
+    terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at: Address, resume: bool, show: Show
+) -> None:
     """Until the work is done. Keys that are put into the folder meanwhile are let in too."""
     require_free(at.host, at.port)
     at.certificates.require_sound()
@@ -118,8 +121,9 @@ class Door:
             self.show({"event": "refused", "node": key.name, "reason": reason})
 
 
-def run_node(folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None,
-             say: Callable[[str], None]) -> None:  # fmt: skip
+def run_node(
+    folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None, say: Callable[[str], None]
+) -> None:
     """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
     if not re.fullmatch(r"\S+:\d{1,5}", superlink):
         raise FedrecError(f"--superlink is the server's HOST:PORT, such as recs.example.org:8000, not '{superlink}'")

@@ -41,15 +41,17 @@ NODES = "nodes.json"  # who was let in, in the run folder
 
 
 class Server:
-    def __init__(self, terms: Terms, folder: RunFolder, link: Link, limits: Limits, tell: Tell,
-                 attributes: Tensor | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, terms: Terms, folder: RunFolder, link: Link, limits: Limits, tell: Tell, attributes: Tensor | None = None
+    ) -> None:
         self.terms, self.folder, self.limits, self.tell = terms, folder, limits, tell
         method, rule = terms.method, terms.protocol
         side = ServerSide(method, terms.world(), attributes)
         like = Like(rule.negatives, rule.neg_unique, terms.stages)  # type: ignore[arg-type]
         patience = terms.config.patience if terms.config.patience is not None else rule.patience
-        self.rules = Rules(method.rounds, terms.config.eval_every, patience, rule.select_last,
-                           may_stop=observer_of(method).may_stop)  # fmt: skip
+        self.rules = Rules(
+            method.rounds, terms.config.eval_every, patience, rule.select_last, may_stop=observer_of(method).may_stop
+        )
         self.progress, self.counters = Progress(), Counters()
         self.roll = Roll(terms, link, limits, folder.path / NODES, tell, self.counters)
         self.coordinator = Coordinator(side, self.roll.groups, like)
@@ -113,21 +115,41 @@ class Server:
         self.counters.lost += lost
         entry = self.turns.ledger.rounds.get(number, {})
         self._flush()
-        self._pending = {"round": number, "clients": len(plan.train), "seconds": round(seconds, 6),
-                         "bytes_up": entry.get("up", 0), "bytes_down": entry.get("down", 0),
-                         **({"lost": lost} if lost else {}), "nodes": turn.nodes,
-                         "cpu": round(turn.cpu, 3)}  # fmt: skip
+        self._pending = {
+            "round": number,
+            "clients": len(plan.train),
+            "seconds": round(seconds, 6),
+            "bytes_up": entry.get("up", 0),
+            "bytes_down": entry.get("down", 0),
+            **({"lost": lost} if lost else {}),
+            "nodes": turn.nodes,
+            "cpu": round(turn.cpu, 3),
+        }
         self._save(plan, arrived, number)
-        self.tell("round", {"round": number, "rounds": self.rules.rounds, "nodes": turn.nodes, "lost": lost,
-                            "seconds": seconds, "best": self.progress.best_value if self._best else None})  # fmt: skip
+        self.tell(
+            "round",
+            {
+                "round": number,
+                "rounds": self.rules.rounds,
+                "nodes": turn.nodes,
+                "lost": lost,
+                "seconds": seconds,
+                "best": self.progress.best_value if self._best else None,
+            },
+        )
 
     def _end(self) -> int:
         """Tell the last answer, score the last round; returns the chosen one."""
         last = self.progress.next_round - 1
         if not self.progress.stopped_early:
-            turn = self.turns.sufficient(Wanted(last + 1, self.progress.best_round,
-                                                lambda group: [self._task(group, last, train=False)],
-                                                trains=False))  # fmt: skip
+            turn = self.turns.sufficient(
+                Wanted(
+                    last + 1,
+                    self.progress.best_round,
+                    lambda group: [self._task(group, last, train=False)],
+                    trains=False,
+                )
+            )
             self._judge(last, turn.figures(0))
         self.coordinator.answered()
         self._flush()
@@ -142,10 +164,18 @@ class Server:
         checkpoint.save(self.folder.best, self._tensors(), {"round": chosen, **self._about()})
         asked = {"metrics": list(self.terms.metrics)}
         best = self.progress.best_round
-        turn = self.turns.sufficient(Wanted(self.progress.next_round + 1, best, lambda group: [
-            Task(score=self._score(group, chosen, {"part": "valid", **asked})),
-            Task(score=self._score(group, chosen, {"part": "test", "chance": True, **asked})),
-        ], restore=chosen == best, trains=False))  # fmt: skip
+        turn = self.turns.sufficient(
+            Wanted(
+                self.progress.next_round + 1,
+                best,
+                lambda group: [
+                    Task(score=self._score(group, chosen, {"part": "valid", **asked})),
+                    Task(score=self._score(group, chosen, {"part": "test", "chance": True, **asked})),
+                ],
+                restore=chosen == best,
+                trains=False,
+            )
+        )
         self.progress.seconds_evaluate += time.perf_counter() - started
         valid, test = turn.figures(0), turn.figures(1)
         luck = {name.removeprefix(CHANCE): value for name, value in test.mean().items() if name.startswith(CHANCE)}
@@ -203,10 +233,16 @@ class Server:
         tensors |= {f"best.{name}": value for name, value in (self._best or {}).items()}
         if plan.upload is not None:
             tensors["plan.upload"] = torch.tensor(plan.upload)
-        about = {"round": round, "progress": dataclasses.asdict(self.progress), "pending": self._pending,
-                 "ledger": self.turns.ledger.rounds, "counters": dataclasses.asdict(self.counters),
-                 "held": self.turns.held, "cpu": [[member.cpu, member.turns] for member in self.members],
-                 **self._about()}  # fmt: skip
+        about = {
+            "round": round,
+            "progress": dataclasses.asdict(self.progress),
+            "pending": self._pending,
+            "ledger": self.turns.ledger.rounds,
+            "counters": dataclasses.asdict(self.counters),
+            "held": self.turns.held,
+            "cpu": [[member.cpu, member.turns] for member in self.members],
+            **self._about(),
+        }
         self.folder.sync_log()
         checkpoint.save(self.folder.last, tensors, about)
 

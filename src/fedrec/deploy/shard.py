@@ -110,8 +110,10 @@ def _mapped(table: Interactions, terms: Terms) -> tuple[Interactions, Unknown]:
     known = where[table.item] >= 0
     left = [name for name, number in zip(names, where, strict=True) if number < 0]
     if not known.any():
-        raise FedrecError(f"no item of {table.name} is in the vocabulary of the federation (its ids look like "
-                          f"{some(names)}; here they look like {some(place)})")  # fmt: skip
+        raise FedrecError(
+            f"no item of {table.name} is in the vocabulary of the federation (its ids look like "
+            f"{some(names)}; here they look like {some(place)})"
+        )
     users = table.user_ids.astype(str) if terms.text_users else table.user_ids
     kept = replace(table, user_ids=users, tie_seed=terms.tie_seed).select(known)
     mapped = replace(kept, item=where[kept.item], item_ids=terms.items, info=None, first_line=None)
@@ -122,8 +124,10 @@ def _prepare(mapped: Interactions, terms: Terms, own: Own) -> Prepared:
     """As a simulation would, with the items of everybody."""
     rule = terms.protocol
     if rule.split == "leave-one-out" and rule.time_rule(mapped.timestamp is not None) == "item_order":
-        raise FedrecError(f"{own.data} has no timestamps, and protocol {rule.label} would order items by one shared "
-                          "file; add a column of times, or name it with --timestamp")  # fmt: skip
+        raise FedrecError(
+            f"{own.data} has no timestamps, and protocol {rule.label} would order items by one shared "
+            "file; add a column of times, or name it with --timestamp"
+        )
     minimum = rule.min_interactions_for(terms.config.data)
     data = mapped.with_threshold(rule.min_rating).deduplicated().with_min_interactions(minimum)
     whole = _widened(data, terms.items)

@@ -51,8 +51,9 @@ class StateFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise FedrecError(f"{self.path} is in use by another process; give every node a folder of its "
-                                  "own") from None  # fmt: skip
+                raise FedrecError(
+                    f"{self.path} is in use by another process; give every node a folder of its own"
+                ) from None
             yield
 
     # -- secrets --
@@ -102,8 +103,10 @@ class StateFolder:
             raise FedrecError(f"{problems[0]}; no older state is left: start this node over with another --state-dir")
         if numbers and min(numbers) >= turn:
             if turn > 0:
-                raise FedrecError(f"turn {turn} was done long ago (this node is at turn {max(numbers)}); the server "
-                                  "has an old checkpoint")  # fmt: skip
+                raise FedrecError(
+                    f"turn {turn} was done long ago (this node is at turn {max(numbers)}); the server "
+                    "has an old checkpoint"
+                )
             return {}, {}, problems  # the first turn again: from what clients start with
         return {}, {}, problems
 

@@ -14,13 +14,16 @@ from fedrec.experiment.tested import count_tested_by_nodes
 if TYPE_CHECKING:
     from fedrec.deploy.server import Server
 
-APART = ("deployed: metrics are sums computed by the nodes; coverage and novelty, which need all users' lists and "
-         "histories, are left out")  # fmt: skip
+APART = (
+    "deployed: metrics are sums computed by the nodes; coverage and novelty, which need all users' lists and "
+    "histories, are left out"
+)
 SEEDED = "a rehearsal: the clients' random draws come from the seed, so anyone who knows it can repeat them"
 
 
-def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[str, float],
-               luck: dict[str, float], users: int) -> dict[str, Any]:  # fmt: skip
+def summary_of(
+    server: Server, chosen: int, test: dict[str, float], valid: dict[str, float], luck: dict[str, float], users: int
+) -> dict[str, Any]:
     terms, progress, members = server.terms, server.progress, server.members
     method, ended = terms.method, ending(progress)
     ledger, clients = server.turns.ledger, sum(member.clients for member in members)
@@ -28,8 +31,13 @@ def summary_of(server: Server, chosen: int, test: dict[str, float], valid: dict[
     kept = sum(member.users for member in members)
     given = sum(member.given or member.users for member in members) + terms.left_out
     turns = sum(member.turns for member in members)
-    held = dict(zip(("kept_per_client", "to_score_per_client"), (size / max(1, clients) for size in server.turns.held),
-                    strict=True))  # fmt: skip
+    held = dict(
+        zip(
+            ("kept_per_client", "to_score_per_client"),
+            (size / max(1, clients) for size in server.turns.held),
+            strict=True,
+        )
+    )
     notes = [APART, *([SEEDED] if terms.seeded else []), *method.remarks(terms.world()), *([ended] if ended else [])]
     return {
         "format": FORMAT,

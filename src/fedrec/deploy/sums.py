@@ -33,16 +33,23 @@ class SecureSum:
         return self.collector.phase
 
     def take(self, phase: str, group: int, message: bytes) -> None:
-        taken = {"keys": self.collector.take_keys, "shares": self.collector.take_shares,
-                 "masked": self.collector.take_masked, "unmask": self.collector.take_unmasked}  # fmt: skip
+        taken = {
+            "keys": self.collector.take_keys,
+            "shares": self.collector.take_shares,
+            "masked": self.collector.take_masked,
+            "unmask": self.collector.take_unmasked,
+        }
         if group not in self.down:
             raise BadMessage("it is not in this secure sum")
         taken[phase](group, message)
 
     def close(self) -> None:
         """End a phase: all messages of it are here that will come."""
-        closed = {"keys": self.collector.close_keys, "shares": self.collector.close_shares,
-                  "masked": self.collector.close_masked}  # fmt: skip
+        closed = {
+            "keys": self.collector.close_keys,
+            "shares": self.collector.close_shares,
+            "masked": self.collector.close_masked,
+        }
         self.down = closed[self.phase]()
 
     def result(self) -> Update:

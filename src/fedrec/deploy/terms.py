@@ -80,10 +80,18 @@ class Terms:
 
     def encode(self) -> bytes:
         values = {name: value for name, value in self.config.to_dict().items() if name not in OWN}
-        words = {"config": values, "items": self.items.tolist(), "clients": self.clients, "trained": self.trained,
-                 "tie_seed": self.tie_seed, "text_users": self.text_users, "seeded": self.seeded, "secure": self.secure,
-                 "version": self.version,
-                 "catalogues": self.catalogues and [one.tolist() for one in self.catalogues]}  # fmt: skip
+        words = {
+            "config": values,
+            "items": self.items.tolist(),
+            "clients": self.clients,
+            "trained": self.trained,
+            "tie_seed": self.tie_seed,
+            "text_users": self.text_users,
+            "seeded": self.seeded,
+            "secure": self.secure,
+            "version": self.version,
+            "catalogues": self.catalogues and [one.tolist() for one in self.catalogues],
+        }
         words |= {"left_out": self.left_out} if self.left_out else {}
         return json.dumps(words, sort_keys=True).encode()
 
@@ -104,17 +112,25 @@ def require_deployable(terms: Terms) -> None:
     if method.info.centralised:
         raise FedrecError(f"{method.info.name} is centralised and cannot be deployed; use fedrec run")
     if method.disclosure.secure_aggregation and not terms.secure:
-        raise FedrecError(f"a single upload of {method.info.name} reveals everything about its client, so the server "
-                          "may see only sums; add --secure-sums")  # fmt: skip
+        raise FedrecError(
+            f"a single upload of {method.info.name} reveals everything about its client, so the server "
+            "may see only sums; add --secure-sums"
+        )
     require_selectable(rule)
     if terms.config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in terms.stages):
-        raise FedrecError("a deployment promises no epsilon: nodes come and go, and with them their shares of noise; "
-                          "give --privacy clip=...,gaussian=... without --epsilon")  # fmt: skip
+        raise FedrecError(
+            "a deployment promises no epsilon: nodes come and go, and with them their shares of noise; "
+            "give --privacy clip=...,gaussian=... without --epsilon"
+        )
     if rule.split == "global-time":
         raise FedrecError("a global cut in time needs the timestamps of all users; use --protocol honest")
     if rule.time == "item_order":
-        raise FedrecError(f"protocol {rule.label} orders items by their place in one shared file, which nodes do not "
-                          "have; use --protocol honest")  # fmt: skip
+        raise FedrecError(
+            f"protocol {rule.label} orders items by their place in one shared file, which nodes do not "
+            "have; use --protocol honest"
+        )
     if rule.candidates != "full":
-        raise FedrecError(f"candidates={rule.candidates} samples by the item numbers of a shared dataset; nodes rank "
-                          "all items: use --protocol honest")  # fmt: skip
+        raise FedrecError(
+            f"candidates={rule.candidates} samples by the item numbers of a shared dataset; nodes rank "
+            "all items: use --protocol honest"
+        )

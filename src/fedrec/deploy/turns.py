@@ -58,8 +58,16 @@ class Wanted:
 
 
 class Turns:
-    def __init__(self, terms: Terms, coordinator: Coordinator, roll: Roll, limits: Limits, tell: Tell,
-                 counters: Counters, rounds: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        terms: Terms,
+        coordinator: Coordinator,
+        roll: Roll,
+        limits: Limits,
+        tell: Tell,
+        counters: Counters,
+        rounds: int,
+    ) -> None:
         self.terms, self.coordinator, self.roll, self.limits, self.tell = terms, coordinator, roll, limits, tell
         self.counters, self.ledger = counters, Ledger(1)
         self.held = [0.0, 0.0]
@@ -76,8 +84,10 @@ class Turns:
                 return turn
             self.counters.repeated += 1
             self.tell("repeated", {"turn": wanted.number, "nodes": turn.nodes, "minimum": self.limits.minimum})
-        raise FedrecError(f"turn {wanted.number} had fewer than {self.limits.minimum} nodes {TRIES} times; check "
-                          "the nodes and continue with --resume")  # fmt: skip
+        raise FedrecError(
+            f"turn {wanted.number} had fewer than {self.limits.minimum} nodes {TRIES} times; check "
+            "the nodes and continue with --resume"
+        )
 
     def _turn(self, wanted: Wanted) -> Turn:
         asked = self.roll.present()
@@ -107,17 +117,31 @@ class Turns:
         self.coordinator.fold_sum(now.result())
         sums.keep(closed_or_none(after))
 
-    def _exchange(self, turn: Turn, wanted: Wanted, asked: Mapping[int, int], now: SecureSum | None = None,
-                  after: SecureSum | None = None) -> None:  # fmt: skip
+    def _exchange(
+        self,
+        turn: Turn,
+        wanted: Wanted,
+        asked: Mapping[int, int],
+        now: SecureSum | None = None,
+        after: SecureSum | None = None,
+    ) -> None:
         def message(node: int) -> bytes:
             group = asked[node]
             tasks, sums = wanted.tasks(group), [sum for sum in (now, after) if sum is not None]
             rides = [sum.down[group] for sum in sums if group in sum.down]
             if now is not None and not _has(now, group):
                 tasks = [replace(task, train=None) for task in tasks]  # its update would arrive unmasked
-            header = {"kind": "turn", "turn": wanted.number, "best": wanted.best, "restore": wanted.restore,
-                      "terms": self.terms.identity, "start": self.roll.members[group].start, "member": group,
-                      "masked": int(_has(now, group)), "next": int(_has(after, group))}  # fmt: skip
+            header = {
+                "kind": "turn",
+                "turn": wanted.number,
+                "best": wanted.best,
+                "restore": wanted.restore,
+                "terms": self.terms.identity,
+                "start": self.roll.members[group].start,
+                "member": group,
+                "masked": int(_has(now, group)),
+                "next": int(_has(after, group)),
+            }
             return frame(header, [*(task.encode() for task in tasks), *rides])
 
         for group, reply in self._replies(asked, message):
@@ -169,8 +193,9 @@ class Turns:
 
     # -- what a reply must be --
 
-    def _accept(self, turn: Turn, group: int, number: int, message: bytes, now: SecureSum | None,
-                after: SecureSum | None) -> None:  # fmt: skip
+    def _accept(
+        self, turn: Turn, group: int, number: int, message: bytes, now: SecureSum | None, after: SecureSum | None
+    ) -> None:
         header, parts = without_error(message)
         member = self.roll.members[group]
         if group in turn.groups:

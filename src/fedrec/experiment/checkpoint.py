@@ -118,12 +118,15 @@ def _damaged(path: Path, error: Exception) -> FedrecError:
 def require_data(about: Mapping[str, Any], data: str, path: Path) -> None:
     """Rows have no ids: with other data, even of the same size, they would belong to other users and items."""
     if about.get("data", data) != data:
-        raise FedrecError(f"{path} was made with {about['data']}, but the data is now {data}; put the old data back, "
-                          "or start over in another --out folder")  # fmt: skip
+        raise FedrecError(
+            f"{path} was made with {about['data']}, but the data is now {data}; put the old data back, "
+            "or start over in another --out folder"
+        )
 
 
-def save_resume(path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any],
-                state: bool = True) -> None:  # fmt: skip
+def save_resume(
+    path: Path, simulator: Simulator, progress: Progress, about: Mapping[str, Any], state: bool = True
+) -> None:
     """All of a run between two rounds. Without its `state`, how it went: enough once it has all its rounds."""
     ledger = simulator.ledger()
     tensors = collected(simulator, tensors_of(simulator)) if state else {}
@@ -158,8 +161,10 @@ def load_resume(path: Path, config: Mapping[str, Any], data: str) -> Resumed:
     """Read a checkpoint, which must come from a run with this config on this data."""
     tensors, about = load(path)
     if about.get("format", 1) not in (2, FORMAT):
-        raise FedrecError(f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted "
-                          "other things; it cannot go on from there: start over in another --out folder")  # fmt: skip
+        raise FedrecError(
+            f"{path} was written by fedrec {about.get('version', 'of another version')}, which counted "
+            "other things; it cannot go on from there: start over in another --out folder"
+        )
     try:
         check("its record", about, {"unprotected": SIZES, "ledger": {}, "progress": {}, "config": {}})
         counts = {name: tensors.pop(f"ledger.{name}").numpy().copy() for name in PER_CLIENT}

@@ -78,15 +78,16 @@ def require_selectable(protocol: Protocol) -> None:
 def require_tested(protocol: Protocol) -> None:
     """A protocol that holds nothing out belongs to `fedrec fit`."""
     if protocol.split == UNDIVIDED:
-        raise FedrecError(f"split={UNDIVIDED} holds nothing out, so nothing could be tested; train a model to serve "
-                          "with fedrec fit RUN")  # fmt: skip
+        raise FedrecError(
+            f"split={UNDIVIDED} holds nothing out, so nothing could be tested; train a model to serve "
+            "with fedrec fit RUN"
+        )
 
 
 def require_shared(method: Method, group: Group) -> None:
     """Several processes share clients; where all data is with one, there is nothing to share."""
     if method.info.centralised and group.size > 1:
-        raise FedrecError(f"{method.info.name} is centralised and trains in one process; start it without "
-                          "torchrun")  # fmt: skip
+        raise FedrecError(f"{method.info.name} is centralised and trains in one process; start it without torchrun")
 
 
 def blind_sums(config: RunConfig, method: Method, world: World, group: Group) -> MakeBlindSums | None:

@@ -33,8 +33,10 @@ class DiskUse:
     free: int
 
     def __str__(self) -> str:
-        return (f"takes about {size_text(self.ended)} on disk, at most {size_text(self.running)} while it runs; "
-                f"{size_text(self.free)} are free")  # fmt: skip
+        return (
+            f"takes about {size_text(self.ended)} on disk, at most {size_text(self.running)} while it runs; "
+            f"{size_text(self.free)} are free"
+        )
 
 
 def disk_use(run: Run, place: Path, keep: Keep) -> DiskUse:
@@ -59,9 +61,11 @@ def require_disk(run: Run, place: Path, keep: Keep) -> DiskUse:
         if file.is_file()
     )
     if use.running > use.free + there:
-        raise FedrecError(f"{run.method.info.name} writes up to {size_text(use.running)} to {place} while it runs, and "
-                          f"{size_text(use.free)} are free there; free some space, choose an --out on another disk, or "
-                          "lower the size of the model")  # fmt: skip
+        raise FedrecError(
+            f"{run.method.info.name} writes up to {size_text(use.running)} to {place} while it runs, and "
+            f"{size_text(use.free)} are free there; free some space, choose an --out on another disk, or "
+            "lower the size of the model"
+        )
     return use
 
 

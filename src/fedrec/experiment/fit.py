@@ -118,8 +118,10 @@ def _continued(run: Run, out: Path) -> RunFolder:
     folder = RunFolder.open(out)
     there, wanted = folder.settings(), run.config.to_dict()
     if there.get("rounds") != wanted["rounds"]:
-        raise FedrecError(f"{out} was started with {there.get('rounds')} rounds in all and would now have "
-                          f"{wanted['rounds']}; repeat the command as it was, or use another --out")  # fmt: skip
+        raise FedrecError(
+            f"{out} was started with {there.get('rounds')} rounds in all and would now have "
+            f"{wanted['rounds']}; repeat the command as it was, or use another --out"
+        )
     require_same(there, wanted, out)
     return folder
 

@@ -137,8 +137,10 @@ class RunFolder:
     def require_finished(self) -> None:
         """For whoever looks at its figures."""
         if self.fit.exists():
-            raise FedrecError(f"{self.path} is a model fitted to all interactions: nothing was held out, so there are "
-                              "no figures; name the run that it was made from")  # fmt: skip
+            raise FedrecError(
+                f"{self.path} is a model fitted to all interactions: nothing was held out, so there are "
+                "no figures; name the run that it was made from"
+            )
         self._require_end()
 
     def require_model(self) -> None:
@@ -208,8 +210,10 @@ class RunFolder:
     def require_there(self) -> None:
         """Somebody may remove a folder while a run writes to it."""
         if not self.config.exists():
-            raise FedrecError(f"{self.path} was removed or emptied while its run was under way; nothing of it can be "
-                              "saved: start it again")  # fmt: skip
+            raise FedrecError(
+                f"{self.path} was removed or emptied while its run was under way; nothing of it can be "
+                "saved: start it again"
+            )
 
     def sync_log(self) -> None:
         """Flush the log before a checkpoint, which would make the folder anew, relies on it."""

@@ -166,8 +166,10 @@ def require_same_rows(kept: Prepared, now: Prepared, folder: Path) -> None:
     columns = ("user", "item", "user_ids", "item_ids")
     then, here = ([getattr(one.split.train, column) for column in columns] for one in (kept, now))
     if not all(map(np.array_equal, then, here)):
-        raise FedrecError(f"the data of {folder} has changed since the run; put the old data back, or start over in "
-                          "another --out folder")  # fmt: skip
+        raise FedrecError(
+            f"the data of {folder} has changed since the run; put the old data back, or start over in "
+            "another --out folder"
+        )
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

@@ -74,8 +74,10 @@ def require_room_to_open(model: Path, device: torch.device) -> None:
     """
     room, size = memory_of(device), model.stat().st_size if model.is_file() else 0
     if room is not None and 2 * size > room:
-        raise FedrecError(f"{model} holds {size_text(size)} and needs twice that to be opened, and there is room for "
-                          f"{size_text(room)}; open it on a machine with more memory")  # fmt: skip
+        raise FedrecError(
+            f"{model} holds {size_text(size)} and needs twice that to be opened, and there is room for "
+            f"{size_text(room)}; open it on a machine with more memory"
+        )
 
 
 def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None) -> Needs:
@@ -86,8 +88,10 @@ def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None)
     try:
         with meta, _Peak() as made:
             server = method.init_server(world, None if attributes is None else attributes.to(meta))
-            states = [method.init_clients(world, shapes.chunk(data.hosted(cohort.clients), cohort.name))
-                      for cohort in cohorts_of(method, world)]  # fmt: skip
+            states = [
+                method.init_clients(world, shapes.chunk(data.hosted(cohort.clients), cohort.name))
+                for cohort in cohorts_of(method, world)
+            ]
     except RuntimeError as error:
         if "overflow" not in str(error):
             raise
@@ -156,8 +160,9 @@ def _remedies(method: Method, data: ClientData, attributes: Tensor | None, needs
 
 
 def _too_large(method: Method, needs: Needs, room: int, remedy: str) -> FedrecError:
-    return FedrecError(f"{method.info.name} needs at least {needs.words()}, but only "
-                       f"{size_text(room)} are available; {remedy}")  # fmt: skip
+    return FedrecError(
+        f"{method.info.name} needs at least {needs.words()}, but only {size_text(room)} are available; {remedy}"
+    )
 
 
 def _sharing() -> int:

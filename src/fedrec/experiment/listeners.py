@@ -132,8 +132,10 @@ def listener_for(callback: Any) -> Listener:
         return Tracking(callback)
     if callable(callback) and not isinstance(callback, type):
         return Calling(callback)
-    raise FedrecError(f"{callback!r} cannot follow a run: give a function of a round's metrics, a Listener, or an "
-                      "object with begin, log and end")  # fmt: skip
+    raise FedrecError(
+        f"{callback!r} cannot follow a run: give a function of a round's metrics, a Listener, or an "
+        "object with begin, log and end"
+    )
 
 
 class TensorBoard:

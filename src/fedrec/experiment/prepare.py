@@ -206,17 +206,27 @@ def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> 
     return prepare(rooms.load(config.data, columns=config.columns), protocol, silos, centralised, items)
 
 
-def prepare(data: Interactions, protocol: Protocol, silos: str | None = None, centralised: bool = False,
-            items: str | None = None) -> Prepared:  # fmt: skip
+def prepare(
+    data: Interactions,
+    protocol: Protocol,
+    silos: str | None = None,
+    centralised: bool = False,
+    items: str | None = None,
+) -> Prepared:
     """Filter, split and partition as the protocol says; `items` is a file that describes them."""
     minimum = protocol.min_interactions_for(data.name)
     kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
     if protocol.split != UNDIVIDED and kept.n_users == 1:
-        raise FedrecError(f"'{data.name}' has a single user with at least {minimum} different items, so there "
-                          "is nobody to learn from: give the interactions of several users")  # fmt: skip
+        raise FedrecError(
+            f"'{data.name}' has a single user with at least {minimum} different items, so there "
+            "is nobody to learn from: give the interactions of several users"
+        )
     prepared = prepare_split(split_by(protocol, kept), protocol, silos, centralised, source=kept, items=items)
-    return replace(prepared, aside=set_aside(data, prepared.source, protocol.min_rating),
-                   notes=(*prepared.notes, *rooms.ratings_note(data, protocol.min_rating)))  # fmt: skip
+    return replace(
+        prepared,
+        aside=set_aside(data, prepared.source, protocol.min_rating),
+        notes=(*prepared.notes, *rooms.ratings_note(data, protocol.min_rating)),
+    )
 
 
 def _as_asked(given: Split, protocol: Protocol) -> Split:
@@ -224,9 +234,15 @@ def _as_asked(given: Split, protocol: Protocol) -> Split:
     return rooms.reunited(given) if protocol.split == UNDIVIDED else given
 
 
-def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, centralised: bool = False,
-                  source: Interactions | None = None, clients: Partition | None = None,
-                  items: str | None = None) -> Prepared:  # fmt: skip
+def prepare_split(
+    split: Split,
+    protocol: Protocol,
+    silos: str | None = None,
+    centralised: bool = False,
+    source: Interactions | None = None,
+    clients: Partition | None = None,
+    items: str | None = None,
+) -> Prepared:
     """A given split, taken as it is, with its own clients unless others are asked for."""
     source, warm = source or split.train, None
     if items is not None:
@@ -240,9 +256,17 @@ def prepare_split(split: Split, protocol: Protocol, silos: str | None = None, ce
     return with_targets(source, split, partition, protocol, rest, warm, len(source), grouping)
 
 
-def with_targets(source: Interactions, split: Split, partition: Partition, protocol: Protocol,
-                 dropped: Interactions | None, warm: int | None, n_interactions: int, grouping: Grouping,
-                 ranked: bool = True) -> Prepared:  # fmt: skip
+def with_targets(
+    source: Interactions,
+    split: Split,
+    partition: Partition,
+    protocol: Protocol,
+    dropped: Interactions | None,
+    warm: int | None,
+    n_interactions: int,
+    grouping: Grouping,
+    ranked: bool = True,
+) -> Prepared:
     """A finished split with what is ranked in it; unless `ranked`, for serving alone."""
     train, valid, test = (_pairs(part) for part in (split.train, split.valid, split.test))
     rest = None if dropped is None else _pairs(dropped)
@@ -260,8 +284,9 @@ def with_targets(source: Interactions, split: Split, partition: Partition, proto
             Targets.build(test, known, source.n_items, catalogue=None if warm is None else test[1]),
         )
     notes = (*split.notes, *_blind_choice(ranked_valid, protocol))
-    return Prepared(source, split, partition, protocol, ranked_valid, ranked_test, notes, dropped, warm,
-                    n_interactions, grouping)  # fmt: skip
+    return Prepared(
+        source, split, partition, protocol, ranked_valid, ranked_test, notes, dropped, warm, n_interactions, grouping
+    )
 
 
 def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
@@ -272,8 +297,10 @@ def _blind_choice(valid: Targets | None, protocol: Protocol) -> list[str]:
     names = protocol.select_metric.split("+")
     if any(name.split("@")[0] not in SETS or int(name.split("@")[1]) < most for name in names):
         return []
-    return [f"validation ranks at most {most} items, so {' and '.join(names)} cannot distinguish rounds; choose a "
-            "smaller k for select_metric"]  # fmt: skip
+    return [
+        f"validation ranks at most {most} items, so {' and '.join(names)} cannot distinguish rounds; choose a "
+        "smaller k for select_metric"
+    ]
 
 
 def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions, int]:
@@ -285,8 +312,10 @@ def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions,
         + np.intersect1d(split.valid.item, split.test.item).size
     )
     if both:
-        raise FedrecError(f"{both} items are in more than one part, so they are not new at test; split by items, or "
-                          "use a protocol for known items such as honest")  # fmt: skip
+        raise FedrecError(
+            f"{both} items are in more than one part, so they are not new at test; split by items, or "
+            "use a protocol for known items such as honest"
+        )
     order = np.argsort(cold, kind="stable")
     train, valid, test = (part.renumbered(order) for part in (split.train, split.valid, split.test))
     return replace(split, train=train, valid=valid, test=test), source.renumbered(order), int((~cold).sum())

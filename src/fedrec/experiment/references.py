@@ -62,8 +62,9 @@ def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _reference(method: str, beside: FinishedRun, told: Callable[[str], Listener],
-               data: Prepared | None = None) -> FinishedRun:  # fmt: skip
+def _reference(
+    method: str, beside: FinishedRun, told: Callable[[str], Listener], data: Prepared | None = None
+) -> FinishedRun:
     config, folder = _place(method, beside)
     if not (folder / "summary.json").exists():
         _require_metrics(beside)

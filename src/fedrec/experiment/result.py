@@ -122,8 +122,9 @@ class Results(Sequence[Result]):
         """The users of all seeds, with a column `seed`."""
         seed = np.concatenate([np.full(len(one.users["user"]), one.summary["seed"]) for one in self])
         names = self[0].users
-        return frame_of({"seed": seed} | {name: np.concatenate([one.users[name] for one in self]) for name in names},
-                        self[0].pandas)  # fmt: skip
+        return frame_of(
+            {"seed": seed} | {name: np.concatenate([one.users[name] for one in self]) for name in names}, self[0].pandas
+        )
 
     def _columns(self) -> Columns:
         names = _shown(self[0].summary)
@@ -199,7 +200,9 @@ def html_table(title: str, columns: Mapping[str, Sequence[Any]], end: str) -> st
     """A plain table that takes the look of the notebook around it."""
     header, *rows = _cells(columns)
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "".join(f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-                   for first, *rest in rows)  # fmt: skip
+    body = "".join(
+        f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
     foot = f"<p><small>{escape(end)}</small></p>" if end else ""
     return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{foot}"

@@ -69,8 +69,15 @@ class Listener:
 class Run:
     """A configured run. Building it checks everything that can be checked before any work is done."""
 
-    def __init__(self, config: RunConfig, data: Data = None, method: Method | None = None,
-                 group: Group = ALONE, keep: Keep = "model", opened: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        config: RunConfig,
+        data: Data = None,
+        method: Method | None = None,
+        group: Group = ALONE,
+        keep: Keep = "model",
+        opened: bool = False,
+    ) -> None:
         """`method` takes the place of the one that `config` names. `group`: the processes that share the work.
 
         `keep`: what stays in its folder once it has ended. `opened`: it has ended before, and its state is on disk.
@@ -103,10 +110,16 @@ class Run:
             require_room(self.method, clients, attributes)
             try_out(self.method, clients, attributes)
         self.simulator = Simulator(
-            self.method, clients, self.stages, self.memory, attributes,
-            sealed=config.epsilon is not None, group=group, blind=blind_sums(config, self.method, self.world, group),
+            self.method,
+            clients,
+            self.stages,
+            self.memory,
+            attributes,
+            sealed=config.epsilon is not None,
+            group=group,
+            blind=blind_sums(config, self.method, self.world, group),
             lost_uploads=0.0 if self.method.info.centralised else config.lost_uploads,
-        )  # fmt: skip
+        )
         if not opened:
             require_room_for_uploads(self.simulator)
         self.claims = claims_epsilon(self)
@@ -189,9 +202,15 @@ class Run:
 
         try:
             run_rounds(
-                self.simulator, self.progress, self.rules, self._select, lambda: self.states.keep_best(folder),
-                after_round, self._look_before, _Checkpoints(self, folder, interrupt),
-            )  # fmt: skip
+                self.simulator,
+                self.progress,
+                self.rules,
+                self._select,
+                lambda: self.states.keep_best(folder),
+                after_round,
+                self._look_before,
+                _Checkpoints(self, folder, interrupt),
+            )
         except KeyboardInterrupt:
             if folder is not None and self._between_rounds():
                 self.states.save(folder)
@@ -305,9 +324,16 @@ class _Checkpoints(Pause):
         self.interrupt.obey(group.any(self.interrupt.heard is not None))
 
 
-def execute(config: RunConfig, out: Path | None = None, resume: bool = False, listener: Listener | None = None,
-            data: Data = None, method: Method | None = None, group: Group = ALONE,
-            keep: Keep = "model") -> Result:  # fmt: skip
+def execute(
+    config: RunConfig,
+    out: Path | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+    data: Data = None,
+    method: Method | None = None,
+    group: Group = ALONE,
+    keep: Keep = "model",
+) -> Result:
     """Run `config` into the folder `out` (None: nothing is written). `method`: instead of the one that it names.
 
     `keep`: what stays of its states once it has ended.

@@ -18,8 +18,18 @@ from fedrec.federation.ranges import Interval, interval_of
 
 WIDE = 10.0  # the ratio of both ends from which on a range is searched by its logarithm
 USUAL = ("lr", "dim")
-NOT_SEARCHED = ("rounds", "epochs", "batch", "aggregated_fraction", "init_std", "early_exit", "weight_decay_dense",
-                "clip", "noise", "delta")  # fmt: skip
+NOT_SEARCHED = (
+    "rounds",
+    "epochs",
+    "batch",
+    "aggregated_fraction",
+    "init_std",
+    "early_exit",
+    "weight_decay_dense",
+    "clip",
+    "noise",
+    "delta",
+)
 """What decides about time, bytes and privacy rather than quality, and what seldom matters."""
 DIGITS = 3
 

@@ -128,9 +128,12 @@ class States:
             return tensors
         if tensors and (found.progress.stopped_early or found.progress.next_round >= self.run.rules.rounds):
             return {}
-        warnings.warn(f"{folder.path} kept the model of round {found.progress.best_round + 1} and not the last state, "
-                      "so it is trained again from the first round; --keep-last keeps both",
-                      FedrecWarning, stacklevel=2)  # fmt: skip
+        warnings.warn(
+            f"{folder.path} kept the model of round {found.progress.best_round + 1} and not the last state, "
+            "so it is trained again from the first round; --keep-last keeps both",
+            FedrecWarning,
+            stacklevel=2,
+        )
         return None
 
     def load_best(self, folder: RunFolder) -> int:

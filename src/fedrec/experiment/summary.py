@@ -43,8 +43,12 @@ SUMMARY: dict[str, Shape] = {
 """What a reader may rely on; the parts below are absent from runs of earlier versions."""
 FILTERED: list[Shape] = [{"rule": TEXT, "users": COUNT, "items": COUNT, "rows": COUNT}]
 PRIVACY: dict[str, Shape] = {"stages": TEXTS, "epsilon": optional(NUMBER), "delta": optional(NUMBER), "meaning": TEXT}
-COUNTED: dict[str, Shape] = {"uploads": COUNT, "planned": {"uploads": COUNT}, "unprotected_bytes": SIZES,
-                             "not_covered": TEXT}  # fmt: skip
+COUNTED: dict[str, Shape] = {
+    "uploads": COUNT,
+    "planned": {"uploads": COUNT},
+    "unprotected_bytes": SIZES,
+    "not_covered": TEXT,
+}
 
 
 def check_summary(summary: Any) -> None:

@@ -67,8 +67,10 @@ class Tested:
 
 def count_tested(prepared: Prepared) -> Tested:
     """What a protocol tests of a data set."""
-    lost = {remedy: sum(one.users for one in prepared.filtered if one.remedy == remedy)
-            for remedy in (LOWER_MINIMUM, LOWER_RATING)}  # fmt: skip
+    lost = {
+        remedy: sum(one.users for one in prepared.filtered if one.remedy == remedy)
+        for remedy in (LOWER_MINIMUM, LOWER_RATING)
+    }
     users, kept = len(prepared.test), prepared.source.n_users
     few, rated = (lost[remedy] > 0 for remedy in (LOWER_MINIMUM, LOWER_RATING))
     return _tested(prepared.protocol, prepared.source.name, users, kept, prepared.given_users, few, rated)

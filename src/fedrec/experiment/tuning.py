@@ -31,8 +31,16 @@ from fedrec.schema import COUNT, NUMBER, TEXT, damaged, json_line, named, option
 MACHINE = ("device", "memory")  # what a result does not depend on
 AT_RANDOM = 4  # trials before the sampler has anything to learn from
 TRIES = 20  # to propose something new, in a space of few values
-TRIAL = {"number": COUNT, "params": {}, "value": optional(NUMBER), "best_round": COUNT, "rounds_run": COUNT,
-         "seconds": NUMBER, "valid": named(NUMBER, "metrics with numbers"), "note": TEXT}  # fmt: skip
+TRIAL = {
+    "number": COUNT,
+    "params": {},
+    "value": optional(NUMBER),
+    "best_round": COUNT,
+    "rounds_run": COUNT,
+    "seconds": NUMBER,
+    "valid": named(NUMBER, "metrics with numbers"),
+    "note": TEXT,
+}
 STUDY = {"config": {}, "space": named(TEXT, "parameters with strings"), "version": TEXT}
 
 
@@ -111,8 +119,10 @@ class Study:
         lines = self.log.read_text(encoding="utf-8").splitlines()
         found = [json_line(line, TRIAL) for line in lines]
         if None in found[:-1]:  # a kill may have cut the last one short, and no other
-            raise FedrecError(f"line {found.index(None) + 1} of {self.log} is no trial; mend or remove that line: "
-                              "those after it would be lost")  # fmt: skip
+            raise FedrecError(
+                f"line {found.index(None) + 1} of {self.log} is no trial; mend or remove that line: "
+                "those after it would be lost"
+            )
         return [Trial(**values) for values in found if values is not None]
 
     def record(self, done: Sequence[Trial]) -> None:
@@ -161,9 +171,15 @@ def require_choosable(config: RunConfig) -> None:
         raise FedrecError("there is no validation part to tune on; give one with --valid")
 
 
-def search(study: Study, method: Method, budget: Budget, told: Callable[[Trial, Trial], None],
-           listener: Callable[[int], Listener], start: Mapping[str, Any] | None = None,
-           kept: Sequence[Trial] = ()) -> list[Trial]:  # fmt: skip
+def search(
+    study: Study,
+    method: Method,
+    budget: Budget,
+    told: Callable[[Trial, Trial], None],
+    listener: Callable[[int], Listener],
+    start: Mapping[str, Any] | None = None,
+    kept: Sequence[Trial] = (),
+) -> list[Trial]:
     """Go on with a study until its budget is spent; `told` hears of each trial and the best so far.
 
     The first trial is what the method has by itself, except for what `start` says. `kept`: trials of the same study
@@ -198,8 +214,9 @@ def _joined(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Tr
     return list(longer)
 
 
-def tried(config: RunConfig, params: Mapping[str, Any], number: int, listener: Listener,
-          data: Prepared | None) -> tuple[Trial, Prepared | None]:  # fmt: skip
+def tried(
+    config: RunConfig, params: Mapping[str, Any], number: int, listener: Listener, data: Prepared | None
+) -> tuple[Trial, Prepared | None]:
     """One trial: train, choose the round on validation. A setting that cannot be trained is one without a value."""
     started, trial = time.perf_counter(), Trial(number, dict(params), None)
     try:
@@ -231,8 +248,9 @@ class _NothingToChooseBy(FedrecError):
     """No trial of the study can have a value."""
 
 
-def proposed(optuna: Any, space: Space, start: Mapping[str, Any], done: Sequence[Trial],
-             seed: int) -> dict[str, Any] | None:  # fmt: skip
+def proposed(
+    optuna: Any, space: Space, start: Mapping[str, Any], done: Sequence[Trial], seed: int
+) -> dict[str, Any] | None:
     """What to try next: what the method has by itself, then what the trials so far suggest; None: all was tried."""
     for again in range(TRIES):
         values = _asked(optuna, space, done, [seed, len(done), again])

@@ -44,14 +44,20 @@ def require_warm_start(run: Run) -> None:
     """Refuse what a warm start would do wrong, by name."""
     name = run.method.info.name
     if run.method.disclosure.attributes != "none":
-        raise FedrecError(f"{name} learns from attributes, whose columns new items change, so it cannot continue from "
-                          "an earlier model; fit it anew without --from")  # fmt: skip
+        raise FedrecError(
+            f"{name} learns from attributes, whose columns new items change, so it cannot continue from "
+            "an earlier model; fit it anew without --from"
+        )
     if run.claims:
-        raise FedrecError(f"the epsilon of {name} holds for its own rounds, and more of them would spend more; "
-                          "fit it anew without --from")  # fmt: skip
+        raise FedrecError(
+            f"the epsilon of {name} holds for its own rounds, and more of them would spend more; "
+            "fit it anew without --from"
+        )
     if len(run.simulator.cohorts) != 1:
-        raise FedrecError(f"{name} has clients of several architectures and cannot continue from an earlier model; "
-                          "fit it anew without --from")  # fmt: skip
+        raise FedrecError(
+            f"{name} has clients of several architectures and cannot continue from an earlier model; "
+            "fit it anew without --from"
+        )
 
 
 def carry_over(old: Run, new: Run) -> Carried:
@@ -75,8 +81,10 @@ def _clients(old: Run, new: Run, users: Pairing) -> Pairing:
     if old.simulator.data.single and new.simulator.data.single:
         return users
     if old.world.clients != new.world.clients:
-        raise FedrecError(f"the earlier model has {old.world.clients:,} clients and the new one {new.world.clients:,}; "
-                          "fit it anew without --from")  # fmt: skip
+        raise FedrecError(
+            f"the earlier model has {old.world.clients:,} clients and the new one {new.world.clients:,}; "
+            "fit it anew without --from"
+        )
     everyone = np.arange(new.world.clients)
     return Pairing(everyone, everyone)
 
@@ -104,8 +112,10 @@ def _growing_axes(run: Run) -> dict[str, list[str]]:
     """
     world = run.world
     usual = _shapes(run, world)
-    more = {ITEMS: _shapes(run, replace(world, items=world.items + 1)),
-            CLIENTS: _shapes(run, replace(world, clients=world.clients + 1))}  # fmt: skip
+    more = {
+        ITEMS: _shapes(run, replace(world, items=world.items + 1)),
+        CLIENTS: _shapes(run, replace(world, clients=world.clients + 1)),
+    }
 
     def kind_of(name: str, axis: int) -> str:
         return next((kind for kind in more if more[kind][name][axis] != usual[name][axis]), "")

@@ -91,8 +91,15 @@ class CohortState:
 
 
 class ClientSide:
-    def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
-                 sealed: bool = False, apart: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        method: Method,
+        data: ClientData,
+        stages: Sequence[Stage] = (),
+        memory: int = 8 << 30,
+        sealed: bool = False,
+        apart: bool = False,
+    ) -> None:
         """`sealed`: nothing may leave that no noise reaches. `apart`: each upload by itself, in a secure sum."""
         self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
         self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise, data.secret, apart)
@@ -117,9 +124,16 @@ class ClientSide:
 
     # -- what clients do --
 
-    def train(self, clients: np.ndarray, sending: np.ndarray, round: int, down: Delivered,
-              planned: int | None = None, blind: BlindSum | None = None,
-              will_be_read: bool = False) -> tuple[Update, Seen]:  # fmt: skip
+    def train(
+        self,
+        clients: np.ndarray,
+        sending: np.ndarray,
+        round: int,
+        down: Delivered,
+        planned: int | None = None,
+        blind: BlindSum | None = None,
+        will_be_read: bool = False,
+    ) -> tuple[Update, Seen]:
         """Local training of some hosted clients; the uploads of those who send, reduced, and what was seen of it.
 
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
@@ -140,8 +154,9 @@ class ClientSide:
             return blind.result(), seen
         return self.wire.collect(accumulator, round, planned), seen
 
-    def _train(self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int,
-               down: Down) -> dict[str, Reduction]:  # fmt: skip
+    def _train(
+        self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int, down: Down
+    ) -> dict[str, Reduction]:
         self.wire.send_down(down, chunk.clients, round)
         with say_divergence(self.method, round):
             state, payload = self.method.local(self._take(members, where, to_train=True), down, chunk, round)
@@ -151,8 +166,16 @@ class ClientSide:
         self._put(members, where, state)
         return payload
 
-    def _send(self, payload: dict[str, Reduction], chunk: Chunk, round: int, down: Down, accumulator: Accumulator,
-              planned: int | None, blind: BlindSum | None) -> None:  # fmt: skip
+    def _send(
+        self,
+        payload: dict[str, Reduction],
+        chunk: Chunk,
+        round: int,
+        down: Down,
+        accumulator: Accumulator,
+        planned: int | None,
+        blind: BlindSum | None,
+    ) -> None:
         if blind is None:
             self.wire.send_up(payload, down, chunk.clients, chunk.cohort, round, accumulator)
             return
@@ -168,8 +191,9 @@ class ClientSide:
                 state = self.method.receive(self._take(members, where), answer, chunk, round)
             self._put(members, where, state)
 
-    def scores(self, items: Tensor, offer: Delivered, known: Histories | None = None,
-               clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+    def scores(
+        self, items: Tensor, offer: Delivered, known: Histories | None = None, clients: np.ndarray | None = None
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
         """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not, or some.
 
         `known` are the histories to answer from, where they are longer than what was trained on.
@@ -185,13 +209,18 @@ class ClientSide:
         """[1, items] logits of one user, without those of the others of its client; as `scores` gives them."""
         place = int(self.data.place_of[user])
         data = self.data.alone(place)
-        members, at = next((members, int(at[0])) for members in self.cohorts
-                           for _, at in [members.positions(data.clients)] if len(at))  # fmt: skip
+        members, at = next(
+            (members, int(at[0])) for members in self.cohorts for _, at in [members.positions(data.clients)] if len(at)
+        )
         row = int(members.user_ptr[at]) + place - int(self.data.client_ptr[self.data.positions(data.clients)[0]])
-        state = State({name: value[at : at + 1] for name, value in members.state.per_client.items()},
-                      {name: value[row : row + 1] for name, value in members.state.per_user.items()})  # fmt: skip
-        asked = replace(data.chunk(data.clients, members.cohort.name),
-                        known=None if known is None else known.take(np.array([place])))  # fmt: skip
+        state = State(
+            {name: value[at : at + 1] for name, value in members.state.per_client.items()},
+            {name: value[row : row + 1] for name, value in members.state.per_user.items()},
+        )
+        asked = replace(
+            data.chunk(data.clients, members.cohort.name),
+            known=None if known is None else known.take(np.array([place])),
+        )
         with torch.no_grad():
             return self.method.score(state, offer(data.clients), asked, items)
 
@@ -207,12 +236,14 @@ class ClientSide:
     def _rehearsed(self, client: int, round: int, down: Down) -> Iterator[tuple[Chunk, dict[str, Reduction]]]:
         for members, chunk, where in self._chunks(np.array([client])):
             taken = self._take(members, where)
-            state = State(*({name: value.clone() for name, value in part.items()}
-                            for part in (taken.per_client, taken.per_user)))  # fmt: skip
+            state = State(
+                *({name: value.clone() for name, value in part.items()} for part in (taken.per_client, taken.per_user))
+            )
             yield chunk, self.method.local(state, down, chunk, round)[1]
 
-    def _require_covered(self, payload: dict[str, Reduction], chunk: Chunk, round: int,
-                         accumulator: Accumulator) -> dict[str, int]:  # fmt: skip
+    def _require_covered(
+        self, payload: dict[str, Reduction], chunk: Chunk, round: int, accumulator: Accumulator
+    ) -> dict[str, int]:
         """What no noise reaches; where nothing of that kind may leave, an error."""
         found = self.wire.unprotected(payload, len(chunk.clients), chunk.cohort, accumulator)
         if self.sealed and found:

@@ -208,8 +208,9 @@ class ClientData:
             here = np.isin(user, self.users)
             user, item = user[here], item[here]
         where = _places(self.users, user)
-        return Histories(pointers(np.bincount(where, minlength=len(self.users))),
-                         _int64(item[np.argsort(where, kind="stable")]))  # fmt: skip
+        return Histories(
+            pointers(np.bincount(where, minlength=len(self.users))), _int64(item[np.argsort(where, kind="stable")])
+        )
 
     @property
     def trained(self) -> Histories:
@@ -226,8 +227,9 @@ class ClientData:
         """One user per client."""
         return len(self.users) == len(self.clients) and bool((np.diff(self.client_ptr) == 1).all())
 
-    def chunk(self, clients: np.ndarray, cohort: str = "all", foldable: bool = False,
-              later: list[LeftWork] | None = None) -> Chunk:  # fmt: skip
+    def chunk(
+        self, clients: np.ndarray, cohort: str = "all", foldable: bool = False, later: list[LeftWork] | None = None
+    ) -> Chunk:
         return Chunk(self, _int64(clients), cohort, foldable, later)
 
 

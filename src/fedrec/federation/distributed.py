@@ -174,7 +174,8 @@ def _head(update: Update) -> dict[str, Any]:
         "totals": {key: tuple(value.shape) for key, value in update.totals.items()},
         "weights": dict(update.weights),
         "means": update.means,
-        "gathered": {name: [(tuple(value.shape), value.dtype) for _, value in parts]
-                     for name, parts in update.gathered.items()},
+        "gathered": {
+            name: [(tuple(value.shape), value.dtype) for _, value in parts] for name, parts in update.gathered.items()
+        },
         "clients": len(update.clients),
-    }  # fmt: skip
+    }

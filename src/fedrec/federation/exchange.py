@@ -136,10 +136,12 @@ class Reply:
         try:
             totals, found = _under("total.", tensors, device), _under("figures.", tensors, torch.device("cpu"))
             gathered = {
-                name: [(tensors[f"owners.{k}.{name}"].numpy(), tensors[f"gathered.{k}.{name}"].to(device))
-                       for k in range(int(count))]
+                name: [
+                    (tensors[f"owners.{k}.{name}"].numpy(), tensors[f"gathered.{k}.{name}"].to(device))
+                    for k in range(int(count))
+                ]
                 for name, count in header["parts"].items()
-            }  # fmt: skip
+            }
             weights = {str(key): float(value) for key, value in header["weights"].items()}
             clients = tensors["clients"].numpy()
             update = Update(totals, weights, frozenset(header["means"]), gathered, clients)
@@ -151,8 +153,9 @@ class Reply:
 class Node:
     """A group of clients at the other end of a wire."""
 
-    def __init__(self, side: ClientSide, evaluate: Evaluate | None = None,
-                 known: Mapping[str, Histories | None] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, side: ClientSide, evaluate: Evaluate | None = None, known: Mapping[str, Histories | None] | None = None
+    ) -> None:
         """`known`: by part, the histories to answer from where they are longer than what was trained on."""
         self.side, self.evaluate, self.known = side, evaluate, known or {}
         self.scored: Tensors | None = None  # the state that was scored last

@@ -124,8 +124,10 @@ class Gather:
 
     def __post_init__(self) -> None:
         if isinstance(self.value, PartialSum):
-            raise FedrecError("a gathered upload is each client's own, but this table is a sum already; train it with "
-                              "fit(..., fold=False)")  # fmt: skip
+            raise FedrecError(
+                "a gathered upload is each client's own, but this table is a sum already; train it with "
+                "fit(..., fold=False)"
+            )
 
     def sent(self) -> Tensor:
         """Which entries of the last axis are real: [clients, ..., last]."""

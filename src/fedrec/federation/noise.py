@@ -100,8 +100,9 @@ class Noise:
             return value
         return self._added(value, context.stream, name, name, context.clients, self.scale, context.world)
 
-    def _added(self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float,
-               world: World) -> Tensor:  # fmt: skip
+    def _added(
+        self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float, world: World
+    ) -> Tensor:
         """With noise from one stream per leading index, each of which has an owner."""
         if not stream.secret.repeatable:
             return value + scale * self._from_bits(value, stream, stream.name(what, upload), owners)

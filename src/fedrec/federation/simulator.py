@@ -98,16 +98,26 @@ class Begun:
         """What it looked like, if it was finite."""
         observed, entry = self.require_finite(), self.simulator.wire.ledger.rounds[self.number]
         up, down = self.simulator.group.totals([entry["up"], entry["down"]])
-        return RoundLog(self.number, self.clients, self.clock.seconds(), int(up), int(down), observed.means(),
-                        self.lost)  # fmt: skip
+        return RoundLog(
+            self.number, self.clients, self.clock.seconds(), int(up), int(down), observed.means(), self.lost
+        )
 
 
 class Simulator:
     """Holds both sides and runs rounds. Randomness has no state: (server, states, round) is all."""
 
-    def __init__(self, method: Method, data: ClientData, stages: Sequence[Stage] = (), memory: int = 8 << 30,
-                 attributes: Tensor | None = None, sealed: bool = False, lost_uploads: float = 0.0,
-                 group: Group = ALONE, blind: MakeBlindSums | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        method: Method,
+        data: ClientData,
+        stages: Sequence[Stage] = (),
+        memory: int = 8 << 30,
+        attributes: Tensor | None = None,
+        sealed: bool = False,
+        lost_uploads: float = 0.0,
+        group: Group = ALONE,
+        blind: MakeBlindSums | None = None,
+    ) -> None:
         """`data`: of the clients that live in this process. `lost_uploads`: the share that never arrives.
 
         `sealed`: nothing may leave that no noise reaches. `blind`: the server sees what secure sums let out.
@@ -157,9 +167,14 @@ class Simulator:
         diverged = ""
         try:
             update, begun.seen = self.client_side.train(
-                train, arriving, number, lambda some: self.server_side.broadcast(some, number), len(plan.uploads()),
-                blind, will_be_read,
-            )  # fmt: skip
+                train,
+                arriving,
+                number,
+                lambda some: self.server_side.broadcast(some, number),
+                len(plan.uploads()),
+                blind,
+                will_be_read,
+            )
         except DivergedError as error:  # the other processes must hear of it
             update, diverged = Update(), error.what
         if diverged or not self.reads_later:
@@ -238,8 +253,9 @@ class Simulator:
 
     # -- inference --
 
-    def scores(self, round: int, items: Tensor | None = None, known: Histories | None = None,
-               clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:  # fmt: skip
+    def scores(
+        self, round: int, items: Tensor | None = None, known: Histories | None = None, clients: np.ndarray | None = None
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
         """As `ClientSide.scores`, of the users in this process, with what the server offers now."""
         wanted = torch.arange(self.world.items, device=self.world.device) if items is None else items
         return self.client_side.scores(wanted, lambda some: self.server_side.offer(some, round, wanted), known, clients)

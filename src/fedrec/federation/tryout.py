@@ -117,8 +117,11 @@ class _Tryout:
                 scores = self.method.score(state, down, chunk, items)
             wanted = [len(chunk.users), len(items)]
             if not isinstance(scores, Tensor) or list(scores.shape) != wanted:
-                raise self._wrong("score", f"returned {_kind(scores)}; it must be {wanted}: a row for each "
-                                           f"of {wanted[0]} users, a column for each of {wanted[1]} items")  # fmt: skip
+                raise self._wrong(
+                    "score",
+                    f"returned {_kind(scores)}; it must be {wanted}: a row for each "
+                    f"of {wanted[0]} users, a column for each of {wanted[1]} items",
+                )
 
     # -- what the functions returned --
 
@@ -187,14 +190,22 @@ class _Tryout:
             raise self._wrong("local", f"returned {_kind(payload)} for uploads; it must be a dictionary by name")
         for name, upload in payload.items():
             if not isinstance(upload, Mean | Sum | Gather):
-                raise self._wrong("local", f"uploads '{name}' as {_kind(upload)}; wrap it in Mean(...), Sum(...) or "
-                                           "Gather(...), which say how the server needs it")  # fmt: skip
+                raise self._wrong(
+                    "local",
+                    f"uploads '{name}' as {_kind(upload)}; wrap it in Mean(...), Sum(...) or "
+                    "Gather(...), which say how the server needs it",
+                )
             if isinstance(upload.value, Tensor) and (not upload.value.dim() or len(upload.value) != len(chunk.clients)):
-                raise self._wrong("local", f"uploads '{name}' as {_kind(upload.value)}; its first axis must be the "
-                                           f"{len(chunk.clients)} clients of the chunk")  # fmt: skip
+                raise self._wrong(
+                    "local",
+                    f"uploads '{name}' as {_kind(upload.value)}; its first axis must be the "
+                    f"{len(chunk.clients)} clients of the chunk",
+                )
         if payload and type(self.method).aggregate is Method.aggregate:
-            raise FedrecError(f"{self.name} uploads {', '.join(payload)} but has no aggregate, so the server would not "
-                              "use it; write aggregate(self, server, ups, round)")  # fmt: skip
+            raise FedrecError(
+                f"{self.name} uploads {', '.join(payload)} but has no aggregate, so the server would not "
+                "use it; write aggregate(self, server, ups, round)"
+            )
 
     # -- words --
 

@@ -72,8 +72,15 @@ class Ledger:
 
 
 class Wire:
-    def __init__(self, world: World, stages: Sequence[Stage] = (), memory: int = 1 << 30,
-                 noised: Sequence[str] = (), secret: Secret | None = None, apart: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        world: World,
+        stages: Sequence[Stage] = (),
+        memory: int = 1 << 30,
+        noised: Sequence[str] = (),
+        secret: Secret | None = None,
+        apart: bool = False,
+    ) -> None:
         """`noised`: uploads that carry noise already when they come here. `secret`: the clients', for noise.
 
         `apart`: every client's upload leaves by itself, in a secure sum.
@@ -92,8 +99,15 @@ class Wire:
         own = sum(t.numel() * t.element_size() // max(1, len(clients)) for t in down.own.values())
         self.ledger.record("down", round, clients, common + own)
 
-    def send_up(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, cohort: str, round: int,
-                accumulator: Accumulator) -> None:  # fmt: skip
+    def send_up(
+        self,
+        payload: dict[str, Reduction],
+        down: Down,
+        clients: np.ndarray,
+        cohort: str,
+        round: int,
+        accumulator: Accumulator,
+    ) -> None:
         """Encode, count and fold the uploads of one chunk."""
         if not payload:
             return
@@ -112,8 +126,15 @@ class Wire:
             part = {name: _block(reduction, keep) for name, reduction in payload.items()}
             accumulator.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
 
-    def send_apart(self, payload: dict[str, Reduction], down: Down, clients: np.ndarray, cohort: str, round: int,
-                   planned: int | None) -> Iterator[Update]:  # fmt: skip
+    def send_apart(
+        self,
+        payload: dict[str, Reduction],
+        down: Down,
+        clients: np.ndarray,
+        cohort: str,
+        round: int,
+        planned: int | None,
+    ) -> Iterator[Update]:
         """The uploads of one chunk, each by itself, with its share of the noise that belongs to sums.
 
         Bytes are those of the secure sum, which counts them.
@@ -159,8 +180,15 @@ class Wire:
                 accumulator.add_deferred_noise(stage, number, where)
         return accumulator.update()
 
-    def _staged(self, payload: dict[str, Reduction], stages: Sequence[Stage], down: Down, clients: np.ndarray,
-                keep: slice, round: int) -> dict[str, Reduction]:  # fmt: skip
+    def _staged(
+        self,
+        payload: dict[str, Reduction],
+        stages: Sequence[Stage],
+        down: Down,
+        clients: np.ndarray,
+        keep: slice,
+        round: int,
+    ) -> dict[str, Reduction]:
         reference = down.shared | {name: value[keep] for name, value in down.own.items()}
         values: Values = {}
         for name, reduction in payload.items():
@@ -261,9 +289,14 @@ def _block(reduction: Reduction, keep: slice) -> Reduction:
     if isinstance(value, Rows):
         inside = (value.owner >= keep.start) & (value.owner < keep.stop)
         owner = value.owner[inside] - keep.start
-        value = replace(value, owner=owner, item=value.item[inside], value=value.value[inside],
-                        clients=keep.stop - keep.start,
-                        shift=None if value.shift is None else value.shift[keep])  # fmt: skip
+        value = replace(
+            value,
+            owner=owner,
+            item=value.item[inside],
+            value=value.value[inside],
+            clients=keep.stop - keep.start,
+            shift=None if value.shift is None else value.shift[keep],
+        )
     elif isinstance(value, Tensor):
         value = value[keep]
     if isinstance(reduction, Gather) and reduction.lengths is not None:

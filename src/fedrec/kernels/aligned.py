@@ -97,8 +97,9 @@ def _add_changes(part, rows, left, steps):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, data, slots, keys, settings, user, weight0, bias0, weight1, bias1, table, target, steps,
-                 loss, seen):  # fmt: skip
+def _train_block(
+    lo, hi, part, data, slots, keys, settings, user, weight0, bias0, weight1, bias1, table, target, steps, loss, seen
+):
     """Clients lo:hi one after another; see `train_aligned`."""
     n_items, d = table.shape
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
@@ -113,15 +114,17 @@ def _train_block(lo, hi, part, data, slots, keys, settings, user, weight0, bias0
         rows = Touched(ids[:used], table, target, change, stamp[:used])
         rows.stamp[:] = -1
         take_weight(space, weight0[k], d)
-        steps[k], loss[k], seen[k] = _train(space, mine, samples, n_pos, fold(keys.order, np.uint64(data.clients[k])),
-                                            settings, order, touched, rows)  # fmt: skip
+        steps[k], loss[k], seen[k] = _train(
+            space, mine, samples, n_pos, fold(keys.order, np.uint64(data.clients[k])), settings, order, touched, rows
+        )
         put_weight(space, weight0[k], d)
         _add_changes(part, rows, 1.0 - settings.pull, steps[k])
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_aligned(data, slots, keys, settings, user, weight0, bias0, weight1, bias1, table, target, blocks, parts,
-                  steps, loss, seen):  # fmt: skip
+def train_aligned(
+    data, slots, keys, settings, user, weight0, bias0, weight1, bias1, table, target, blocks, parts, steps, loss, seen
+):
     """Train clients of one user each from `table` [items, d], towards `target`, by `arguments.AlignedSettings`.
 
     Scorers are as `scorer.py` has them (without a hidden layer, `user`, `weight0` and `bias0` are of width 0), with a
@@ -130,5 +133,22 @@ def train_aligned(data, slots, keys, settings, user, weight0, bias0, weight1, bi
     summed loss and the samples that it is from.
     """
     for b in prange(len(blocks) - 1):
-        _train_block(blocks[b], blocks[b + 1], parts[b], data, slots, keys, settings, user, weight0, bias0, weight1,
-                     bias1, table, target, steps, loss, seen)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            parts[b],
+            data,
+            slots,
+            keys,
+            settings,
+            user,
+            weight0,
+            bias0,
+            weight1,
+            bias1,
+            table,
+            target,
+            steps,
+            loss,
+            seen,
+        )

@@ -105,8 +105,19 @@ def _compare(tile, columns, own, more, mine, other, items, lowest):
     width, tall, wide = len(columns) // len(own), min(TILE, items - mine), min(TILE, items - other)
     for j in range(0, wide, BESIDE * LANES):
         for i in range(0, tall, TALL):
-            set_powers(tile, i * TILE + j, columns, mine * width + i, other * width + j, own, mine + i, more, other + j,
-                       lowest, width)  # fmt: skip
+            set_powers(
+                tile,
+                i * TILE + j,
+                columns,
+                mine * width + i,
+                other * width + j,
+                own,
+                mine + i,
+                more,
+                other + j,
+                lowest,
+                width,
+            )
     if wide < TILE:
         for i in range(TILE):
             for j in range(wide if i < tall else 0, TILE):
@@ -217,8 +228,9 @@ def evaluate(table, terms, space, out):
     rows, columns, own, more, norms, pull, total, weights, tiles = space
     steep, labels, share, width = f(terms.steep), terms.labels, terms.share, len(rows) // len(own)
     _directions(table, steep, width, rows, norms)
-    log_sum = _repel(rows, columns, own, more, terms.weight, steep, f(terms.floor), f(terms.lowest), pull, total,
-                     weights, tiles)  # fmt: skip
+    log_sum = _repel(
+        rows, columns, own, more, terms.weight, steep, f(terms.floor), f(terms.lowest), pull, total, weights, tiles
+    )
     friends, square, alike = aligned(terms.clusters * width), steep * LOG2_E, 0.0
     _gather(rows, width, labels, friends)
     factor = f(terms.scale) * steep / np.sqrt(square)

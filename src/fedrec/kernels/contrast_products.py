@@ -23,8 +23,14 @@ ORDER = (5, 0, 6, 1, 2, 7, 3, 4)  # of these pairs in time: sums beside products
 HELD = 8  # vectors of rows whose weighted sums stay in registers
 
 # 2 ** x for |x| <= 1/2, to 9e-8; a number plus ROUND has its nearest whole number in its last bits
-EXP2 = (1.3264727195346174e-3, 9.671512639766289e-3, 5.550733743257949e-2, 2.4022242085372453e-1, 6.931469775991601e-1,
-        1.0)  # fmt: skip
+EXP2 = (
+    1.3264727195346174e-3,
+    9.671512639766289e-3,
+    5.550733743257949e-2,
+    2.4022242085372453e-1,
+    6.931469775991601e-1,
+    1.0,
+)
 ROUND = 3 << 22
 
 _INT = types.intp

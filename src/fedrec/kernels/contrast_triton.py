@@ -32,8 +32,18 @@ def _exponentials(row, mine, column, other, items, steep, least, PRECISION: tl.c
 
 
 @triton.jit
-def _sum(z, total, items, d, steep, least, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FACTORS: tl.constexpr,
-         PRECISION: tl.constexpr):  # fmt: skip
+def _sum(
+    z,
+    total,
+    items,
+    d,
+    steep,
+    least,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    FACTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     client = tl.program_id(1).to(tl.int64)
     z += client * items * d
     row, mine = _rows_of(z, tl.program_id(0) * ROWS, items, d, ROWS, FACTORS)
@@ -45,8 +55,19 @@ def _sum(z, total, items, d, steep, least, ROWS: tl.constexpr, COLUMNS: tl.const
 
 
 @triton.jit
-def _weigh(z, by, pull, items, d, steep, least, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FACTORS: tl.constexpr,
-           PRECISION: tl.constexpr):  # fmt: skip
+def _weigh(
+    z,
+    by,
+    pull,
+    items,
+    d,
+    steep,
+    least,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    FACTORS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     client = tl.program_id(1).to(tl.int64)
     z += client * items * d
     by += client * items
@@ -72,8 +93,13 @@ def repulsion(z: Tensor, weight: Tensor, steep: float, floor: float, least: floa
     clients, items, d = z.shape
     z, total, pull = z.contiguous(), z.new_empty(z.shape[:2]), torch.empty_like(z)
     grid = (triton.cdiv(items, ROWS), clients)
-    shape = {"ROWS": ROWS, "COLUMNS": COLUMNS, "FACTORS": max(16, triton.next_power_of_2(d)), "PRECISION": PRECISION,
-             "num_warps": WARPS}  # fmt: skip
+    shape = {
+        "ROWS": ROWS,
+        "COLUMNS": COLUMNS,
+        "FACTORS": max(16, triton.next_power_of_2(d)),
+        "PRECISION": PRECISION,
+        "num_warps": WARPS,
+    }
     _sum[grid](z, total, items, d, steep, least, **shape)
     total = torch.where(weight > 0, total + floor, torch.ones_like(total))
     _weigh[grid](z, weight / total, pull, items, d, steep, least, **shape)

@@ -69,15 +69,21 @@ def _items(mine, ids):
 
 
 @njit(**FAST)
-def _train_block(low, high, data, slots, keys, settings, terms, pull, heads, biases, tables, same, known, loss, seen,
-                 contrast, turns):  # fmt: skip
+def _train_block(
+    low, high, data, slots, keys, settings, terms, pull, heads, biases, tables, same, known, loss, seen, contrast, turns
+):
     """Clients low:high one after another; see `train_contrastive`."""
     n_items, width, dtype = tables.shape[1], tables.shape[2], tables.dtype
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     size = min(len(slot), settings.batch)
     space = contrast_space(n_items, width, aligned(pull.tiles))
-    scratch = (order, np.empty(size, dtype=np.uint32), np.empty(size, dtype), np.empty(width, dtype),
-               np.empty((n_items, width), dtype))  # fmt: skip
+    scratch = (
+        order,
+        np.empty(size, dtype=np.uint32),
+        np.empty(size, dtype),
+        np.empty(width, dtype),
+        np.empty((n_items, width), dtype),
+    )
     for k in range(low, high):
         n_pos = data.user_ptr[data.places[k] + 1] - data.user_ptr[data.places[k]]
         if n_pos == 0:
@@ -85,14 +91,28 @@ def _train_block(low, high, data, slots, keys, settings, terms, pull, heads, bia
         mine, _ = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
         _items(mine, ids)
         order_key = fold(keys.order, np.uint64(data.clients[k]))
-        loss[k], contrast[k], turns[k] = _train(heads[k], biases[k], tables[k], mine, n_pos, order_key, settings, terms,
-                                                pull, same[k], known, scratch, space)  # fmt: skip
+        loss[k], contrast[k], turns[k] = _train(
+            heads[k],
+            biases[k],
+            tables[k],
+            mine,
+            n_pos,
+            order_key,
+            settings,
+            terms,
+            pull,
+            same[k],
+            known,
+            scratch,
+            space,
+        )
         seen[k] = settings.epochs * len(mine)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_contrastive(data, slots, keys, settings, terms, pull, heads, biases, tables, same, known, blocks, loss, seen,
-                  contrast, turns):  # fmt: skip
+def train_contrastive(
+    data, slots, keys, settings, terms, pull, heads, biases, tables, same, known, blocks, loss, seen, contrast, turns
+):
     """Train clients of one user each, whose `tables` [clients, items, d] are updated in place, as heads and biases.
 
     `pull` and `terms`: `arguments.ContrastSettings` and `ContrastTerms`. Tables of the clients in `same` are equal, and
@@ -100,8 +120,25 @@ def train_contrastive(data, slots, keys, settings, terms, pull, heads, biases, t
     loss, and of how many tables it is. Otherwise as `linear.train_linear`.
     """
     for b in prange(len(blocks) - 1):
-        _train_block(blocks[b], blocks[b + 1], data, slots, keys, settings, terms, pull, heads, biases, tables, same,
-                     known, loss, seen, contrast, turns)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            data,
+            slots,
+            keys,
+            settings,
+            terms,
+            pull,
+            heads,
+            biases,
+            tables,
+            same,
+            known,
+            loss,
+            seen,
+            contrast,
+            turns,
+        )
 
 
 def products(*arguments):

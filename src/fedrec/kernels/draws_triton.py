@@ -125,8 +125,25 @@ def _outside(rank, gap, begin, count, longest, real):
 
 
 @triton.jit(do_not_specialize=["high", "low", "positives"])
-def _draw(keys, owner, places, users, user_ptr, items, pool_ptr, gap, positive_ptr, high, low, positives, n_items,
-          slots, UNIQUE: tl.constexpr, SLOTS: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+def _draw(
+    keys,
+    owner,
+    places,
+    users,
+    user_ptr,
+    items,
+    pool_ptr,
+    gap,
+    positive_ptr,
+    high,
+    low,
+    positives,
+    n_items,
+    slots,
+    UNIQUE: tl.constexpr,
+    SLOTS: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """(client, item) of every sample as one number: for each client its positives, then the negatives of the first
     positive, of the second, ..."""
     at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
@@ -257,10 +274,23 @@ def draw(data: Data, n_items: int, slots: int, keys: Keys, device: torch.device)
     pairs = torch.empty(total * (1 + slots), dtype=torch.int32 if small else torch.int64, device=device)
     if total:
         _draw[(triton.cdiv(total, LANES),)](
-            pairs, layout.owner, layout.places, users, user_ptr, items, pool_ptr, gap, layout.positive_ptr,
-            *halves(keys.negatives), total, n_items, slots, UNIQUE=data.unique,
-            SLOTS=triton.next_power_of_2(max(slots, 1)), LANES=LANES,
-        )  # fmt: skip
+            pairs,
+            layout.owner,
+            layout.places,
+            users,
+            user_ptr,
+            items,
+            pool_ptr,
+            gap,
+            layout.positive_ptr,
+            *halves(keys.negatives),
+            total,
+            n_items,
+            slots,
+            UNIQUE=data.unique,
+            SLOTS=triton.next_power_of_2(max(slots, 1)),
+            LANES=LANES,
+        )
     return _numbered(pairs, layout, n_items, slots)
 
 

@@ -115,8 +115,7 @@ def _shrink(table, left):
 
 
 @njit(**FAST)
-def _train_block(low, high, part, data, n_items, slots, keys, settings, common, own, heads, biases, left, loss,
-                 count):  # fmt: skip
+def _train_block(low, high, part, data, n_items, slots, keys, settings, common, own, heads, biases, left, loss, count):
     """Clients low:high one after another; see `train_additive`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     dtype, width = own.dtype, own.shape[2]
@@ -134,8 +133,17 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, common, 
         which = ids[:used]
         take_rows(held, own[k], which)
         take_rows(shared, common, which)
-        loss[k], epochs, left[k] = _train(held[:used], shared[:used], heads[k], biases[k], mine, n_pos,
-                                          fold(keys.order, np.uint64(clients[k])), settings, scratch)  # fmt: skip
+        loss[k], epochs, left[k] = _train(
+            held[:used],
+            shared[:used],
+            heads[k],
+            biases[k],
+            mine,
+            n_pos,
+            fold(keys.order, np.uint64(clients[k])),
+            settings,
+            scratch,
+        )
         count[k] = epochs * len(mine)
         if left[k] != 1.0:
             _shrink(own[k], dtype.type(left[k]))
@@ -144,8 +152,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, common, 
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_additive(data, n_items, slots, keys, settings, common, own, heads, biases, blocks, parts, left, loss,
-                   count):  # fmt: skip
+def train_additive(data, n_items, slots, keys, settings, common, own, heads, biases, blocks, parts, left, loss, count):
     """Train clients of one user each by `arguments.AdditiveSettings`.
 
     `own` [clients, items, d], `heads` [clients, d], `biases` [clients, 1] are updated in place.
@@ -153,5 +160,20 @@ def train_additive(data, n_items, slots, keys, settings, common, own, heads, bia
     weight decay leaves that much of a row without samples. `loss` and `count` are each client's.
     """
     for b in prange(len(blocks) - 1):
-        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, keys, settings, common, own,
-                     heads, biases, left, loss, count)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            parts[b],
+            data,
+            n_items,
+            slots,
+            keys,
+            settings,
+            common,
+            own,
+            heads,
+            biases,
+            left,
+            loss,
+            count,
+        )

@@ -46,8 +46,24 @@ def _count(row, order, seen, liked, low, size, n_pos, scale, LANES: tl.constexpr
 
 
 @triton.jit
-def _step(head, bias, own, shared, seen, liked, begin, used, rate, decay, apart, sparse, d, LASSO: tl.constexpr,
-          LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _step(
+    head,
+    bias,
+    own,
+    shared,
+    seen,
+    liked,
+    begin,
+    used,
+    rate,
+    decay,
+    apart,
+    sparse,
+    d,
+    LASSO: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """Move all rows of a client by one batch, whose counts are then forgotten.
 
     Returns the loss before it and the gradients of the head and of its bias, without their decay.
@@ -85,8 +101,11 @@ def _step(head, bias, own, shared, seen, liked, begin, used, rate, decay, apart,
         pulled = by * head[None, :]
         tl.debug_barrier()  # several threads may hold the same number: all read it before one writes
         tl.store(own + at, mine - rate * (pulled - away + decay * mine), mask=there)
-        tl.store(shared + at, common - rate * (pulled + away + cost.to(real_type)[:, None] * by_price + decay * common),
-                 mask=there)  # fmt: skip
+        tl.store(
+            shared + at,
+            common - rate * (pulled + away + cost.to(real_type)[:, None] * by_price + decay * common),
+            mask=there,
+        )
         tl.store(seen + row, tl.zeros_like(n), mask=real)
         tl.store(liked + row, tl.zeros_like(n), mask=real)
     tl.debug_barrier()
@@ -94,9 +113,38 @@ def _step(head, bias, own, shared, seen, liked, begin, used, rate, decay, apart,
 
 
 @triton.jit(do_not_specialize=["high", "low"])
-def _train(turn, clients, positive_ptr, row_ptr, row, item, common, tables, heads, biases, own, shared, seen, liked,
-           order, settings, left, losses, counts, high, low, n_items, slots, epochs, batch, d, MEAN: tl.constexpr,
-           LASSO: tl.constexpr, LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _train(
+    turn,
+    clients,
+    positive_ptr,
+    row_ptr,
+    row,
+    item,
+    common,
+    tables,
+    heads,
+    biases,
+    own,
+    shared,
+    seen,
+    liked,
+    order,
+    settings,
+    left,
+    losses,
+    counts,
+    high,
+    low,
+    n_items,
+    slots,
+    epochs,
+    batch,
+    d,
+    MEAN: tl.constexpr,
+    LASSO: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """All epochs of one client; see `train_additive`."""
     real_type: tl.constexpr = own.dtype.element_ty
     k, start, n_pos, begin, used, key = client_of(turn, clients, positive_ptr, row_ptr, high, low, slots)
@@ -123,9 +171,24 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, common, tables, head
             size = tl.minimum(batch, count - b)
             scale = scale_of(size, MEAN)
             _count(row, order, seen, liked, b, size, n_pos, scale, LANES)
-            loss, gradient, slopes = _step(head, bias, own, shared, seen, liked, begin, used,
-                                           (rate_row * pace).to(real_type), decay.to(real_type), apart, sparse, d,
-                                           LASSO, LANES, FACTORS)  # fmt: skip
+            loss, gradient, slopes = _step(
+                head,
+                bias,
+                own,
+                shared,
+                seen,
+                liked,
+                begin,
+                used,
+                (rate_row * pace).to(real_type),
+                decay.to(real_type),
+                apart,
+                sparse,
+                d,
+                LASSO,
+                LANES,
+                FACTORS,
+            )
             step = (rate_head * pace).to(real_type)
             head -= step * (gradient + decay_head * head)
             bias -= step * (slopes.to(real_type) + decay_head * bias)
@@ -150,9 +213,22 @@ def _put(tables, own, row_ptr, item, n_items, d, LANES: tl.constexpr, FACTORS: t
     copy_rows(own, tables + k * n_items * d, item, begin, used, d, True, LANES, FACTORS)
 
 
-def train_additive(data: Data, n_items: int, slots: int, keys: Keys, settings: AdditiveSettings, common: Tensor,
-                   own: Tensor, heads: Tensor, biases: Tensor, blocks: np.ndarray, parts: Tensor, left: Tensor,
-                   loss: Tensor, count: Tensor) -> None:  # fmt: skip
+def train_additive(
+    data: Data,
+    n_items: int,
+    slots: int,
+    keys: Keys,
+    settings: AdditiveSettings,
+    common: Tensor,
+    own: Tensor,
+    heads: Tensor,
+    biases: Tensor,
+    blocks: np.ndarray,
+    parts: Tensor,
+    left: Tensor,
+    loss: Tensor,
+    count: Tensor,
+) -> None:
     """As `fedrap.train_additive`, with tensors of the device; the first of `parts` becomes the sum of all clients."""
     drawn = draw(data, n_items, slots, keys, common.device)
     samples, d = len(drawn.row), common.shape[1]
@@ -163,14 +239,46 @@ def train_additive(data: Data, n_items: int, slots: int, keys: Keys, settings: A
     shape = {"LANES": lanes(factors), "FACTORS": factors, "num_warps": WARPS, "num_stages": 1}
     turn = drawn.turn
     numbers = constants(
-        common.device, settings.rate_head, settings.rate_row, settings.decay_head, settings.decay, settings.apart,
-        settings.sparse, settings.early_exit, settings.slower,
-    )  # fmt: skip
+        common.device,
+        settings.rate_head,
+        settings.rate_row,
+        settings.decay_head,
+        settings.decay,
+        settings.apart,
+        settings.sparse,
+        settings.early_exit,
+        settings.slower,
+    )
     _train[(len(turn),)](
-        turn, drawn.clients, drawn.positive_ptr, drawn.row_ptr, drawn.row, drawn.item, common, own, heads, biases, held,
-        shared, seen, liked, order, numbers, left, loss, count, *halves(keys.order), n_items, slots, settings.epochs,
-        settings.batch, d, MEAN=settings.mean, LASSO=settings.lasso, **shape,
-    )  # fmt: skip
+        turn,
+        drawn.clients,
+        drawn.positive_ptr,
+        drawn.row_ptr,
+        drawn.row,
+        drawn.item,
+        common,
+        own,
+        heads,
+        biases,
+        held,
+        shared,
+        seen,
+        liked,
+        order,
+        numbers,
+        left,
+        loss,
+        count,
+        *halves(keys.order),
+        n_items,
+        slots,
+        settings.epochs,
+        settings.batch,
+        d,
+        MEAN=settings.mean,
+        LASSO=settings.lasso,
+        **shape,
+    )
     if settings.decay:
         own.mul_(left.to(own.dtype)[:, None, None])
     _put[(len(turn),)](own, held, drawn.row_ptr, drawn.item, n_items, d, **shape)

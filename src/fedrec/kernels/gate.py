@@ -113,8 +113,20 @@ def _guide_block(low, high, data, n_items, slots, keys, settings, user, tables, 
                 order_samples(fold(keys.order, np.uint64(clients[k])), epoch, len(mine), batch, order)
                 for first in range(0, len(mine), batch):
                     now = order[first : min(first + batch, len(mine))]
-                    loss[k] += _step(rows, towards, scores, now, mine, end - begin, gates[k], biases[k], settings.rate,
-                                     1.0 / len(now) if settings.mean else 1.0, keep, scratch)  # fmt: skip
+                    loss[k] += _step(
+                        rows,
+                        towards,
+                        scores,
+                        now,
+                        mine,
+                        end - begin,
+                        gates[k],
+                        biases[k],
+                        settings.rate,
+                        1.0 / len(now) if settings.mean else 1.0,
+                        keep,
+                        scratch,
+                    )
             seen[k] = epochs * len(mine)
         _commit(tables[k], common, gates[k], biases[k], keep, halves)
 
@@ -127,5 +139,19 @@ def guide_clients(data, n_items, slots, keys, settings, user, tables, common, ga
     Clients blocks[b]:blocks[b + 1] form block b. `loss` and `seen` are those of training the gates.
     """
     for b in prange(len(blocks) - 1):
-        _guide_block(blocks[b], blocks[b + 1], data, n_items, slots, keys, settings, user, tables, common, gates,
-                     biases, loss, seen)  # fmt: skip
+        _guide_block(
+            blocks[b],
+            blocks[b + 1],
+            data,
+            n_items,
+            slots,
+            keys,
+            settings,
+            user,
+            tables,
+            common,
+            gates,
+            biases,
+            loss,
+            seen,
+        )

@@ -24,8 +24,7 @@ def _between(table, guide, left, out):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, flat, guides, strength, own, loss,
-                 seen):  # fmt: skip
+def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, flat, guides, strength, own, loss, seen):
     """Clients lo:hi one after another; see `train_guided`."""
     n_items, width = table.shape
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
@@ -41,8 +40,9 @@ def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, f
         take_rows(guide, guides[k], which)
         if used > 0:
             order_key = fold(keys.order, np.uint64(data.clients[k]))
-            loss[k], epochs = train_network(user[k], rows, flat[k], net, samples, order_key, settings, guide, strength,
-                                            scratch)  # fmt: skip
+            loss[k], epochs = train_network(
+                user[k], rows, flat[k], net, samples, order_key, settings, guide, strength, scratch
+            )
             count = count_samples(samples)
             seen[k] = epochs * count
             steps = epochs * ((count + settings.batch - 1) // settings.batch)
@@ -53,12 +53,27 @@ def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, f
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_guided(data, slots, pairs, keys, settings, net, user, table, flat, guides, strength, own, blocks, loss,
-                 seen):  # fmt: skip
+def train_guided(data, slots, pairs, keys, settings, net, user, table, flat, guides, strength, own, blocks, loss, seen):
     """Train clients of one user each from `table` [items, d]; `own` [clients, items, d] becomes what they then have.
 
     The gradient of a row has `strength` * (row - guide) added to it. Otherwise as `ncf.train_networks`.
     """
     for b in prange(len(blocks) - 1):
-        _train_block(blocks[b], blocks[b + 1], data, slots, pairs, keys, settings, net, user, table, flat, guides,
-                     strength, own, loss, seen)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            data,
+            slots,
+            pairs,
+            keys,
+            settings,
+            net,
+            user,
+            table,
+            flat,
+            guides,
+            strength,
+            own,
+            loss,
+            seen,
+        )

@@ -115,8 +115,25 @@ def _train(head, bias, rows, slot, n_pos, order_key, settings, scratch):
 
 
 @njit(**FAST)
-def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, biases, table, shared, own, changed,
-                 weight, loss, seen):  # fmt: skip
+def _train_block(
+    low,
+    high,
+    part,
+    data,
+    n_items,
+    slots,
+    keys,
+    settings,
+    heads,
+    biases,
+    table,
+    shared,
+    own,
+    changed,
+    weight,
+    loss,
+    seen,
+):
     """Clients low:high one after another; see `train_linear`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     dtype, width = table.dtype, table.shape[2]
@@ -131,19 +148,38 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, heads, b
         rows, which = held[:used], ids[:used]
         take_rows(rows, table[0 if shared else k], which)
         if n_pos > 0:
-            loss[k], epochs = _train(heads[k], biases[k], rows, mine, n_pos, fold(keys.order, np.uint64(clients[k])),
-                                     settings, scratch)  # fmt: skip
+            loss[k], epochs = _train(
+                heads[k], biases[k], rows, mine, n_pos, fold(keys.order, np.uint64(clients[k])), settings, scratch
+            )
             seen[k] = epochs * len(mine)
         leave_rows(rows, which, table, k, shared, own, changed, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_linear(data, n_items, slots, keys, settings, heads, biases, table, shared, own, changed, weight, blocks,
-                 parts, loss, seen):  # fmt: skip
+def train_linear(
+    data, n_items, slots, keys, settings, heads, biases, table, shared, own, changed, weight, blocks, parts, loss, seen
+):
     """Train clients of one user each. `heads` [clients, d] and `biases` [clients, 1] are updated in place.
 
     Otherwise as `ncf.train_networks`, by `arguments.HeadSettings`.
     """
     for b in prange(len(blocks) - 1):
-        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, keys, settings, heads, biases, table,
-                     shared, own, changed, weight, loss, seen)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            parts[b],
+            data,
+            n_items,
+            slots,
+            keys,
+            settings,
+            heads,
+            biases,
+            table,
+            shared,
+            own,
+            changed,
+            weight,
+            loss,
+            seen,
+        )

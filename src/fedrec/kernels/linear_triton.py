@@ -10,9 +10,24 @@ from fedrec.kernels.draws_triton import draw
 from fedrec.kernels.rows_triton import Training, add_changes, train
 
 
-def train_linear(data: Data, n_items: int, slots: int, keys: Keys, settings: HeadSettings, heads: Tensor,
-                 biases: Tensor, table: Tensor, shared: bool, own: Tensor, changed: Tensor, weight: Tensor,
-                 blocks: np.ndarray, parts: Tensor, loss: Tensor, seen: Tensor) -> None:  # fmt: skip
+def train_linear(
+    data: Data,
+    n_items: int,
+    slots: int,
+    keys: Keys,
+    settings: HeadSettings,
+    heads: Tensor,
+    biases: Tensor,
+    table: Tensor,
+    shared: bool,
+    own: Tensor,
+    changed: Tensor,
+    weight: Tensor,
+    blocks: np.ndarray,
+    parts: Tensor,
+    loss: Tensor,
+    seen: Tensor,
+) -> None:
     """As `linear.train_linear`, with tensors of the device; the first of `parts` becomes the sum of all clients."""
     drawn = draw(data, n_items, slots, keys, table.device)
     by = Training(

@@ -280,8 +280,15 @@ def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, fir
                 for f in range(d):
                     grad[1 + k - low, f] += back * (rows[k, f] - start[k, f])
         if table:
-            adam(rows[low:high].reshape(-1), grad[1 : 1 + high - low].reshape(-1), first[low:high].reshape(-1),
-                 second[low:high].reshape(-1), rate_item, fix_1, fix_2)  # fmt: skip
+            adam(
+                rows[low:high].reshape(-1),
+                grad[1 : 1 + high - low].reshape(-1),
+                first[low:high].reshape(-1),
+                second[low:high].reshape(-1),
+                rate_item,
+                fix_1,
+                fix_2,
+            )
     if head:
         adam(p, grad[0], first[-1], second[-1], rate_user, fix_1, fix_2)
 
@@ -317,12 +324,34 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, settings, scratc
                     found = _bce_batch(p, rows, slot, now, n_pos, coef, touched, logits)
                 loss += found if head else 0.0
                 if settings.adam:
-                    _adam_step(p, rows, used, coef, grad, settings.rate_user, settings.rate_item, scale, step, first,
-                               second, pull, start, head, table)  # fmt: skip
+                    _adam_step(
+                        p,
+                        rows,
+                        used,
+                        coef,
+                        grad,
+                        settings.rate_user,
+                        settings.rate_item,
+                        scale,
+                        step,
+                        first,
+                        second,
+                        pull,
+                        start,
+                        head,
+                        table,
+                    )
                 else:
                     hit = touched[: len(now) * (2 if pairs else 1)]
-                    _sgd_step(p, rows, hit, coef, grad[0], head * settings.rate_user * scale,
-                              table * settings.rate_item * scale)  # fmt: skip
+                    _sgd_step(
+                        p,
+                        rows,
+                        hit,
+                        coef,
+                        grad[0],
+                        head * settings.rate_user * scale,
+                        table * settings.rate_item * scale,
+                    )
         before, average = average, loss / (count * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < settings.early_exit:
             return loss, epoch + 1
@@ -444,8 +473,9 @@ def leave_rows(rows, ids, table, k, shared, own, changed, space, part, weight):
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user, table, shared, own, changed, weight,
-                 loss, seen):  # fmt: skip
+def _train_block(
+    lo, hi, part, data, n_items, slots, pairs, keys, settings, user, table, shared, own, changed, weight, loss, seen
+):
     """Clients lo:hi one after another; see `train_clients`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     d, dtype = user.shape[1], table.dtype
@@ -464,15 +494,26 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, user
         mine, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
         take_rows(rows, table[0 if shared else k], ids[:used])
         if n_pos > 0:
-            loss[k], epochs = _train(user[k], rows, used, mine, n_pos, slots, pairs,
-                                     fold(keys.order, np.uint64(clients[k])), settings, scratch)  # fmt: skip
+            loss[k], epochs = _train(
+                user[k],
+                rows,
+                used,
+                mine,
+                n_pos,
+                slots,
+                pairs,
+                fold(keys.order, np.uint64(clients[k])),
+                settings,
+                scratch,
+            )
             seen[k] = epochs * n_pos * (slots if pairs else 1 + slots)
         leave_rows(rows, ids[:used], table, k, shared, own, changed, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_clients(data, n_items, slots, pairs, keys, settings, user, table, shared, own, changed, weight, blocks, total,
-                  loss, seen):  # fmt: skip
+def train_clients(
+    data, n_items, slots, pairs, keys, settings, user, table, shared, own, changed, weight, blocks, total, loss, seen
+):
     """Train clients of one user each by `arguments.FactorSettings`. `user` [clients, d] is updated in place.
 
     shared: `table` [1, items, d] is everybody's start, and `total` becomes the sum of weight * (own table - start);
@@ -485,8 +526,25 @@ def train_clients(data, n_items, slots, pairs, keys, settings, user, table, shar
     count, d = len(blocks) - 1, user.shape[1]
     parts = np.empty((count, n_items if shared else 0, d), dtype=table.dtype)  # of `total`, one per block
     for b in prange(count):
-        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, settings, user, table,
-                     shared, own, changed, weight, loss, seen)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            parts[b],
+            data,
+            n_items,
+            slots,
+            pairs,
+            keys,
+            settings,
+            user,
+            table,
+            shared,
+            own,
+            changed,
+            weight,
+            loss,
+            seen,
+        )
     for i in prange(len(total)):
         for f in range(d):
             value = 0.0

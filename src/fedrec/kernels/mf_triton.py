@@ -10,9 +10,24 @@ from fedrec.kernels.draws_triton import draw
 from fedrec.kernels.rows_triton import Training, add_changes, train
 
 
-def train_clients(data: Data, n_items: int, slots: int, pairs: bool, keys: Keys, settings: FactorSettings,
-                  user: Tensor, table: Tensor, shared: bool, own: Tensor, changed: Tensor, weight: Tensor,
-                  blocks: np.ndarray, total: Tensor, loss: Tensor, seen: Tensor) -> None:  # fmt: skip
+def train_clients(
+    data: Data,
+    n_items: int,
+    slots: int,
+    pairs: bool,
+    keys: Keys,
+    settings: FactorSettings,
+    user: Tensor,
+    table: Tensor,
+    shared: bool,
+    own: Tensor,
+    changed: Tensor,
+    weight: Tensor,
+    blocks: np.ndarray,
+    total: Tensor,
+    loss: Tensor,
+    seen: Tensor,
+) -> None:
     """As `mf.train_clients`, with tensors of the device; sums have one order without `blocks`."""
     drawn = draw(data, n_items, slots, keys, table.device)
     by = Training(

@@ -277,8 +277,9 @@ def _step(runs, net, batch, samples, settings, step, head, table, scratch):
     weight, bias = _layer(flat, net, 0)
     _user_part(weight, bias, p, shift)
     for t in range(0, len(batch), wide):
-        loss += _tile(flat, gradients[2], net, shift, rows, row_gradient, batch[t : t + wide], samples, scale, head,
-                      table, tile)  # fmt: skip
+        loss += _tile(
+            flat, gradients[2], net, shift, rows, row_gradient, batch[t : t + wide], samples, scale, head, table, tile
+        )
     if head:
         _user_gradients(flat, gradients[2], net, p, gradients[0])
         if settings.decay > 0.0:
@@ -340,13 +341,38 @@ def network_space(net, order, rows, weights, adam):
     tile = (np.empty(TILE, dtype=np.uint32), np.empty((height, TILE), dtype), np.empty((height, TILE), dtype))
     sizes = (rows.shape[1], rows.size, weights)
     moments = sizes if adam else (0, 0, 0)
-    return (order, np.empty(net.widths[1], dtype), tile, _like(sizes, dtype), _like(moments, dtype),
-            _like(moments, dtype))  # fmt: skip
+    return (
+        order,
+        np.empty(net.widths[1], dtype),
+        tile,
+        _like(sizes, dtype),
+        _like(moments, dtype),
+        _like(moments, dtype),
+    )
 
 
 @njit(**FAST)
-def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own,
-                 changed, weight, loss, seen):  # fmt: skip
+def _train_block(
+    lo,
+    hi,
+    part,
+    data,
+    n_items,
+    slots,
+    pairs,
+    keys,
+    settings,
+    net,
+    user,
+    table,
+    flat,
+    shared,
+    own,
+    changed,
+    weight,
+    loss,
+    seen,
+):
     """Clients lo:hi one after another; see `train_networks`."""
     clients, places, user_ptr = data.clients, data.places, data.user_ptr
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
@@ -359,21 +385,67 @@ def _train_block(lo, hi, part, data, n_items, slots, pairs, keys, settings, net,
         rows, which = held[:used], ids[:used]
         take_rows(rows, table[0 if shared else k], which)
         if used > 0:
-            loss[k], epochs = train_network(user[k], rows, flat[k], net, samples,
-                                            fold(keys.order, np.uint64(clients[k])), settings, rows, 0.0,
-                                            scratch)  # fmt: skip
+            loss[k], epochs = train_network(
+                user[k],
+                rows,
+                flat[k],
+                net,
+                samples,
+                fold(keys.order, np.uint64(clients[k])),
+                settings,
+                rows,
+                0.0,
+                scratch,
+            )
             seen[k] = epochs * count_samples(samples)
         leave_rows(rows, which, table, k, shared, own, changed, space, part, weight)
 
 
 @njit(parallel=True, cache=True, **FAST)
-def train_networks(data, n_items, slots, pairs, keys, settings, net, user, table, flat, shared, own, changed, weight,
-                   blocks, parts, loss, seen):  # fmt: skip
+def train_networks(
+    data,
+    n_items,
+    slots,
+    pairs,
+    keys,
+    settings,
+    net,
+    user,
+    table,
+    flat,
+    shared,
+    own,
+    changed,
+    weight,
+    blocks,
+    parts,
+    loss,
+    seen,
+):
     """Train clients of one user each. `user` [clients, d] and `flat` [clients, all weights] are updated in place.
 
     As `mf.train_clients`, by `arguments.NetworkSettings` on `arguments.Layers`, except that `parts`
     [blocks, items, d] becomes the sum of each block.
     """
     for b in prange(len(blocks) - 1):
-        _train_block(blocks[b], blocks[b + 1], parts[b], data, n_items, slots, pairs, keys, settings, net, user, table,
-                     flat, shared, own, changed, weight, loss, seen)  # fmt: skip
+        _train_block(
+            blocks[b],
+            blocks[b + 1],
+            parts[b],
+            data,
+            n_items,
+            slots,
+            pairs,
+            keys,
+            settings,
+            net,
+            user,
+            table,
+            flat,
+            shared,
+            own,
+            changed,
+            weight,
+            loss,
+            seen,
+        )

@@ -110,8 +110,21 @@ def _multiply_back(flat, shapes, layer, act, delta, d, depth, tall, LANES: tl.co
 
 
 @triton.jit
-def _backward(flat, gradient, shapes, act, delta, columns, d, depth, tall, HEAD: tl.constexpr, TABLE: tl.constexpr,
-              LANES: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def _backward(
+    flat,
+    gradient,
+    shapes,
+    act,
+    delta,
+    columns,
+    d,
+    depth,
+    tall,
+    HEAD: tl.constexpr,
+    TABLE: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDE: tl.constexpr,
+):
     """From dloss/dlogit at the end of the rows of `delta` to that of the item rows, where the table moves.
 
     Where the head moves, the gradients of the weights are added to.
@@ -126,8 +139,9 @@ def _backward(flat, gradient, shapes, act, delta, columns, d, depth, tall, HEAD:
 
 
 @triton.jit
-def _add_row_gradients(row_gradient, row, real, rows_of, delta, columns, tall, d, LANES: tl.constexpr,
-                       FACTORS: tl.constexpr):  # fmt: skip
+def _add_row_gradients(
+    row_gradient, row, real, rows_of, delta, columns, tall, d, LANES: tl.constexpr, FACTORS: tl.constexpr
+):
     """Add the gradients of a tile's samples to those of their rows: the first sample of a row adds those of all."""
     lane, factor = tl.arange(0, LANES), tl.arange(0, FACTORS)
     total = tl.zeros([LANES, FACTORS], delta.dtype.element_ty)
@@ -194,9 +208,34 @@ def _move(value, gradient, first, second, size, rate, step, floor, decay, ADAM: 
 
 
 @triton.jit
-def _pass(p, rows, row_gradient, flat, gradient, shapes, shift, act, delta, lane_rows, row, order, low, size, n_pos,
-          slots, scale, d, depth, tall, PAIRS: tl.constexpr, HEAD: tl.constexpr, TABLE: tl.constexpr,
-          LANES: tl.constexpr, FACTORS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+def _pass(
+    p,
+    rows,
+    row_gradient,
+    flat,
+    gradient,
+    shapes,
+    shift,
+    act,
+    delta,
+    lane_rows,
+    row,
+    order,
+    low,
+    size,
+    n_pos,
+    slots,
+    scale,
+    d,
+    depth,
+    tall,
+    PAIRS: tl.constexpr,
+    HEAD: tl.constexpr,
+    TABLE: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+    WIDE: tl.constexpr,
+):
     """Add the gradients of a batch with respect to what moves; returns that of p, and the summed loss."""
     real_type: tl.constexpr = rows.dtype.element_ty
     factor, lane = tl.arange(0, FACTORS), tl.arange(0, LANES)
@@ -241,11 +280,54 @@ def _pass(p, rows, row_gradient, flat, gradient, shapes, shift, act, delta, lane
 
 
 @triton.jit(do_not_specialize=["high", "low"])
-def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors, rows, row_gradient, first, second,
-           flats, gradients, firsts, seconds, order, shifts, acts, deltas, lane_rows, shapes, settings, losses, seen,
-           high, low, n_items, slots, epochs, batch, d, weights, depth, tall, PAIRS: tl.constexpr, ADAM: tl.constexpr,
-           MEAN: tl.constexpr, PHASES: tl.constexpr, SHARED: tl.constexpr, LEAVES: tl.constexpr, LANES: tl.constexpr,
-           FACTORS: tl.constexpr, WIDE: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+def _train(
+    turn,
+    clients,
+    positive_ptr,
+    row_ptr,
+    row,
+    item,
+    table,
+    home,
+    vectors,
+    rows,
+    row_gradient,
+    first,
+    second,
+    flats,
+    gradients,
+    firsts,
+    seconds,
+    order,
+    shifts,
+    acts,
+    deltas,
+    lane_rows,
+    shapes,
+    settings,
+    losses,
+    seen,
+    high,
+    low,
+    n_items,
+    slots,
+    epochs,
+    batch,
+    d,
+    weights,
+    depth,
+    tall,
+    PAIRS: tl.constexpr,
+    ADAM: tl.constexpr,
+    MEAN: tl.constexpr,
+    PHASES: tl.constexpr,
+    SHARED: tl.constexpr,
+    LEAVES: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+    WIDE: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """All epochs of one client; see `train_networks`."""
     real_type: tl.constexpr = rows.dtype.element_ty
     k, start, n_pos, begin, used, key = client_of(turn, clients, positive_ptr, row_ptr, high, low, slots)
@@ -284,20 +366,67 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
             fix = tl.sqrt(1.0 - left_2)
             by, floor = fix / (1.0 - left_1), (1e-8 * fix).to(real_type)
             for phase in tl.static_range(PHASES):  # p and the network move in the first, the rows in the last
-                slope, loss = _pass(p, rows, row_gradient, flat, gradient, shapes, shift, act, delta, lane_rows, row,
-                                    order, b, size, n_pos, slots, scale, d, depth, tall, PAIRS, phase == 0,
-                                    phase == PHASES - 1, LANES, FACTORS, WIDE)  # fmt: skip
+                slope, loss = _pass(
+                    p,
+                    rows,
+                    row_gradient,
+                    flat,
+                    gradient,
+                    shapes,
+                    shift,
+                    act,
+                    delta,
+                    lane_rows,
+                    row,
+                    order,
+                    b,
+                    size,
+                    n_pos,
+                    slots,
+                    scale,
+                    d,
+                    depth,
+                    tall,
+                    PAIRS,
+                    phase == 0,
+                    phase == PHASES - 1,
+                    LANES,
+                    FACTORS,
+                    WIDE,
+                )
                 if phase == 0:
                     total += loss
                     if ADAM:
                         p, m, v = adam(p, slope, m, v, (rate_vector * by).to(real_type), floor)
                     else:
                         p -= rate_vector.to(real_type) * slope
-                    _move(flat, gradient, flat_first, flat_second, weights, rate_flat.to(real_type),
-                          (rate_flat * by).to(real_type), floor, decay, ADAM, WIDTH)  # fmt: skip
+                    _move(
+                        flat,
+                        gradient,
+                        flat_first,
+                        flat_second,
+                        weights,
+                        rate_flat.to(real_type),
+                        (rate_flat * by).to(real_type),
+                        floor,
+                        decay,
+                        ADAM,
+                        WIDTH,
+                    )
                 if phase == PHASES - 1:
-                    _move(rows + begin * d, row_gradient + begin * d, first, second, used * d, rate_row.to(real_type),
-                          (rate_row * by).to(real_type), floor, tl.full((), 0.0, real_type), ADAM, WIDTH)  # fmt: skip
+                    _move(
+                        rows + begin * d,
+                        row_gradient + begin * d,
+                        first,
+                        second,
+                        used * d,
+                        rate_row.to(real_type),
+                        (rate_row * by).to(real_type),
+                        floor,
+                        tl.full((), 0.0, real_type),
+                        ADAM,
+                        WIDTH,
+                    )
         epoch += 1
         average, stop = last_epoch(total, average, count, epoch, stop, early_exit)
     tl.store(vectors + k * d + factor, p, mask=factor < d)
@@ -307,9 +436,26 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
     tl.store(seen + k, epoch.to(tl.int64) * count)
 
 
-def train_networks(data: Data, n_items: int, slots: int, pairs: bool, keys: Keys, settings: NetworkSettings,
-                   net: Layers, user: Tensor, table: Tensor, flat: Tensor, shared: bool, own: Tensor, changed: Tensor,
-                   weight: Tensor, blocks: np.ndarray, parts: Tensor, loss: Tensor, seen: Tensor) -> None:  # fmt: skip
+def train_networks(
+    data: Data,
+    n_items: int,
+    slots: int,
+    pairs: bool,
+    keys: Keys,
+    settings: NetworkSettings,
+    net: Layers,
+    user: Tensor,
+    table: Tensor,
+    flat: Tensor,
+    shared: bool,
+    own: Tensor,
+    changed: Tensor,
+    weight: Tensor,
+    blocks: np.ndarray,
+    parts: Tensor,
+    loss: Tensor,
+    seen: Tensor,
+) -> None:
     """As `ncf.train_networks`, with tensors of the device; the first of `parts` becomes the sum of all clients."""
     drawn = draw(data, n_items, slots, keys, table.device)
     device, samples, d, (clients, weights) = table.device, len(drawn.row), table.shape[2], flat.shape
@@ -324,17 +470,57 @@ def train_networks(data: Data, n_items: int, slots: int, pairs: bool, keys: Keys
     if shared and len(own):
         own.copy_(table.expand_as(own))
     turn = drawn.turn
-    by = constants(device, settings.rate_user, settings.rate_item, settings.rate_dense, settings.early_exit,
-                   settings.decay)  # fmt: skip
+    by = constants(
+        device, settings.rate_user, settings.rate_item, settings.rate_dense, settings.early_exit, settings.decay
+    )
     shapes = constants(device, *net.widths.tolist(), *net.starts.tolist(), *net.heights.tolist()).long()
     _train[(clients,)](
-        turn, drawn.clients, drawn.positive_ptr, drawn.row_ptr, drawn.row, drawn.item, table, own if shared else table,
-        user, rows, row_gradient, *moments, flat, torch.zeros_like(flat), *flat_moments, order, shifts, acts, deltas,
-        lane_rows, shapes, by, loss, seen, *halves(keys.order), n_items, slots, settings.epochs, settings.batch, d,
-        weights, depth, tall, PAIRS=pairs, ADAM=settings.adam, MEAN=settings.mean, PHASES=settings.phases,
-        SHARED=shared, LEAVES=not shared or len(own) > 0, LANES=many, FACTORS=factors, WIDE=min(wide, WIDEST),
-        WIDTH=WIDTH, num_warps=WARPS, num_stages=1,
-    )  # fmt: skip
+        turn,
+        drawn.clients,
+        drawn.positive_ptr,
+        drawn.row_ptr,
+        drawn.row,
+        drawn.item,
+        table,
+        own if shared else table,
+        user,
+        rows,
+        row_gradient,
+        *moments,
+        flat,
+        torch.zeros_like(flat),
+        *flat_moments,
+        order,
+        shifts,
+        acts,
+        deltas,
+        lane_rows,
+        shapes,
+        by,
+        loss,
+        seen,
+        *halves(keys.order),
+        n_items,
+        slots,
+        settings.epochs,
+        settings.batch,
+        d,
+        weights,
+        depth,
+        tall,
+        PAIRS=pairs,
+        ADAM=settings.adam,
+        MEAN=settings.mean,
+        PHASES=settings.phases,
+        SHARED=shared,
+        LEAVES=not shared or len(own) > 0,
+        LANES=many,
+        FACTORS=factors,
+        WIDE=min(wide, WIDEST),
+        WIDTH=WIDTH,
+        num_warps=WARPS,
+        num_stages=1,
+    )
     if shared:
         add_changes(drawn, rows, table, weight, parts[0])
         parts[1:] = 0.0

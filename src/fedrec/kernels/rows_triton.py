@@ -98,8 +98,25 @@ def entries(row, real, d, FACTORS: tl.constexpr):
 
 
 @triton.jit
-def _slopes(p, bias, row, rows, coef, order, touched, samples, low, size, n_pos, slots, d, PAIRS: tl.constexpr,
-            SATURATE: tl.constexpr, LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _slopes(
+    p,
+    bias,
+    row,
+    rows,
+    coef,
+    order,
+    touched,
+    samples,
+    low,
+    size,
+    n_pos,
+    slots,
+    d,
+    PAIRS: tl.constexpr,
+    SATURATE: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """Add dloss/dlogit of one batch to the coefficients of its rows; returns the summed loss.
 
     `row`, `order` and `touched` begin with the client; what pairs touch beside their positives is `samples` further on.
@@ -132,8 +149,21 @@ def _slopes(p, bias, row, rows, coef, order, touched, samples, low, size, n_pos,
 
 
 @triton.jit
-def _descend(p, rows, coef, touched, samples, low, size, rate, d, MOVES: tl.constexpr, PAIRS: tl.constexpr,
-             LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _descend(
+    p,
+    rows,
+    coef,
+    touched,
+    samples,
+    low,
+    size,
+    rate,
+    d,
+    MOVES: tl.constexpr,
+    PAIRS: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """Move the rows of a batch, if they move, each once; returns the gradients of p and of a bias."""
     real_type: tl.constexpr = rows.dtype.element_ty
     gradient, slope = tl.zeros([FACTORS], real_type), tl.full((), 0.0, real_type)
@@ -157,8 +187,26 @@ def _descend(p, rows, coef, touched, samples, low, size, rate, d, MOVES: tl.cons
 
 
 @triton.jit
-def _descend_adam(p, rows, coef, first, second, start, item, begin, used, scale, pull, step, floor, d,
-                  MOVES: tl.constexpr, PULL: tl.constexpr, LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _descend_adam(
+    p,
+    rows,
+    coef,
+    first,
+    second,
+    start,
+    item,
+    begin,
+    used,
+    scale,
+    pull,
+    step,
+    floor,
+    d,
+    MOVES: tl.constexpr,
+    PULL: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """The same by Adam: rows go on moving after the batches that touched them, so all of them are visited.
 
     A `pull` draws rows back to where they were in `start`, the table.
@@ -244,11 +292,46 @@ def last_epoch(total, before, count, epoch, stop, early_exit):
 
 
 @triton.jit(do_not_specialize=["high", "low", "samples"])
-def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors, biases, rows, coef, first, second,
-           order, touched, settings, losses, seen, high, low, samples, n_items, slots, epochs, batch, d,
-           PAIRS: tl.constexpr, ADAM: tl.constexpr, MEAN: tl.constexpr, PULL: tl.constexpr, PHASES: tl.constexpr,
-           SHARED: tl.constexpr, LEAVES: tl.constexpr, BIAS: tl.constexpr, SATURATE: tl.constexpr,
-           LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _train(
+    turn,
+    clients,
+    positive_ptr,
+    row_ptr,
+    row,
+    item,
+    table,
+    home,
+    vectors,
+    biases,
+    rows,
+    coef,
+    first,
+    second,
+    order,
+    touched,
+    settings,
+    losses,
+    seen,
+    high,
+    low,
+    samples,
+    n_items,
+    slots,
+    epochs,
+    batch,
+    d,
+    PAIRS: tl.constexpr,
+    ADAM: tl.constexpr,
+    MEAN: tl.constexpr,
+    PULL: tl.constexpr,
+    PHASES: tl.constexpr,
+    SHARED: tl.constexpr,
+    LEAVES: tl.constexpr,
+    BIAS: tl.constexpr,
+    SATURATE: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """All epochs of one client; see `train`."""
     real_type: tl.constexpr = rows.dtype.element_ty
     k, start, n_pos, begin, used, key = client_of(turn, clients, positive_ptr, row_ptr, high, low, slots)
@@ -282,15 +365,62 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
             fix = tl.sqrt(1.0 - left_2)
             floor = (1e-8 * fix).to(real_type)
             for phase in tl.static_range(PHASES):  # the vector moves in the first, the rows in the last
-                loss = _slopes(p, bias, row, rows, coef, order, touched, samples, b, size, n_pos, slots, d, PAIRS,
-                               SATURATE, LANES, FACTORS)  # fmt: skip
+                loss = _slopes(
+                    p,
+                    bias,
+                    row,
+                    rows,
+                    coef,
+                    order,
+                    touched,
+                    samples,
+                    b,
+                    size,
+                    n_pos,
+                    slots,
+                    d,
+                    PAIRS,
+                    SATURATE,
+                    LANES,
+                    FACTORS,
+                )
                 if ADAM:
-                    gradient = _descend_adam(p, rows, coef, first, second, table, item, begin, used, scale, pull,
-                                             (rate_row * fix / (1.0 - left_1)).to(real_type), floor, d,
-                                             phase == PHASES - 1, PULL, LANES, FACTORS)  # fmt: skip
+                    gradient = _descend_adam(
+                        p,
+                        rows,
+                        coef,
+                        first,
+                        second,
+                        table,
+                        item,
+                        begin,
+                        used,
+                        scale,
+                        pull,
+                        (rate_row * fix / (1.0 - left_1)).to(real_type),
+                        floor,
+                        d,
+                        phase == PHASES - 1,
+                        PULL,
+                        LANES,
+                        FACTORS,
+                    )
                 else:
-                    gradient, slope = _descend(p, rows, coef, touched, samples, b, size, rate_row * scale, d,
-                                               phase == PHASES - 1, PAIRS, LANES, FACTORS)  # fmt: skip
+                    gradient, slope = _descend(
+                        p,
+                        rows,
+                        coef,
+                        touched,
+                        samples,
+                        b,
+                        size,
+                        rate_row * scale,
+                        d,
+                        phase == PHASES - 1,
+                        PAIRS,
+                        LANES,
+                        FACTORS,
+                    )
                 if phase == 0:
                     total += loss
                     if ADAM:
@@ -314,8 +444,20 @@ def _train(turn, clients, positive_ptr, row_ptr, row, item, table, home, vectors
 
 
 @triton.jit
-def _add_changes(total, rows, table, row_of, begins, client, weight, left, d, SHRUNK: tl.constexpr,
-                 LANES: tl.constexpr, FACTORS: tl.constexpr):  # fmt: skip
+def _add_changes(
+    total,
+    rows,
+    table,
+    row_of,
+    begins,
+    client,
+    weight,
+    left,
+    d,
+    SHRUNK: tl.constexpr,
+    LANES: tl.constexpr,
+    FACTORS: tl.constexpr,
+):
     """The weighted sum over clients of the changes of one item's row, clients ascending."""
     item = tl.program_id(0).to(tl.int64)
     factor = tl.arange(0, FACTORS)
@@ -353,8 +495,19 @@ class Training(NamedTuple):
     saturate: bool = False
 
 
-def train(drawn: Drawn, slots: int, keys: Keys, by: Training, vectors: Tensor, biases: Tensor | None, table: Tensor,
-          shared: bool, own: Tensor, losses: Tensor, seen: Tensor) -> Tensor:  # fmt: skip
+def train(
+    drawn: Drawn,
+    slots: int,
+    keys: Keys,
+    by: Training,
+    vectors: Tensor,
+    biases: Tensor | None,
+    table: Tensor,
+    shared: bool,
+    own: Tensor,
+    losses: Tensor,
+    seen: Tensor,
+) -> Tensor:
     """Train clients, as `mf.train_clients`, and return the rows that they end with, in the order of `drawn`.
 
     `vectors` [clients, d] and `biases`, if there are any, are updated in place, and so is `table` unless it is shared.
@@ -370,18 +523,51 @@ def train(drawn: Drawn, slots: int, keys: Keys, by: Training, vectors: Tensor, b
     turn = drawn.turn
     settings = constants(device, by.rate_vector, by.rate_row, by.early_exit, by.pull, by.decay)
     _train[(len(turn),)](
-        turn, drawn.clients, drawn.positive_ptr, drawn.row_ptr, drawn.row, drawn.item, table, own if shared else table,
-        vectors, vectors if biases is None else biases, rows, coef, *moments, order, touched, settings, losses, seen,
-        *halves(keys.order), samples, drawn.items, slots, by.epochs, by.batch, d, PAIRS=by.pairs, ADAM=by.adam,
-        MEAN=by.mean, PULL=by.pull > 0, PHASES=by.phases, SHARED=shared, LEAVES=not shared or len(own) > 0,
-        BIAS=biases is not None, SATURATE=by.saturate, LANES=lanes(factors), FACTORS=factors, num_warps=WARPS,
+        turn,
+        drawn.clients,
+        drawn.positive_ptr,
+        drawn.row_ptr,
+        drawn.row,
+        drawn.item,
+        table,
+        own if shared else table,
+        vectors,
+        vectors if biases is None else biases,
+        rows,
+        coef,
+        *moments,
+        order,
+        touched,
+        settings,
+        losses,
+        seen,
+        *halves(keys.order),
+        samples,
+        drawn.items,
+        slots,
+        by.epochs,
+        by.batch,
+        d,
+        PAIRS=by.pairs,
+        ADAM=by.adam,
+        MEAN=by.mean,
+        PULL=by.pull > 0,
+        PHASES=by.phases,
+        SHARED=shared,
+        LEAVES=not shared or len(own) > 0,
+        BIAS=biases is not None,
+        SATURATE=by.saturate,
+        LANES=lanes(factors),
+        FACTORS=factors,
+        num_warps=WARPS,
         num_stages=1,
-    )  # fmt: skip
+    )
     return rows
 
 
-def add_changes(drawn: Drawn, rows: Tensor, table: Tensor, weight: Tensor, total: Tensor,
-                left: Tensor | None = None) -> None:  # fmt: skip
+def add_changes(
+    drawn: Drawn, rows: Tensor, table: Tensor, weight: Tensor, total: Tensor, left: Tensor | None = None
+) -> None:
     """`total` [items, d] becomes the sum over clients of weight * (row now - row at the start).
 
     `left`: what each client has left of a row at the start that no sample touched.
@@ -389,9 +575,21 @@ def add_changes(drawn: Drawn, rows: Tensor, table: Tensor, weight: Tensor, total
     factors = triton.next_power_of_2(table.shape[2])
     row_of, begins = drawn.by_item()
     _add_changes[(drawn.items,)](
-        total, rows, table, row_of, begins, drawn.client, weight, weight if left is None else left, table.shape[2],
-        SHRUNK=left is not None, LANES=lanes(factors, SUM_LANES), FACTORS=factors, num_warps=SUM_WARPS, num_stages=1,
-    )  # fmt: skip
+        total,
+        rows,
+        table,
+        row_of,
+        begins,
+        drawn.client,
+        weight,
+        weight if left is None else left,
+        table.shape[2],
+        SHRUNK=left is not None,
+        LANES=lanes(factors, SUM_LANES),
+        FACTORS=factors,
+        num_warps=SUM_WARPS,
+        num_stages=1,
+    )
 
 
 def lanes(factors: int, most: int | None = None) -> int:

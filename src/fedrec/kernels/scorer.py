@@ -53,12 +53,24 @@ def scoring_space(samples, hidden, d, dtype):
     weight[:] = 0.0
     x[:] = 0.0
     longest = max(wide, tall)
-    return Space(width, weight, x, near_space(wide * width, dtype), near_space(tall * wide, dtype),
-                 np.empty(tall * wide, np.uint8), np.empty(tall * wide, np.uint8),
-                 near_space(NEAR * SUBSETS * LANES, dtype), near_space(wide * width, dtype),
-                 near_space(tall * width, dtype), np.empty(tall, np.int64), np.empty(wide, dtype),
-                 np.empty(wide, dtype), np.empty(longest, np.int64), np.empty(longest, dtype),
-                 np.empty(d, dtype))  # fmt: skip
+    return Space(
+        width,
+        weight,
+        x,
+        near_space(wide * width, dtype),
+        near_space(tall * wide, dtype),
+        np.empty(tall * wide, np.uint8),
+        np.empty(tall * wide, np.uint8),
+        near_space(NEAR * SUBSETS * LANES, dtype),
+        near_space(wide * width, dtype),
+        near_space(tall * width, dtype),
+        np.empty(tall, np.int64),
+        np.empty(wide, dtype),
+        np.empty(wide, dtype),
+        np.empty(longest, np.int64),
+        np.empty(longest, dtype),
+        np.empty(d, dtype),
+    )
 
 
 @njit(**EXACT)
@@ -88,8 +100,9 @@ def _hidden(space, user, weight0, bias0, samples):
         z[o * samples : (o + 1) * samples] = total
     for t in range(0, samples, LANES):
         for o in range(0, len(bias0), ROWS):
-            add_products(z, o * samples + t, samples, weight, o * space.width, space.width, 1, across,
-                         t * space.width, LANES, d)  # fmt: skip
+            add_products(
+                z, o * samples + t, samples, weight, o * space.width, space.width, 1, across, t * space.width, LANES, d
+            )
 
 
 @njit(**FAST)
@@ -154,8 +167,7 @@ def _row_slopes(space, weight1, samples, d, hidden, active):
         four = mask[g * GROUP * samples : (g + 1) * GROUP * samples].reshape(GROUP, samples)
         for t in range(samples):
             choice[g * samples + t] = four[0, t] | four[1, t] << 1 | four[2, t] << 2 | four[3, t] << 3
-    add_chosen_sums(slopes, width, samples, space.weight, space.places[:active], space.factors, choice,
-                    space.sums)  # fmt: skip
+    add_chosen_sums(slopes, width, samples, space.weight, space.places[:active], space.factors, choice, space.sums)
 
 
 @njit(**FAST)

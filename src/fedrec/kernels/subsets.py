@@ -105,8 +105,9 @@ def add_chosen_sums(c, width, rows, source, places, factors, choice, sums):
             for k in range(low, high, GROUP):
                 _sum_subsets(sums, (k - low) // GROUP * SUBSETS * LANES, source, places, factors, k, lane)
             for r in range(0, rows, ROWS):
-                _add_chosen(c, r * width + lane, width, sums, choice, low // GROUP * rows + r, rows,
-                            (high - low) // GROUP)  # fmt: skip
+                _add_chosen(
+                    c, r * width + lane, width, sums, choice, low // GROUP * rows + r, rows, (high - low) // GROUP
+                )
 
 
 @njit(**FAST)

@@ -96,8 +96,9 @@ class Code:
         power = b.shl(b.bitcast(bits, _WHOLE), ir.Constant(_WHOLE, [23] * LANES))
         return b.bitcast(b.add(b.bitcast(value, _WHOLE), power), _VECTOR)
 
-    def loop(self, count: Any, step: int, starts: Sequence[Any],
-             body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:  # fmt: skip
+    def loop(
+        self, count: Any, step: int, starts: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
+    ) -> list[Any]:
         """What `body` makes of the values of the turn before, for k = 0, step, ... below `count`, at least once."""
         b = self.builder
         before, turn, after = b.block, b.append_basic_block(), b.append_basic_block()

@@ -140,8 +140,10 @@ def register(method: type[Method]) -> type[Method]:
     name = method.info.name
     taken = {spoken.lower() for spoken, found in known.spoken() if found is not method}
     if name.lower() in taken:
-        raise FedrecError(f"{method.__name__}: the name '{name}' belongs to another method; give info = "
-                          "MethodInfo(name, ...) with one that no other has")  # fmt: skip
+        raise FedrecError(
+            f"{method.__name__}: the name '{name}' belongs to another method; give info = "
+            "MethodInfo(name, ...) with one that no other has"
+        )
     _REGISTERED_HERE[name] = method
     return method
 

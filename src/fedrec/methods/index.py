@@ -91,8 +91,10 @@ def listing_of(method: type[Method]) -> Listing:
 
 
 def _kind(method: type[Method]) -> Kind:
-    presets = [NamedSettings(name, getattr(settings, "meaning", ""), dict(settings))
-               for name, settings in method.info.presets.items()]  # fmt: skip
+    presets = [
+        NamedSettings(name, getattr(settings, "meaning", ""), dict(settings))
+        for name, settings in method.info.presets.items()
+    ]
     return Kind(list(method.info.backbones), parameters_of(method), presets)
 
 
@@ -115,10 +117,13 @@ def read() -> dict[str, Listing]:
 
 def _read(values: dict[str, Any]) -> Listing:
     kinds = [
-        Kind(kind["backbones"], [Parameter(**one) for one in kind["parameters"]],
-             [NamedSettings(**one) for one in kind["presets"]])
+        Kind(
+            kind["backbones"],
+            [Parameter(**one) for one in kind["parameters"]],
+            [NamedSettings(**one) for one in kind["presets"]],
+        )
         for kind in values["kinds"]
-    ]  # fmt: skip
+    ]
     return Listing(**values | {"kinds": kinds})
 
 

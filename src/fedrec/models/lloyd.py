@@ -31,8 +31,9 @@ def spread_seeds(points: Tensor, draws: Tensor) -> Tensor:
     return torch.stack(seeds, 1)
 
 
-def lloyd(points: Tensor, centres: Tensor, steps: int = STEPS, tolerance: float = TOLERANCE,
-          fill_empty: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
+def lloyd(
+    points: Tensor, centres: Tensor, steps: int = STEPS, tolerance: float = TOLERANCE, fill_empty: bool = False
+) -> tuple[Tensor, Tensor]:
     """Labels [points] and centres of the best start, by summed squared distance; float64 throughout.
 
     All starts [starts, clusters, width] step side by side until none of them moves. A centre that loses all its points

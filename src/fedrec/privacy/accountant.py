@@ -47,8 +47,9 @@ class Guarantee:
     reason: str
 
 
-def guarantee(stages: Sequence[Stage], uploads: int, delta: float, unprotected: Iterable[str] = (),
-              apart: float = 2.0) -> Guarantee:  # fmt: skip
+def guarantee(
+    stages: Sequence[Stage], uploads: int, delta: float, unprotected: Iterable[str] = (), apart: float = 2.0
+) -> Guarantee:
     """The (epsilon, delta) that a client has after this many uploads.
 
     `unprotected`: what of them no noise reaches. `apart`: how many clipping norms apart two uploads of one client can
@@ -116,8 +117,9 @@ def noise_for(clip: float, uploads: int, epsilon: float, delta: float, apart: fl
     return high * (1 + _MARGIN) * apart * clip
 
 
-def with_budget(stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None,
-                blind: bool = False, apart: float = 2.0) -> tuple[Stage, ...]:  # fmt: skip
+def with_budget(
+    stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None, blind: bool = False, apart: float = 2.0
+) -> tuple[Stage, ...]:
     """Insert the Gaussian noise that keeps every client within (epsilon, delta), right behind the clipping.
 
     `blind`: nobody sees less than the sum over clients, so it is the sum that gets the noise.

@@ -138,8 +138,10 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
     ):
         if len(set(values)) > 1:
             folders = [str(run.folder) for run, value in zip(runs, values, strict=True) if value == values[0]]
-            raise FedrecError(f"these runs have different {kind} ({'; '.join(sorted(set(values)))}) and cannot share a "
-                              f"table; give comparable ones, e.g. {shlex.join(folders[:3])}")  # fmt: skip
+            raise FedrecError(
+                f"these runs have different {kind} ({'; '.join(sorted(set(values)))}) and cannot share a "
+                f"table; give comparable ones, e.g. {shlex.join(folders[:3])}"
+            )
     groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)

@@ -41,8 +41,17 @@ class Pair:
 
     def to_dict(self) -> dict[str, Any]:
         d = self.difference
-        return {"row": self.row, "against": self.against, "difference": d.mean, "low": d.low, "high": d.high, "p": d.p,
-                "p_holm": self.p_holm, "p_t_seeds": self.p_seeds, "p_wilcoxon": self.p_wilcoxon}  # fmt: skip
+        return {
+            "row": self.row,
+            "against": self.against,
+            "difference": d.mean,
+            "low": d.low,
+            "high": d.high,
+            "p": d.p,
+            "p_holm": self.p_holm,
+            "p_t_seeds": self.p_seeds,
+            "p_wilcoxon": self.p_wilcoxon,
+        }
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,24 @@ def as_markdown(title: str, table: Sequence[Sequence[str]]) -> str:
     return f"{title}\n\n" + "\n".join(lines) + "\n"
 
 
-SIGNS = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "<": "$<$", ">": "$>$",
-         "≥": r"$\ge$", MARK: r"$^\dagger$"}  # fmt: skip
+SIGNS = {
+    "\\": r"\textbackslash{}",
+    "_": r"\_",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "<": "$<$",
+    ">": "$>$",
+    "≥": r"$\ge$",
+    MARK: r"$^\dagger$",
+}
 
 
 def latex_text(text: str) -> str:
@@ -133,9 +148,19 @@ def as_latex(title: str, table: Sequence[Sequence[str]], bold: frozenset[tuple[i
 
     body = [line(place, row) for place, row in enumerate(rows)]
     columns = "l" + "r" * (len(header) - 1)
-    lines = ["% needs \\usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(-1, header),
-             r"\midrule", *body, r"\bottomrule", r"\end{tabular}", "", r"\smallskip",
-             rf"{{\footnotesize {latex_text(title)}.}}"]  # fmt: skip
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        line(-1, header),
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        "",
+        r"\smallskip",
+        rf"{{\footnotesize {latex_text(title)}.}}",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -179,9 +204,13 @@ def as_json(
         }
         for row in comparison.rows
     ]
-    about = {"data": comparison.data, "protocol": comparison.protocol, "part": comparison.part,
-             "leaks": list(comparison.leaks),
-             "tested": comparison.tested and comparison.tested.to_dict()}  # fmt: skip
+    about = {
+        "data": comparison.data,
+        "protocol": comparison.protocol,
+        "part": comparison.part,
+        "leaks": list(comparison.leaks),
+        "tested": comparison.tested and comparison.tested.to_dict(),
+    }
     found: dict[str, Any] = {**about, "rows": rows, "chance": comparison.chance}
     if tests is not None:
         found["significance"] = tests.to_dict()

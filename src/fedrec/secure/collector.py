@@ -31,8 +31,9 @@ class Collector:
     `close_keys`, `close_shares` and `close_masked` return what those who are left are sent next.
     """
 
-    def __init__(self, terms: Terms, members: Mapping[int, np.ndarray],
-                 cohorts: Mapping[str, np.ndarray] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, terms: Terms, members: Mapping[int, np.ndarray], cohorts: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         """`cohorts`: the clients of each, where parts of the sum are over one cohort alone."""
         self._cohorts = cohorts or {}
         self.terms, self.members, self.phase = terms, members, PHASES[0]
@@ -130,8 +131,10 @@ class Collector:
         if not isinstance(given, dict) or set(given) != set(map(str, others)):
             raise BadMessage(f"member {member} has not sent a share for each of its neighbours")
         given = {**given, str(member): header.get("own")}
-        shares = {int(name): binary(share, shamir.SHARE_BYTES, f"a share from member {member}")
-                  for name, share in given.items()}  # fmt: skip
+        shares = {
+            int(name): binary(share, shamir.SHARE_BYTES, f"a share from member {member}")
+            for name, share in given.items()
+        }
         for owner, share in shares.items():
             self._shares.setdefault(owner, {})[member] = share
         self._heard.add(member)

@@ -111,8 +111,9 @@ class Layout:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Layout:
-        parts = [Part(str(name), tuple(int(size) for size in shape), bool(mean))
-                 for name, shape, mean in values["parts"]]  # fmt: skip
+        parts = [
+            Part(str(name), tuple(int(size) for size in shape), bool(mean)) for name, shape, mean in values["parts"]
+        ]
         if any(size < 0 for part in parts for size in part.shape):
             raise BadMessage("a secure sum has a negative size")
         return Layout(tuple(parts), int(values["fraction"]))

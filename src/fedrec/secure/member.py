@@ -116,9 +116,16 @@ class Member:
             peers.require(self.terms.session, {other: header["keys"][str(other)] for other in self._keys})
         mine, holders = self._circle, [*self._keys, self.number]
         of_key, of_seed = (shamir.split(secret, holders, mine.threshold) for secret in (self._mask_key.raw, self._seed))
-        sealed = {str(other): text(seal(self._sealing_key(self.number, other), of_key[other] + of_seed[other],
-                                        self._about(self.number, other)))
-                  for other in self._keys}  # fmt: skip
+        sealed = {
+            str(other): text(
+                seal(
+                    self._sealing_key(self.number, other),
+                    of_key[other] + of_seed[other],
+                    self._about(self.number, other),
+                )
+            )
+            for other in self._keys
+        }
         self._own_share = of_seed[self.number]
         self._enter("shares", "masked")
         return self._closed("shares", {"sealed": sealed, "commitment": commitment(self._seed)})
@@ -149,8 +156,9 @@ class Member:
         if self.number not in arrived or not arrived <= set(self._roster):
             raise BadMessage("the list of arrivals names members outside this secure sum, or leaves this one out")
         self._require_enough(len(arrived & self._held.keys()) + 1, "sent their uploads")
-        given = {str(other): text(of_seed if other in arrived else of_key)
-                 for other, (of_key, of_seed) in self._held.items()}  # fmt: skip
+        given = {
+            str(other): text(of_seed if other in arrived else of_key) for other, (of_key, of_seed) in self._held.items()
+        }
         self._enter("unmask", "done")
         self._held = {}
         return self._closed("unmask", {"own": text(self._own_share), "shares": given})
@@ -217,10 +225,15 @@ class Member:
 
     def save(self) -> bytes:
         """All of it, secrets included: for the client's own disk, never for the wire."""
-        pairs = {name: {str(k): [text(a), text(b)] for k, (a, b) in getattr(self, f"_{name}").items()}
-                 for name in PAIRS}  # fmt: skip
-        single = {"mask_key": text(self._mask_key.raw), "seal_key": text(self._seal_key.raw), "seed": text(self._seed),
-                  "own_share": text(self._own_share)}  # fmt: skip
+        pairs = {
+            name: {str(k): [text(a), text(b)] for k, (a, b) in getattr(self, f"_{name}").items()} for name in PAIRS
+        }
+        single = {
+            "mask_key": text(self._mask_key.raw),
+            "seal_key": text(self._seal_key.raw),
+            "seed": text(self._seed),
+            "own_share": text(self._own_share),
+        }
         header = {"number": self.number, "least": self.least, "phase": self.phase, "roster": self._roster}
         terms = torch.frombuffer(bytearray(self.terms.encode()), dtype=torch.uint8)
         return pack({**header, **pairs, **single}, {"terms": terms})
@@ -237,8 +250,18 @@ class Member:
                 base64.b64decode(header[name]) for name in ("mask_key", "seal_key", "seed", "own_share")
             )
             terms = Terms.decode(tensors["terms"].numpy().tobytes())
-            return Member(header["number"], terms, header["least"], header["phase"], PrivateKey(mask),
-                          PrivateKey(sealing), seed, header["roster"], **pairs, _own_share=own)  # fmt: skip
+            return Member(
+                header["number"],
+                terms,
+                header["least"],
+                header["phase"],
+                PrivateKey(mask),
+                PrivateKey(sealing),
+                seed,
+                header["roster"],
+                **pairs,
+                _own_share=own,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise BadMessage(f"this is not a stored member of a secure sum ({error})") from None
 

@@ -51,8 +51,9 @@ class SimulatedSums:
         return SimulatedSum(terms, members, self.device, self.heard, self.cohorts)
 
 
-def simulated_sums(method: str, lost: float, device: torch.device, bits: int | None = None,
-                   cohorts: Sequence[Cohort] = ()) -> MakeBlindSums:  # fmt: skip
+def simulated_sums(
+    method: str, lost: float, device: torch.device, bits: int | None = None, cohorts: Sequence[Cohort] = ()
+) -> MakeBlindSums:
     """What cannot be summed blindly is refused by name."""
 
     def make(schema: Schema) -> SimulatedSums:
@@ -93,8 +94,7 @@ class SimulatedSum:
             return Update()
 
     def traffic(self) -> Traffic:
-        return [(way, np.array(list(sizes)), np.array(list(sizes.values())))
-                for (way, _), sizes in self._bytes.items()]  # fmt: skip
+        return [(way, np.array(list(sizes)), np.array(list(sizes.values()))) for (way, _), sizes in self._bytes.items()]
 
     def _opened(self) -> Collector:
         """Keys and shares of all who are to upload, at the first upload that arrives."""
@@ -113,8 +113,13 @@ class SimulatedSum:
                 self._counted("down", "masked", client, down)
         return self._collector
 
-    def _ask(self, phase: str, downs: dict[int, bytes], take: Callable[[int, bytes], None],
-             answer: Callable[[Member, bytes], bytes]) -> None:  # fmt: skip
+    def _ask(
+        self,
+        phase: str,
+        downs: dict[int, bytes],
+        take: Callable[[int, bytes], None],
+        answer: Callable[[Member, bytes], bytes],
+    ) -> None:
         for client, down in downs.items():
             self._counted("down", phase, client, down)
             take(client, self._counted("up", phase, client, answer(self._members[client], down)))

@@ -44,8 +44,9 @@ class Terms:
             raise FedrecError(f"secure sums cannot be planned for {self.lost:.0%} lost uploads; below 50% they can")
 
     def encode(self) -> bytes:
-        return pack({"session": self.session, "layout": self.layout.to_dict(), "minimum": self.minimum,
-                     "lost": self.lost}, {})  # fmt: skip
+        return pack(
+            {"session": self.session, "layout": self.layout.to_dict(), "minimum": self.minimum, "lost": self.lost}, {}
+        )
 
     @staticmethod
     def decode(message: bytes) -> Terms:

@@ -37,8 +37,10 @@ def exportable(recommender: Recommender) -> Factors | SequenceModel:
         method = recommender.run.method
         backbone = getattr(method, "backbone", None)
         name = f"{method.info.name} with backbone {backbone}" if backbone else method.info.name
-        raise FedrecError(f"{name} can be served but not exported: only models whose scores are inner products of "
-                          "user and item vectors, and sasrec, can")  # fmt: skip
+        raise FedrecError(
+            f"{name} can be served but not exported: only models whose scores are inner products of "
+            "user and item vectors, and sasrec, can"
+        )
     return found
 
 

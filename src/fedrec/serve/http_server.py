@@ -84,8 +84,9 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((host, port), Handler)
         except (OSError, OverflowError) as error:
-            raise FedrecError(f"cannot serve at {visible_line(host)} port {port}: {reason(error)}; choose another "
-                              "--port or --host") from None  # fmt: skip
+            raise FedrecError(
+                f"cannot serve at {visible_line(host)} port {port}: {reason(error)}; choose another --port or --host"
+            ) from None
 
     @property
     def url(self) -> str:

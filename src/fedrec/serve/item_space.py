@@ -34,8 +34,11 @@ class ItemSpace:
 
     def nearest(self, item: int, k: int) -> tuple[list[int], list[float]]:
         """The k other items with the largest cosine, best first, lower places first among equals."""
-        cosine = np.asarray((self.rows @ self.rows[item].T).todense()).ravel() if sp.issparse(self.rows) \
-            else self.rows @ self.rows[item]  # fmt: skip
+        cosine = (
+            np.asarray((self.rows @ self.rows[item].T).todense()).ravel()
+            if sp.issparse(self.rows)
+            else self.rows @ self.rows[item]
+        )
         cosine[item] = -np.inf
         order = np.lexsort((np.arange(len(cosine)), -cosine))[:k]
         return order.tolist(), cosine[order].tolist()
@@ -48,8 +51,9 @@ def item_space(chosen: Chosen) -> ItemSpace:
         rows = table.detach().to("cpu", torch.float32).numpy()
         return ItemSpace(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), "item vectors")
     split = chosen.run.prepared.split.train
-    who = sp.csr_matrix((np.ones(len(split), np.float32), (split.item, split.user)),
-                        shape=(chosen.run.world.items, split.n_users))  # fmt: skip
+    who = sp.csr_matrix(
+        (np.ones(len(split), np.float32), (split.item, split.user)), shape=(chosen.run.world.items, split.n_users)
+    )
     who.data[:] = 1
     length = np.sqrt(np.maximum(np.asarray(who.sum(1)).ravel(), 1))
     return ItemSpace(sp.diags_array(1 / length).tocsr().astype(np.float32) @ who, "users in common")

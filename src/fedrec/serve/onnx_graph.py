@@ -53,8 +53,9 @@ class Graph:
         helper = self.onnx.helper
         shown = helper.make_tensor_value_info(output, self.onnx.TensorProto.FLOAT, ["batch", items])
         graph = helper.make_graph(self.nodes, "fedrec", self.inputs, [shown], self.weights)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR,
-                                  producer_name="fedrec")  # fmt: skip
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR, producer_name="fedrec"
+        )
         self.onnx.checker.check_model(model)
         return bytes(model.SerializeToString())
 
@@ -104,8 +105,11 @@ def _later(graph: Graph, steps: str) -> str:
     """[steps, steps]: whether a step lies after another and must not be seen by it."""
     square = graph.add("Concat", steps, steps, axis=0)
     ones = graph.add("Expand", graph.number(1.0), square)
-    return graph.add("Cast", graph.add("Trilu", ones, graph.constant(np.array(1, dtype=np.int64)), upper=1),
-                     to=graph.onnx.TensorProto.BOOL)  # fmt: skip
+    return graph.add(
+        "Cast",
+        graph.add("Trilu", ones, graph.constant(np.array(1, dtype=np.int64)), upper=1),
+        to=graph.onnx.TensorProto.BOOL,
+    )
 
 
 def _attend(graph: Graph, x: str, found: SequenceModel, block: int, later: str) -> str:
@@ -118,8 +122,11 @@ def _attend(graph: Graph, x: str, found: SequenceModel, block: int, later: str) 
 
     query, value = (heads(_linear(graph, x, dense, name, block)) for name in ("query", "value"))
     key = heads(graph.add("MatMul", x, graph.constant(dense[f"key{block}"].T)))
-    near = graph.add("MatMul", graph.add("Div", query, graph.number(math.sqrt(width))),
-                     graph.add("Transpose", key, perm=[0, 1, 3, 2]))  # fmt: skip
+    near = graph.add(
+        "MatMul",
+        graph.add("Div", query, graph.number(math.sqrt(width))),
+        graph.add("Transpose", key, perm=[0, 1, 3, 2]),
+    )
     shares = graph.add("Softmax", graph.add("Where", later, graph.number(-math.inf), near), axis=-1)
     seen = graph.add("Transpose", graph.add("MatMul", shares, value), perm=[0, 2, 1, 3])
     return _linear(graph, graph.add("Reshape", seen, graph.numbers(0, 0, model.dim)), dense, "out", block)
@@ -127,8 +134,9 @@ def _attend(graph: Graph, x: str, found: SequenceModel, block: int, later: str) 
 
 def _network(graph: Graph, x: str, found: SequenceModel, block: int) -> str:
     if found.model.block_kind == "ligr":
-        swish, inner = (graph.add("MatMul", x, graph.constant(found.dense[f"{name}{block}"].T))
-                        for name in ("swish", "inner"))  # fmt: skip
+        swish, inner = (
+            graph.add("MatMul", x, graph.constant(found.dense[f"{name}{block}"].T)) for name in ("swish", "inner")
+        )
         silu = graph.add("Mul", swish, graph.add("Sigmoid", swish))
         outer = graph.constant(found.dense[f"outer{block}"].T)
         return graph.add("MatMul", graph.add("Mul", silu, inner), outer)

@@ -15,15 +15,23 @@ def document() -> dict[str, Any]:
         "paths": {
             "/health": {"get": _operation("health", "Whether the model is loaded, and which one it is", [], "Health")},
             "/recommendations/{user}": {
-                "get": _operation("recommendations", "Recommendations for a user, without items they already have",
-                                  [_in_path("user"), LENGTH], "Recommendations")},
+                "get": _operation(
+                    "recommendations",
+                    "Recommendations for a user, without items they already have",
+                    [_in_path("user"), LENGTH],
+                    "Recommendations",
+                )
+            },
             "/similar/{item}": {
-                "get": _operation("similar", "Items similar to an item", [_in_path("item"), LENGTH], "Similar")},
-            "/fold-in": {"post": _operation("foldIn", "Recommendations for a new user, from the items they have", [],
-                                            "FoldedIn") | {"requestBody": HISTORY}},
+                "get": _operation("similar", "Items similar to an item", [_in_path("item"), LENGTH], "Similar")
+            },
+            "/fold-in": {
+                "post": _operation("foldIn", "Recommendations for a new user, from the items they have", [], "FoldedIn")
+                | {"requestBody": HISTORY}
+            },
         },
         "components": {"schemas": SCHEMAS},
-    }  # fmt: skip
+    }
 
 
 def _operation(name: str, summary: str, parameters: list[dict[str, Any]], answer: str) -> dict[str, Any]:
@@ -57,12 +65,22 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
 
 TEXT, WHOLE, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
 ID = {"type": ["string", "integer"]}
-LENGTH = {"name": "k", "in": "query", "schema": {"type": "integer", "minimum": 1, "default": 10},
-          "description": "Length of the list"}  # fmt: skip
+LENGTH = {
+    "name": "k",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 1, "default": 10},
+    "description": "Length of the list",
+}
 LINES = {"type": "array", "items": {"$ref": "#/components/schemas/Line"}}
 SERVED = {"type": "string", "enum": ["trained", "folded in", "popularity"]}
-HISTORY = {"required": True, "content": {"application/json": {"schema": _object(
-    ["items"], items={"type": "array", "items": ID, "description": "Oldest first"}, k=WHOLE)}}}  # fmt: skip
+HISTORY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": _object(["items"], items={"type": "array", "items": ID, "description": "Oldest first"}, k=WHOLE)
+        }
+    },
+}
 SCHEMAS: dict[str, Any] = {
     "Line": _object(["item", "rank", "score"], item=ID, rank=WHOLE, score=NUMBER, title={"type": ["string", "null"]}),
     "Health": _object(["status", "method", "users", "items"], status=TEXT, method=TEXT, users=WHOLE, items=WHOLE),

@@ -82,5 +82,7 @@ def _text(path: Path) -> str:
 
 def read_arrivals(path: Path | str) -> list[Arrival]:
     """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`, or numbers."""
-    return [Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title, line.numbers)
-            for line in read_items(path)]  # fmt: skip
+    return [
+        Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title, line.numbers)
+        for line in read_items(path)
+    ]

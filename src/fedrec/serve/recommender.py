@@ -97,8 +97,10 @@ class Recommender:
         known = torch.from_numpy(run.prepared.described[0])
         trained = run.simulator.server["attributes"][: len(known)].to("cpu", known.dtype)
         if known.shape != trained.shape or not torch.allclose(known, trained, atol=CLOSE):
-            raise FedrecError("the attributes of this run were computed in a different way, so new items "
-                              "cannot be compared with them; train again")  # fmt: skip
+            raise FedrecError(
+                "the attributes of this run were computed in a different way, so new items "
+                "cannot be compared with them; train again"
+            )
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
             raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items different ids")
         vectors, unknown = run.prepared.described[1].arriving(arrivals)
@@ -258,8 +260,10 @@ class Recommender:
         if place >= self.run.world.items:
             raise FedrecError(f"item '{item}' was not trained on; give an item of the training part")
         near, values = self.space.nearest(place, self._require_length(k, self.run.world.items - 1))
-        return [Similar(self._names[at], rank, value, self.title(at))
-                for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)]  # fmt: skip
+        return [
+            Similar(self._names[at], rank, value, self.title(at))
+            for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)
+        ]
 
     # -- lists --
 
@@ -294,8 +298,9 @@ class Recommender:
         prepared = self.run.prepared
         parts: list[Any] = [prepared.split.train, prepared.split.valid, prepared.dropped]
         parts += [] if self.as_tested else [prepared.split.test, prepared.aside]
-        users, items = (np.concatenate([getattr(part, column) for part in parts if part is not None])
-                        for column in ("user", "item"))  # fmt: skip
+        users, items = (
+            np.concatenate([getattr(part, column) for part in parts if part is not None]) for column in ("user", "item")
+        )
         order = np.lexsort((items, users))
         counts = np.bincount(users, minlength=len(self.user_ids) + len(self.few_ids))
         return Histories(pointers(counts), items[order])
@@ -338,7 +343,9 @@ class Recommender:
         for record in self.run.prepared.filtered:
             if record.holds(kind, str(wanted).strip()):
                 instead = "give their items with --history FILE" if kind == "user" else "leave it out"
-                return NotKnown(f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
-                                   f"train with {record.remedy}, or {instead}")  # fmt: skip
+                return NotKnown(
+                    f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
+                    f"train with {record.remedy}, or {instead}"
+                )
         examples = ", ".join(str(name) for name in ids[:3])
         return NotKnown(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")

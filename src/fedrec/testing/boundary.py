@@ -24,10 +24,14 @@ def require_attributes_stay(method: Method, data: ClientData) -> None:
     everyone, items = np.arange(data.world.clients), torch.arange(data.world.items + COLD)
     for round in range(ROUNDS):
         what = f"of {method.info.name} in round {round}"
-        _require_same(method.broadcast(first, everyone, round), method.broadcast(second, everyone, round),
-                      f"the broadcast {what}")  # fmt: skip
-        _require_same(method.offer(first, everyone, round, items), method.offer(second, everyone, round, items),
-                      f"the offer {what}")  # fmt: skip
+        _require_same(
+            method.broadcast(first, everyone, round), method.broadcast(second, everyone, round), f"the broadcast {what}"
+        )
+        _require_same(
+            method.offer(first, everyone, round, items),
+            method.offer(second, everyone, round, items),
+            f"the offer {what}",
+        )
         answers = (method.answer(server, Plan(everyone), everyone, round) for server in (first, second))
         one, other = (Down() if answer is None else answer.make(everyone) for answer in answers)
         _require_same(one, other, f"the answer {what}")

@@ -49,8 +49,10 @@ class Grid:
             for members in node.side.cohorts:
                 mark = f"@{members.cohort.name}" if cohorts > 1 else ""
                 users = np.repeat(members.cohort.clients, np.diff(members.user_ptr))
-                for kind, owners, held in (("client", members.cohort.clients, members.state.per_client),
-                                           ("user", users, members.state.per_user)):  # fmt: skip
+                for kind, owners, held in (
+                    ("client", members.cohort.clients, members.state.per_client),
+                    ("user", users, members.state.per_user),
+                ):
                     for name, value in held.items():
                         parts.setdefault(f"{kind}.{name}{mark}", []).append((owners, value))
         return {name: _ordered(found) for name, found in parts.items()}

@@ -47,8 +47,16 @@ def tiny_world(
     world = {"dtype": torch.float64} | world
     facts = World(items=items, clients=len(sizes), seed=seed, **world)
     client_ptr = np.concatenate([[0], np.cumsum(sizes)])
-    return ClientData.build(facts, user[time], item[time], users=users, client_ptr=client_ptr, negatives=negatives,
-                            forbidden=forbidden, unique=unique)  # fmt: skip
+    return ClientData.build(
+        facts,
+        user[time],
+        item[time],
+        users=users,
+        client_ptr=client_ptr,
+        negatives=negatives,
+        forbidden=forbidden,
+        unique=unique,
+    )
 
 
 def one_more(data: ClientData, places: Sequence[int]) -> tuple[Histories, np.ndarray]:

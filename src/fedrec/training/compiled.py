@@ -39,11 +39,36 @@ from fedrec.training.descent import Fitted
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
-__all__ = ["BLOCKS", "TILE", "AdditiveSettings", "AlignedSettings", "CompiledKernel", "ContrastSettings",
-           "ContrastTerms", "GateSettings", "Kernel", "Work", "blocks_of", "data_of", "find_kernel", "fit_compiled",
-           "handed", "head_settings", "heads_of", "kernel_for", "kernel_of", "keys_of", "network_settings", "packed",
-           "sample_moments", "samples_of", "steepest", "summed", "unpacked",
-           "work_of"]  # fmt: skip
+__all__ = [
+    "BLOCKS",
+    "TILE",
+    "AdditiveSettings",
+    "AlignedSettings",
+    "CompiledKernel",
+    "ContrastSettings",
+    "ContrastTerms",
+    "GateSettings",
+    "Kernel",
+    "Work",
+    "blocks_of",
+    "data_of",
+    "find_kernel",
+    "fit_compiled",
+    "handed",
+    "head_settings",
+    "heads_of",
+    "kernel_for",
+    "kernel_of",
+    "keys_of",
+    "network_settings",
+    "packed",
+    "sample_moments",
+    "samples_of",
+    "steepest",
+    "summed",
+    "unpacked",
+    "work_of",
+]
 
 BLOCKS = 16  # parallel parts of a chunk, at most
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
@@ -125,8 +150,17 @@ def kernel_of(model: Backbone) -> Kernel | None:
     return KERNELS.get(type(model))
 
 
-def fit_compiled(kernel: Kernel, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 dense: Tensors, weight: Tensor | None, own: Tensor | None = None) -> Fitted:  # fmt: skip
+def fit_compiled(
+    kernel: Kernel,
+    trainer: LocalTrainer,
+    chunk: Chunk,
+    round: int,
+    user: Tensor,
+    table: Tensor,
+    dense: Tensors,
+    weight: Tensor | None,
+    own: Tensor | None = None,
+) -> Fitted:
     shared, trained = table.dim() == 2, user.clone(memory_format=torch.contiguous_format)
     work = work_of(trainer, chunk, round, trained, table, weight, own)
     compiled = kernel_for(kernel.name, chunk.world)
@@ -153,16 +187,31 @@ def sample_moments(chunk: Chunk, round: int, tables: Tensor) -> tuple[Tensor, Te
 
 def data_of(chunk: Chunk) -> Data:
     data = chunk.data
-    return Data(chunk.clients, chunk.places, data.users, data.user_ptr, data.items, data.pool.indptr, data.pool.gap,
-                data.unique == "user")  # fmt: skip
+    return Data(
+        chunk.clients,
+        chunk.places,
+        data.users,
+        data.user_ptr,
+        data.items,
+        data.pool.indptr,
+        data.pool.gap,
+        data.unique == "user",
+    )
 
 
 def keys_of(chunk: Chunk, round: int) -> Keys:
     return Keys(*(np.uint64(chunk.secret.stream(purpose, round)) for purpose in (Purpose.NEGATIVES, Purpose.ORDER)))
 
 
-def work_of(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-            weight: Tensor | None = None, own: Tensor | None = None) -> Work:  # fmt: skip
+def work_of(
+    trainer: LocalTrainer,
+    chunk: Chunk,
+    round: int,
+    user: Tensor,
+    table: Tensor,
+    weight: Tensor | None = None,
+    own: Tensor | None = None,
+) -> Work:
     """The work of a round on `user`, in place, and on `table`, in place where it is not shared."""
     world, shared = chunk.world, table.dim() == 2
     waits = shared and own is not None and chunk.later is not None and kernel_for("own_tables", world) is not None
@@ -204,9 +253,24 @@ def _factors(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
         pull=float(work.trainer.pull),
         phases=len(work.trainer.phases),
     )
-    train(work.data(), items, work.chunk.data.negatives, settings.loss == "bpr", work.keys, arguments, work.user,
-          work.tables, work.shared, work.own, work.changed, work.weight, work.blocks, total, work.loss,
-          work.seen)  # fmt: skip
+    train(
+        work.data(),
+        items,
+        work.chunk.data.negatives,
+        settings.loss == "bpr",
+        work.keys,
+        arguments,
+        work.user,
+        work.tables,
+        work.shared,
+        work.own,
+        work.changed,
+        work.weight,
+        work.blocks,
+        total,
+        work.loss,
+        work.seen,
+    )
     return total, dense
 
 
@@ -246,9 +310,26 @@ def _network(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor,
     assert isinstance(model, NCF)
     flat, net = packed(model, dense)
     parts = work.parts()
-    train(work.data(), work.chunk.world.items, data.negatives, work.trainer.settings.loss == "bpr", work.keys,
-          network_settings(work.trainer), net, work.user, work.tables, flat, work.shared, work.own, work.changed,
-          work.weight, work.blocks, parts, work.loss, work.seen)  # fmt: skip
+    train(
+        work.data(),
+        work.chunk.world.items,
+        data.negatives,
+        work.trainer.settings.loss == "bpr",
+        work.keys,
+        network_settings(work.trainer),
+        net,
+        work.user,
+        work.tables,
+        flat,
+        work.shared,
+        work.own,
+        work.changed,
+        work.weight,
+        work.blocks,
+        parts,
+        work.loss,
+        work.seen,
+    )
     return summed(parts), unpacked(model, flat)
 
 
@@ -275,9 +356,24 @@ def head_settings(trainer: LocalTrainer) -> HeadSettings:
 
 def _linear(train: CompiledKernel, work: Work, dense: Tensors) -> tuple[Tensor, Tensors]:
     (head, bias), parts = heads_of(dense), work.parts()
-    train(work.data(), work.chunk.world.items, work.chunk.data.negatives, work.keys, head_settings(work.trainer), head,
-          bias, work.tables, work.shared, work.own, work.changed, work.weight, work.blocks, parts, work.loss,
-          work.seen)  # fmt: skip
+    train(
+        work.data(),
+        work.chunk.world.items,
+        work.chunk.data.negatives,
+        work.keys,
+        head_settings(work.trainer),
+        head,
+        bias,
+        work.tables,
+        work.shared,
+        work.own,
+        work.changed,
+        work.weight,
+        work.blocks,
+        parts,
+        work.loss,
+        work.seen,
+    )
     return summed(parts), {"weight0": head.view_as(dense["weight0"]), "bias0": bias}
 
 

@@ -53,8 +53,9 @@ class Descent:
 
     settings: LocalMethod
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 dense: Tensors) -> None:  # fmt: skip
+    def __init__(
+        self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors
+    ) -> None:
         self.trainer, self.settings, self.chunk, self.table = trainer, trainer.settings, chunk, table
         self.samples = s = self._draw(round)
         self.personal = table.dim() == 3
@@ -102,8 +103,10 @@ class Descent:
         found: Tensors = {}
         with threads_for(self._numbers()):
             for batch in self.samples.epoch(0):
-                leaves = {name: group.value[: group.end[batch.clients]].detach().requires_grad_()
-                          for name, group in self.groups.items()}  # fmt: skip
+                leaves = {
+                    name: group.value[: group.end[batch.clients]].detach().requires_grad_()
+                    for name, group in self.groups.items()
+                }
                 total, gradients = self._gradients(leaves, list(leaves.values()), batch)
                 self.chunk.observe("loss", total.sum(), batch.size.sum())
                 for name, gradient in zip(leaves, gradients, strict=True):

@@ -205,8 +205,17 @@ class LocalTrainer:
 
     # -- training --
 
-    def fit(self, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors | None = None,
-            weight: Tensor | None = None, fold: bool = True, own: Tensor | None = None) -> Fitted:  # fmt: skip
+    def fit(
+        self,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        table: Tensor,
+        dense: Tensors | None = None,
+        weight: Tensor | None = None,
+        fold: bool = True,
+        own: Tensor | None = None,
+    ) -> Fitted:
         """Train from `table`: [items, d] common to all, or [clients, items, d], which is then updated in place.
 
         `dense` has a leading client axis. `weight` (one per client) is what a mean will use; with `fold` and a

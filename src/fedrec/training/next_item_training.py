@@ -135,8 +135,9 @@ class AmongAllDescent(SequenceDescent):
     def _by_client(self, name: str, value: Tensor) -> Tensor:
         return value.unflatten(0, (-1, self.chunk.world.items)) if name == "item" else value
 
-    def _band_gradients(self, own: Tensors, place: Tensor | None, batch: SequenceBatch,
-                        band: slice) -> tuple[Tensor, Tensors, Tensor, Tensor]:  # fmt: skip
+    def _band_gradients(
+        self, own: Tensors, place: Tensor | None, batch: SequenceBatch, band: slice
+    ) -> tuple[Tensor, Tensors, Tensor, Tensor]:
         """Each sequence's summed loss, gradients by client; and, apart, which rows are read, and their gradients: of a
         whole table these are few. `place`: the client of every sequence; None: they are one each."""
         s, sequence = self.samples, batch.sequence[band]
@@ -157,8 +158,15 @@ class AmongAllDescent(SequenceDescent):
         """Every client has all rows: a table each."""
         groups, s = self.groups, self.samples
         table = self._by_client("item", groups["item"].value)[torch.argsort(s.order)]
-        return Fitted(groups["user"].value, table, {name[6:]: group.value[torch.argsort(s.order)]
-                      for name, group in groups.items() if name.startswith("dense.")})  # fmt: skip
+        return Fitted(
+            groups["user"].value,
+            table,
+            {
+                name[6:]: group.value[torch.argsort(s.order)]
+                for name, group in groups.items()
+                if name.startswith("dense.")
+            },
+        )
 
 
 def with_room(bands: Iterator[slice], batch: SequenceBatch, columns: int) -> Iterator[slice]:

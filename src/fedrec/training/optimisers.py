@@ -11,8 +11,14 @@ MOMENTS = (0.9, 0.999)  # what a step keeps of the mean gradient, and of the mea
 FLOOR = 1e-8
 
 
-def adam_step(gradient: Tensor, first: Tensor, second: Tensor, count: Tensor | int, rate: float = 1.0,
-              moments: tuple[float, float] = MOMENTS) -> Tensor:  # fmt: skip
+def adam_step(
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    count: Tensor | int,
+    rate: float = 1.0,
+    moments: tuple[float, float] = MOMENTS,
+) -> Tensor:
     """What to subtract from the parameters: rate * mean / (sqrt(mean square) + floor), corrected for their start at 0.
 
     `first` and `second` are updated in place. `count`: the steps taken, this one included, of all or of each.

@@ -38,8 +38,9 @@ class Replayed:
     """
 
     def __init__(self, step: Callable[[SequenceBatch], Tensor], batch: SequenceBatch) -> None:
-        self.batch = replace(batch.padded(), sequence=batch.sequence.clone(), key=batch.key.clone(),
-                             size=batch.size.clone())  # fmt: skip
+        self.batch = replace(
+            batch.padded(), sequence=batch.sequence.clone(), key=batch.key.clone(), size=batch.size.clone()
+        )
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss = step(self.batch)
@@ -48,8 +49,11 @@ class Replayed:
         return batch.padded().lengths == self.batch.lengths and batch.room <= self.batch.room
 
     def __call__(self, batch: SequenceBatch) -> Tensor:
-        for static, now in ((self.batch.sequence, batch.sequence), (self.batch.key, batch.key),
-                            (self.batch.size, batch.size)):  # fmt: skip
+        for static, now in (
+            (self.batch.sequence, batch.sequence),
+            (self.batch.key, batch.key),
+            (self.batch.size, batch.size),
+        ):
             static.copy_(now)
         self.graph.replay()
         return self.loss

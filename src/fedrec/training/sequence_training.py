@@ -81,8 +81,9 @@ class SequenceDescent(Descent):
         trainer, settings = self.trainer, self.settings
         assert isinstance(trainer.model, Sequential)
         self.model = trainer.model
-        return self.kind(self.chunk, round, settings.loss, settings.batch, self.model.length, trainer.slots,
-                         trainer.crop)  # fmt: skip
+        return self.kind(
+            self.chunk, round, settings.loss, settings.batch, self.model.length, trainer.slots, trainer.crop
+        )
 
     def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: SequenceBatch) -> tuple[Tensor, list[Tensor]]:
         total = torch.zeros(batch.clients, dtype=torch.float64, device=batch.size.device)

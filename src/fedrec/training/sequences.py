@@ -118,8 +118,9 @@ def unpacked(model: Sequential, network: Tensor) -> Tensors:
     """The weights by name, as views of a table of them; it may have leading axes."""
     shapes = model.dense_shapes()
     rows = network.split([math.prod(shape) // model.dim for shape in shapes.values()], -2)
-    return {name: part.flatten(-2).unflatten(-1, shape)
-            for (name, shape), part in zip(shapes.items(), rows, strict=True)}  # fmt: skip
+    return {
+        name: part.flatten(-2).unflatten(-1, shape) for (name, shape), part in zip(shapes.items(), rows, strict=True)
+    }
 
 
 class Dropout:
@@ -172,9 +173,15 @@ class SequenceSamples:
     """
 
     def __init__(
-        self, chunk: Chunk, round: int, loss: SequenceLoss, batch_size: int, length: int, slots: int | None,
+        self,
+        chunk: Chunk,
+        round: int,
+        loss: SequenceLoss,
+        batch_size: int,
+        length: int,
+        slots: int | None,
         crop: Crop,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.chunk, self.round, self.batch_size = chunk, round, batch_size
         # what depends on the data alone is found on the host, which has to know most of it
         users = np.diff(chunk.client_ptr)

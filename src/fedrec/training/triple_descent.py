@@ -47,8 +47,16 @@ class TripleDescent:
     They and `memory` are changed in place.
     """
 
-    def __init__(self, model: Backbone, chunk: Chunk, values: Tensors, memory: Tensors, loss: TripleLoss, lr: float,
-                 weight_decay: float) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: Backbone,
+        chunk: Chunk,
+        values: Tensors,
+        memory: Tensors,
+        loss: TripleLoss,
+        lr: float,
+        weight_decay: float,
+    ) -> None:
         self.model, self.chunk, self.values, self.memory = model, chunk, values, memory
         self.loss, self.lr, self.weight_decay = loss, lr, weight_decay
         self.graph = graph_of(chunk) if isinstance(model, LightGCN) else None
@@ -103,8 +111,11 @@ class TripleDescent:
         first, second = self.memory[FIRST + name][at], self.memory[SECOND + name][at]
         moved = self.values[name][at].sub_(adam_step(gradient, first, second, count), alpha=self.lr)
         if not isinstance(at, slice):  # what was indexed is a copy
-            for whole, part in zip((self.memory[FIRST + name], self.memory[SECOND + name], self.values[name]),
-                                   (first, second, moved), strict=True):  # fmt: skip
+            for whole, part in zip(
+                (self.memory[FIRST + name], self.memory[SECOND + name], self.values[name]),
+                (first, second, moved),
+                strict=True,
+            ):
                 whole[at] = part
 
 

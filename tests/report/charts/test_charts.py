@@ -71,8 +71,16 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_a_histogram_shows_both_distributions_by_name() -> None:
-    svg = histogram([1, 2, 4, 8], [10.0, 20.0, 70.0], title="t", x_label="x", y_label="y", labels=["1", "2", "4"],
-                    outline=[50.0, 30.0, 20.0], names=("mine", "other"))  # fmt: skip
+    svg = histogram(
+        [1, 2, 4, 8],
+        [10.0, 20.0, 70.0],
+        title="t",
+        x_label="x",
+        y_label="y",
+        labels=["1", "2", "4"],
+        outline=[50.0, 30.0, 20.0],
+        names=("mine", "other"),
+    )
     assert {"mine", "other"} <= set(words(svg))
     assert "1 to below 2: 10.0 %" in svg
 

@@ -58,10 +58,14 @@ def drawn(studies: Path, name: str, figure: str, **settings: str) -> Drawing:
 def test_every_study_is_a_curve_for_each_backbone(studies: Path, name: str) -> None:
     found, key = drawn(studies, name, "sensitivity", parameter=STUDIES[name], on="test"), STUDIES[name]
     assert found.tables[0].rows == tuple(
-        (f"ifedrec backbone={run.summary['backbone']}", str((run.config | run.config["params"])[key]), "1",
-         f"{run.summary['test']['recall@5']:.4f}")
+        (
+            f"ifedrec backbone={run.summary['backbone']}",
+            str((run.config | run.config["params"])[key]),
+            "1",
+            f"{run.summary['test']['recall@5']:.4f}",
+        )
         for run in runs_of(studies, name)
-    )  # fmt: skip
+    )
     assert len({row[:2] for row in found.tables[0].rows}) == 4
     assert "lr" in found.lead  # goes along with the backbone, and is not hidden
 
@@ -77,8 +81,11 @@ def test_rounds_until_convergence_against_participation(studies: Path) -> None:
 def test_curves_by_round_are_told_apart_by_participation(studies: Path) -> None:
     found = drawn(studies, "figure5", "convergence")
     assert [row[0] for row in found.tables[0].rows] == [
-        "ncf participation=0.1", "ncf participation=0.5", "linear participation=0.1", "linear participation=0.5",
-    ]  # fmt: skip
+        "ncf participation=0.1",
+        "ncf participation=0.5",
+        "linear participation=0.1",
+        "linear participation=0.5",
+    ]
 
 
 def test_a_figure_says_how_many_of_its_runs_diverged(studies: Path, tmp_path: Path) -> None:

@@ -120,11 +120,17 @@ def test_a_step_at_guidance_rounds_is_seen(studies: Path, tmp_path: Path) -> Non
 def test_bars_are_means_over_seeds_by_protocol(studies: Path) -> None:
     drawing = draw("bars", studies / "dims", studies / "leaky", metric="recall@10")
     assert [panel.caption.split("; ")[1].split(", ", 1)[1] for panel in drawing.panels] == [
-        "honest", "honest,neg_pool=leaked",
-    ]  # fmt: skip
+        "honest",
+        "honest,neg_pool=leaked",
+    ]
     root = parsed(drawing)
-    tests = {dim: [json.loads((studies / "dims" / f"{dim}-{seed}" / "summary.json").read_text())["test"]["recall@10"]
-                   for seed in (0, 1)] for dim in (4, 8)}  # fmt: skip
+    tests = {
+        dim: [
+            json.loads((studies / "dims" / f"{dim}-{seed}" / "summary.json").read_text())["test"]["recall@10"]
+            for seed in (0, 1)
+        ]
+        for dim in (4, 8)
+    }
     order = sorted(tests, key=lambda dim: -np.mean(tests[dim]))
     assert [node.text for node in of_class(root, "value")] == [f"{np.mean(tests[dim]):.4f}" for dim in order]
     assert [node.text for node in of_class(root, "name")] == [f"fedmf dim={dim} rounds=4" for dim in order]
@@ -139,8 +145,15 @@ def test_sensitivity_finds_the_parameter_that_differs(studies: Path) -> None:
     root = parsed(drawing)
     assert "dim" in [node.text for node in of_class(root, "axis")]
     titles = [node.findtext("title") or "" for node in of_class(root, "mark")]
-    means = [np.mean([json.loads((studies / "dims" / f"{dim}-{seed}" / "summary.json").read_text())["valid"]["ndcg@10"]
-                      for seed in (0, 1)]) for dim in (4, 8)]  # fmt: skip
+    means = [
+        np.mean(
+            [
+                json.loads((studies / "dims" / f"{dim}-{seed}" / "summary.json").read_text())["valid"]["ndcg@10"]
+                for seed in (0, 1)
+            ]
+        )
+        for dim in (4, 8)
+    ]
     assert titles == [f"dim {dim}: {mean:.4g}" for dim, mean in zip((4, 8), means, strict=True)]
     (line,) = of_class(root, "line")
     np.testing.assert_allclose(y_value(root)(points(line)[:, 1]), means, atol=1e-3)
@@ -302,8 +315,9 @@ def _naive_skew(model: Model, size: int) -> np.ndarray:
         assert set(order[client].tolist()) == nearest
         table = tables[[client, *order[client]]].mean(0).astype(np.float32)
         scores = (users[client].astype(np.float32) @ table.T).astype(float)
-        split = [part.item[part.user == client] for part in (prepared.split.train, prepared.split.valid,
-                                                             prepared.split.test)]  # fmt: skip
+        split = [
+            part.item[part.user == client] for part in (prepared.split.train, prepared.split.valid, prepared.split.test)
+        ]
         pool = np.setdiff1d(np.arange(80), np.concatenate(split))
         for part, items in enumerate((split[0], split[2])):
             rank = [1 + (scores[pool] > scores[item]).sum() for item in items]
@@ -314,13 +328,21 @@ def _naive_skew(model: Model, size: int) -> np.ndarray:
 
 def test_names_keep_what_tells_rows_apart() -> None:
     assert short_names(["fedca alpha=0.1 rounds=5", "fedca alpha=0.5 rounds=5", "local rounds=5"]) == [
-        "fedca alpha=0.1", "fedca alpha=0.5", "local",
-    ]  # fmt: skip
-    both = [f"ifedrec {backbone} participation={share} rounds={rounds}"
-            for backbone in ("ncf", "linear") for share, rounds in ((0.1, 1000), (0.5, 200))]  # fmt: skip
+        "fedca alpha=0.1",
+        "fedca alpha=0.5",
+        "local",
+    ]
+    both = [
+        f"ifedrec {backbone} participation={share} rounds={rounds}"
+        for backbone in ("ncf", "linear")
+        for share, rounds in ((0.1, 1000), (0.5, 200))
+    ]
     assert short_names(both) == [
-        "ncf participation=0.1", "ncf participation=0.5", "linear participation=0.1", "linear participation=0.5",
-    ]  # fmt: skip
+        "ncf participation=0.1",
+        "ncf participation=0.5",
+        "linear participation=0.1",
+        "linear participation=0.5",
+    ]
     long = short_names([f"fedca {'x' * 30}={k}" for k in (1, 2)])
     assert long == ["fedca #1", "fedca #2"]
     assert all(len(name) <= LONGEST for name in long)
@@ -346,9 +368,15 @@ SHOWN = {
 @pytest.fixture(scope="session")
 def pages(studies: Path) -> dict[str, Path]:
     assert set(SHOWN) == set(FIGURES)
-    return {name: write_figure(FIGURES[name], {"items": "30"} if name == "tsne" else {},
-                               find_runs([studies / folder for folder in folders]), studies / f"{name}.html")
-            for name, folders in SHOWN.items()}  # fmt: skip
+    return {
+        name: write_figure(
+            FIGURES[name],
+            {"items": "30"} if name == "tsne" else {},
+            find_runs([studies / folder for folder in folders]),
+            studies / f"{name}.html",
+        )
+        for name, folders in SHOWN.items()
+    }
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -406,26 +434,29 @@ def test_the_command_lists_and_writes(cli: Cli, studies: Path) -> None:
     assert "recall@5" in Path("f.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("dims/4-0", "--figure", "similarity"), "needs personal item tables"),
-    (("dims/4-0", "--figure", "skew"), "needs personal item tables"),
-    (("dims/4-0", "--figure", "similarty"), "did you mean 'similarity'"),
-    (("dims/4-0", "--figure", "sensitivity"), "no parameter differs"),
-    (("dims", "local", "--figure", "sensitivity", "--set", "parameter=lr"), "lr is the same in all runs"),
-    (("dims", "leaky", "--figure", "sensitivity"), r"several parameters differ \(protocol, rounds, dim\)"),
-    (("dims", "leaky", "--figure", "convergence"), "different protocols"),
-    (("dims/4-0", "--figure", "convergence", "--set", "metric=hits"), "no hits by round"),
-    (("dims/4-0", "--figure", "bars", "--set", "metric=ndgc@10"), "did you mean 'ndcg@10'"),
-    (("dims/4-0", "--figure", "bars", "--set", "colour=red"), "unknown parameter of bars 'colour'"),
-    (("dims/4-0", "--figure", "bars", "--out", "f.gif"), ".html, .svg, .pdf or .png"),
-    (("local", "fedca", "--figure", "similarity"), "shows one run"),
-    (("local", "--figure", "similarity", "--set", "clients=0,x"), "integers separated by commas"),
-    (("local", "--figure", "similarity", "--set", "clients=0,999"), "no client 999"),
-    (("local", "--figure", "aggregation"), "give one of fedca"),
-    (("dims/4-0", "dims/8-0", "--figure", "embeddings"), "different widths .* set axes=own"),
-    (("local", "--set", "metric=x"), "--figure NAME"),
-    ((), "give the folder of a run"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("dims/4-0", "--figure", "similarity"), "needs personal item tables"),
+        (("dims/4-0", "--figure", "skew"), "needs personal item tables"),
+        (("dims/4-0", "--figure", "similarty"), "did you mean 'similarity'"),
+        (("dims/4-0", "--figure", "sensitivity"), "no parameter differs"),
+        (("dims", "local", "--figure", "sensitivity", "--set", "parameter=lr"), "lr is the same in all runs"),
+        (("dims", "leaky", "--figure", "sensitivity"), r"several parameters differ \(protocol, rounds, dim\)"),
+        (("dims", "leaky", "--figure", "convergence"), "different protocols"),
+        (("dims/4-0", "--figure", "convergence", "--set", "metric=hits"), "no hits by round"),
+        (("dims/4-0", "--figure", "bars", "--set", "metric=ndgc@10"), "did you mean 'ndcg@10'"),
+        (("dims/4-0", "--figure", "bars", "--set", "colour=red"), "unknown parameter of bars 'colour'"),
+        (("dims/4-0", "--figure", "bars", "--out", "f.gif"), ".html, .svg, .pdf or .png"),
+        (("local", "fedca", "--figure", "similarity"), "shows one run"),
+        (("local", "--figure", "similarity", "--set", "clients=0,x"), "integers separated by commas"),
+        (("local", "--figure", "similarity", "--set", "clients=0,999"), "no client 999"),
+        (("local", "--figure", "aggregation"), "give one of fedca"),
+        (("dims/4-0", "dims/8-0", "--figure", "embeddings"), "different widths .* set axes=own"),
+        (("local", "--set", "metric=x"), "--figure NAME"),
+        ((), "give the folder of a run"),
+    ],
+)
 def test_mistakes_are_one_line(cli: Cli, studies: Path, words: tuple[str, ...], says: str) -> None:
     folders = {"dims", "dims/4-0", "dims/8-0", "local", "fedca", "leaky"}
     outcome = cli("report", *(studies / word if word in folders else word for word in words))

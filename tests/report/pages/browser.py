@@ -17,10 +17,18 @@ from waiting import GENEROUS
 
 BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-    "--hide-scrollbars", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 # Chromium reads commands from descriptor 3 and writes answers to 4; this puts our pipe ends there.
 LAUNCH = (
     "import fcntl, os, sys\n"
@@ -39,9 +47,11 @@ class Browser:
         self._read, answers = os.pipe()
         call = [sys.executable, "-c", LAUNCH, str(commands), str(answers), BINARY, *FLAGS]
         self.process = subprocess.Popen(
-            [*call, f"--user-data-dir={self.profile}", "about:blank"], pass_fds=(commands, answers),
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*call, f"--user-data-dir={self.profile}", "about:blank"],
+            pass_fds=(commands, answers),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(commands)
         os.close(answers)
         self.buffer, self.number = b"", 0

@@ -294,16 +294,19 @@ def test_every_run_leaves_a_report_and_the_command_makes_others(cli: Cli, tmp_pa
     assert (tmp_path / "a" / "report.html").read_bytes() == before
 
 
-@pytest.mark.parametrize(("folders", "written"), [
-    (("fedmf/seed0",), "fedmf/seed0/report.html"),
-    (("fedmf",), "fedmf/report.html"),
-    (("fedmf/seed0", "ease"), "fedmf/seed0/comparison.html"),
-    (("fedmf/seed0", "fedmf/seed1"), "fedmf/seed0/comparison.html"),
-    (("fedmf", "other"), "fedmf/comparison.html"),
-    (("fedmf", "other", "ease"), "fedmf/comparison.html"),
-    (("ease", "fedmf", "other"), "ease/comparison.html"),
-    ((".",), "report.html"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("folders", "written"),
+    [
+        (("fedmf/seed0",), "fedmf/seed0/report.html"),
+        (("fedmf",), "fedmf/report.html"),
+        (("fedmf/seed0", "ease"), "fedmf/seed0/comparison.html"),
+        (("fedmf/seed0", "fedmf/seed1"), "fedmf/seed0/comparison.html"),
+        (("fedmf", "other"), "fedmf/comparison.html"),
+        (("fedmf", "other", "ease"), "fedmf/comparison.html"),
+        (("ease", "fedmf", "other"), "ease/comparison.html"),
+        ((".",), "report.html"),
+    ],
+)
 def test_a_report_on_several_folders_keeps_that_of_the_first(
     cli: Cli, runs: Path, tmp_path: Path, folders: tuple[str, ...], written: str
 ) -> None:
@@ -323,11 +326,14 @@ def test_a_report_on_several_folders_keeps_that_of_the_first(
     ]
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("report", "nowhere"), "nowhere has no run"),
-    (("report", "a", "a"), "given twice"),
-    (("report", "a", "--out", "folder"), "--out|directory"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("report", "nowhere"), "nowhere has no run"),
+        (("report", "a", "a"), "given twice"),
+        (("report", "a", "--out", "folder"), "--out|directory"),
+    ],
+)
 def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     cli("run", "popularity", *SMALL[:2], "--out", "a", "-q")
     (tmp_path / "folder").mkdir()
@@ -354,7 +360,9 @@ def test_data_show_says_where_a_file_is_from(cli: Cli, runs: Path) -> None:
 
 def test_bars_stand_in_the_order_of_their_values() -> None:
     found = {"a": 0.1, "b": 0.3, "c": 0.2}
-    shown = [SimpleNamespace(name=name, style="s1", row=SimpleNamespace(values=lambda _, value=value: [value]))
-             for name, value in found.items()]  # fmt: skip
+    shown = [
+        SimpleNamespace(name=name, style="s1", row=SimpleNamespace(values=lambda _, value=value: [value]))
+        for name, value in found.items()
+    ]
     drawn = str(report_charts.key_figure(shown, {"ndcg@10": 0.15}, "ndcg@10"))  # type: ignore[arg-type]
     assert "b 0.3000, c 0.2000, chance 0.1500, a 0.1000" in drawn

@@ -438,8 +438,11 @@ def test_a_goal_that_changed_is_measured_again(tmp_path: Path, monkeypatch: pyte
     assert timed == ["fedmf", "fedca"] * 2, "another world is another question"
     monkeypatch.setitem(goals.GOALS, "fedca", replace(goals.GOALS["fedca"], seconds=0.5))
     assert [(row["goal"], row["within"]) for row in reach("synthetic")] == [
-        ("fedmf", 3.0), ("fedmf", 3.0), ("fedca", 1.0), ("fedca", 0.5),
-    ]  # fmt: skip
+        ("fedmf", 3.0),
+        ("fedmf", 3.0),
+        ("fedca", 1.0),
+        ("fedca", 0.5),
+    ]
     assert timed[4:] == ["fedca"]
 
 

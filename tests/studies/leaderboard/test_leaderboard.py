@@ -58,10 +58,14 @@ SMALL = Board(
         Row("ease", {"method": "ease"}),
     ],
     studies=[FEDMF],
-    new_items={"table": "ifedrec/table1", "dataset": "citeulike-a:coldstart", "protocol": "ifedrec",
-               "metrics": ["recall@20", "ndcg_index@20"]},
+    new_items={
+        "table": "ifedrec/table1",
+        "dataset": "citeulike-a:coldstart",
+        "protocol": "ifedrec",
+        "metrics": ["recall@20", "ndcg_index@20"],
+    },
     print={"fedca": {"table": "fedca/table2-pmf", "dataset": "ml-100k", "metric": "HR@10 of 99"}},
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -432,8 +436,12 @@ def test_the_best_is_tested_against_every_other_row() -> None:
 
 def test_tests_whose_runs_are_gone_stand_for_rows_that_are_what_they_were() -> None:
     old = made(row("a", "federated", 0.12, 1), row("b", "federated", 0.10, 1), row("c", "federated", 0.05, 2))
-    new = [row("a", "federated", 0.12, 0), row("b", "federated", 0.11, 0), row("c", "federated", 0.05, 0),
-           row("d", "federated", 0.2, 0)]  # fmt: skip
+    new = [
+        row("a", "federated", 0.12, 0),
+        row("b", "federated", 0.11, 0),
+        row("c", "federated", 0.05, 0),
+        row("d", "federated", 0.2, 0),
+    ]
     assert records.kept_groups(new, old, ["d"]) == {"a": 1, "c": 2}
     assert records.kept_tests(new, old, "a") == {"c": 0.01}
     assert records.kept_tests(new, old, "d") == {}, "another row is the best now"
@@ -495,15 +503,41 @@ def test_what_users_got_is_dropped_with_the_figures_it_belongs_to(tmp_path: Path
 
 
 def row(label: str, kind: str, value: float, group: int, up: float = 1e6) -> dict[str, Any]:
-    cell = {"seed": 0, "command": "", "version": "", "commit": "", "device": "cpu", "best_round": 9, "rounds_run": 10,
-            "seconds": 1.0, "test": {"recall@10": 2 * value, "ndcg@10": value}, "up": up, "down": 0}  # fmt: skip
-    return {"label": label, "method": label, "kind": kind, "server": SUMS, "trials": 2, "settings": "", "group": group,
-            "why": "", "cells": [cell]}  # fmt: skip
+    cell = {
+        "seed": 0,
+        "command": "",
+        "version": "",
+        "commit": "",
+        "device": "cpu",
+        "best_round": 9,
+        "rounds_run": 10,
+        "seconds": 1.0,
+        "test": {"recall@10": 2 * value, "ndcg@10": value},
+        "up": up,
+        "down": 0,
+    }
+    return {
+        "label": label,
+        "method": label,
+        "kind": kind,
+        "server": SUMS,
+        "trials": 2,
+        "settings": "",
+        "group": group,
+        "why": "",
+        "cells": [cell],
+    }
 
 
 def made(*rows: dict[str, Any]) -> dict[str, Any]:
-    return {"dataset": "d", "protocol": "honest", "metrics": ["recall@10", "ndcg@10"], "chance": {}, "rows": list(rows),
-            "tested": {"row": "a", "p": {"b": 0.2, "c": 0.01}}}  # fmt: skip
+    return {
+        "dataset": "d",
+        "protocol": "honest",
+        "metrics": ["recall@10", "ndcg@10"],
+        "chance": {},
+        "rows": list(rows),
+        "tested": {"row": "a", "p": {"b": 0.2, "c": 0.01}},
+    }
 
 
 def test_the_first_sentence_says_who_is_best_by_how_much_and_how_far_from_all_data() -> None:
@@ -613,10 +647,13 @@ def test_a_commit_that_the_data_names_is_in_the_history_or_said_not_to_be() -> N
 
 
 def test_ranks_of_print_stand_at_the_top_as_soon_as_two_rows_have_them() -> None:
-    whole = dataclasses.replace(SMALL, rows=[
-        Row(name, {"method": name}, printed={"fedca": called})
-        for name, called in (("fedmf", "FCF"), ("fedavg", "FedAvg"), ("fedatt", "FedAtt"))
-    ])  # fmt: skip
+    whole = dataclasses.replace(
+        SMALL,
+        rows=[
+            Row(name, {"method": name}, printed={"fedca": called})
+            for name, called in (("fedmf", "FCF"), ("fedavg", "FedAvg"), ("fedatt", "FedAtt"))
+        ],
+    )
     some = made(
         *(row(name, "federated", value, 1) for name, value in (("fedmf", 0.1), ("fedavg", 0.2), ("other", 0.3)))
     )
@@ -651,8 +688,12 @@ def test_every_study_that_is_kept_can_be_continued() -> None:
 
 def test_no_tuned_row_has_had_more_trials_than_another() -> None:
     root = Path(__file__).parents[3]
-    found = [one for record in read_records(root / "results" / "leaderboard", board().datasets).values()
-             for one in record["rows"] if one["cells"]]  # fmt: skip
+    found = [
+        one
+        for record in read_records(root / "results" / "leaderboard", board().datasets).values()
+        for one in record["rows"]
+        if one["cells"]
+    ]
     earlier = {row.label for row in board().rows if row.chosen_from}
     tuned = {row.label for row in board().rows if row.tuned or row.like}
     assert {one["trials"] for one in found if one["label"] in tuned} == {board().trials}
@@ -672,8 +713,9 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 
 def test_the_picture_names_every_federated_row_and_no_other() -> None:
-    drawn = picture(made(row("a", "federated", 0.1, 1), row("b", "federated", 0.2, 1, up=5e6),
-                         row("c", "centralised", 0.3, 1)))  # fmt: skip
+    drawn = picture(
+        made(row("a", "federated", 0.1, 1), row("b", "federated", 0.2, 1, up=5e6), row("c", "centralised", 0.3, 1))
+    )
     assert all(f">{label}</text>" in drawn for label in ("a", "b"))
     assert ">c</text>" not in drawn
 

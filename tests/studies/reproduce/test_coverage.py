@@ -42,8 +42,11 @@ PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg
 def run_of(paper: str, table: str, row: str, dataset: str, **changed: object) -> MeasuredRun:
     """A run as the table asks for it, with figures of its own."""
     found = tables(paper)[table]
-    cell = next(cell for cell in cells(found, Path(), "cpu", "8G")
-                if (cell.row, cell.dataset, cell.protocol) == (row, dataset, found.published))  # fmt: skip
+    cell = next(
+        cell
+        for cell in cells(found, Path(), "cpu", "8G")
+        if (cell.row, cell.dataset, cell.protocol) == (row, dataset, found.published)
+    )
     usual = {"figures": {}, "rounds": 10, "best_round": 3, "seconds": 20.0, "interactions": 100_000, "backbone": "mf"}
     values = usual | changed
     return MeasuredRun(table, row, dataset, cell.protocol, cell.config.seed, cell.command(), "cpu", **values)  # type: ignore[arg-type]
@@ -106,9 +109,16 @@ def test_a_mean_of_several_seeds_counts_as_so_many() -> None:
     assert Clock([one]).of(mine[0]) is None, "it took no time that is known"
 
 
-@pytest.mark.parametrize(("value", "printed", "within"), [
-    (0.010, 0.0, True), (0.0101, 0.0, False), (0.55, 0.5, True), (0.551, 0.5, False), (-0.01, 0.0, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "printed", "within"),
+    [
+        (0.010, 0.0, True),
+        (0.0101, 0.0, False),
+        (0.55, 0.5, True),
+        (0.551, 0.5, False),
+        (-0.01, 0.0, True),
+    ],
+)
 def test_tolerance_is_a_hundredth_or_a_tenth_of_print(value: float, printed: float, within: bool) -> None:
     assert Found("t", "r", value, 1, printed).within is within
 
@@ -155,8 +165,16 @@ def test_the_cells_of_a_row_are_found_by_all_that_is_given() -> None:
 
 
 def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
-    inside = {"gate distinct": 0.5, "gate followers": 0.6, "logit distinct": -0.1, "logit followers": 0.1,
-              "gate cold 10%": 0.4, "gate warm 10%": 0.5, "ndcg@5 change distinct": -0.2, "improved": 0.7}  # fmt: skip
+    inside = {
+        "gate distinct": 0.5,
+        "gate followers": 0.6,
+        "logit distinct": -0.1,
+        "logit followers": 0.1,
+        "gate cold 10%": 0.4,
+        "gate warm 10%": 0.5,
+        "ndcg@5 change distinct": -0.2,
+        "improved": 0.7,
+    }
     found = guidance_figures(inside)
     assert found["gate change followers to distinct"] == pytest.approx(0.2)
     assert found["logit change followers to distinct"] == pytest.approx(2.0), "of the size of the first"
@@ -199,10 +217,13 @@ def test_a_figure_of_a_run_that_diverged_later_says_so() -> None:
 
 def test_the_time_of_one_variant_says_little_about_another() -> None:
     """Without clusters CGFedRec is PFedRec, which takes a tenth of its time."""
-    planned = {cell.row: cell for cell in cells(tables("cgfedrec")["table3"], Path(), "cpu", "8G")
-               if cell.dataset == "ml-100k"}  # fmt: skip
-    short, whole = (run_of("cgfedrec", "table3", row, "ml-100k", seconds=seconds, rounds=100, backbone="linear")
-                    for row, seconds in (("CGFedRec-E (= PFedRec)", 7.0), ("CGFedRec", 60.0)))  # fmt: skip
+    planned = {
+        cell.row: cell for cell in cells(tables("cgfedrec")["table3"], Path(), "cpu", "8G") if cell.dataset == "ml-100k"
+    }
+    short, whole = (
+        run_of("cgfedrec", "table3", row, "ml-100k", seconds=seconds, rounds=100, backbone="linear")
+        for row, seconds in (("CGFedRec-E (= PFedRec)", 7.0), ("CGFedRec", 60.0))
+    )
     clock = Clock([short, whole])
     assert clock.of(planned["CGFedRec"]) == Estimate(pytest.approx(60.0), "cpu")  # type: ignore[arg-type]
     assert clock.of(planned["CGFedRec-E (= PFedRec)"]) == Estimate(pytest.approx(7.0), "cpu")  # type: ignore[arg-type]
@@ -211,8 +232,10 @@ def test_the_time_of_one_variant_says_little_about_another() -> None:
 def test_what_does_not_fit_into_the_hour_of_its_table_takes_too_long() -> None:
     """In the table's order, by device; what was measured has spent its time, and a shorter row may still fit."""
     slow = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.4}, rounds=100, seconds=3000.0)
-    timed = [run_of("fedca", "table2-pmf", row, "ml-100k", rounds=100, seconds=seconds)
-             for row, seconds in (("FedAtt", 700.0), ("FedFast", 500.0))]  # fmt: skip
+    timed = [
+        run_of("fedca", "table2-pmf", row, "ml-100k", rounds=100, seconds=seconds)
+        for row, seconds in (("FedAtt", 700.0), ("FedFast", 500.0))
+    ]
 
     def states(timed: list[MeasuredRun]) -> dict[str, Reached]:
         where = {"table": "table2", "dataset": "ML-100K", "backbone": "PMF", "metric": "HR@10"}
@@ -251,8 +274,9 @@ def test_a_table_calls_only_data_too_long_that_misses_a_cell(paper: str) -> None
     missing = {one.cell for one in coverage(paper, shipped(paper), timed=everything()) if one.state == "too long"}
     for table in tables(paper).values():
         for dataset in {*table.too_long, *(name for row in table.rows for name in row.too_long)}:
-            claimed = {one for row in table.rows for (name, _), same in row.cells.items() if name == dataset
-                       for one in same}  # fmt: skip
+            claimed = {
+                one for row in table.rows for (name, _), same in row.cells.items() if name == dataset for one in same
+            }
             assert claimed & missing, f"remove `too_long` of {dataset} from {table.name}: everything is measured"
 
 

@@ -67,8 +67,9 @@ def test_ifedrec_runs_as_released_wherever_its_paper_is_compared_with() -> None:
     assert {method.saturate for method in built} == {"released"}
     aligned = [method for method in built if isinstance(method, IFedRec)]
     assert {(method.backbone, method.lr, method.rate_scale, method.last_batch) for method in aligned} == {
-        ("ncf", 0.5, 80.0, "keep"), ("linear", 0.1, 80.0, "keep"),
-    }  # fmt: skip
+        ("ncf", 0.5, 80.0, "keep"),
+        ("linear", 0.1, 80.0, "keep"),
+    }
     weights = {run.params["align"] for run in own if run.method == "ifedrec" and "align" in run.params}
     assert {10.0, 30.0} <= weights, "the published grid, to its ends"
 
@@ -216,8 +217,9 @@ def test_a_row_for_each_value() -> None:
     assert config.params == {}
     align = tables("ifedrec")["figure3"]
     assert [align.config(row, "ml-100k", "ifedrec", 0).params for row in align.rows[:2]] == [
-        {"align": 0.1}, {"align": 0.2},
-    ]  # fmt: skip
+        {"align": 0.1},
+        {"align": 0.2},
+    ]
     row = {"label": "{dim}", "method": "fedmf", "each": {"dim": [1, 2], "rounds": [3]}}
     heads = {"title": "T", "metrics": ["ndcg@10"], "protocols": ["honest"], "datasets": ["ml-100k"]}
     with pytest.raises(FedrecError, match="of one length"):

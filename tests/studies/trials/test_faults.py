@@ -95,10 +95,25 @@ def changed(town: Town, node: int, change: Change, turn: int) -> None:
     town.hosts[node] = tampered
 
 
-REASONS = dict(zip(POISON, (
-    "not finite", "huge numbers", "the shape", "float64", "are allowed", "a reply to turn 1", "another vocabulary",
-    "not a deployment message", "announced sizes", "cannot be 1000", "it announced",
-), strict=True))  # fmt: skip
+REASONS = dict(
+    zip(
+        POISON,
+        (
+            "not finite",
+            "huge numbers",
+            "the shape",
+            "float64",
+            "are allowed",
+            "a reply to turn 1",
+            "another vocabulary",
+            "not a deployment message",
+            "announced sizes",
+            "cannot be 1000",
+            "it announced",
+        ),
+        strict=True,
+    )
+)
 
 
 @pytest.mark.parametrize("fault", POISON)
@@ -314,8 +329,9 @@ def test_an_update_in_the_clear_is_neither_sent_nor_taken(tmp_path: Path) -> Non
 
 
 def test_a_node_that_drops_out_of_a_secure_sum_costs_its_own_upload(tmp_path: Path) -> None:
-    masked, plain = (Town(settings("fedmf"), tmp_path / name, secure=name == "masked", minimum=2)
-                     for name in ("masked", "plain"))  # fmt: skip
+    masked, plain = (
+        Town(settings("fedmf"), tmp_path / name, secure=name == "masked", minimum=2) for name in ("masked", "plain")
+    )
     for town in (masked, plain):
         handle = town.hosts[11]
 

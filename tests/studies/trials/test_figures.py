@@ -28,8 +28,20 @@ def test_the_page_says_what_was_measured() -> None:
 def test_every_fault_that_is_asked_about_was_brought_about() -> None:
     rows = read(ROOT / "results" / "deployment.json")["faults"]
     names = {row["fault"] for row in rows}
-    for part in ("SIGKILL of a node", "SIGKILL of the SuperLink", "SIGKILL of everything", "paused", "unregistered key",
-                 "wrong certificate", "vocabulary", "NaN", "huge", "wrong shape", "corrupt", "full disk"):  # fmt: skip
+    for part in (
+        "SIGKILL of a node",
+        "SIGKILL of the SuperLink",
+        "SIGKILL of everything",
+        "paused",
+        "unregistered key",
+        "wrong certificate",
+        "vocabulary",
+        "NaN",
+        "huge",
+        "wrong shape",
+        "corrupt",
+        "full disk",
+    ):
         assert any(part in name for name in names), part
     assert not [row for row in rows if row["happened"].startswith("FAILED")]
 

@@ -88,8 +88,18 @@ def add_compiled(chunk: Chunk, round: int, counts: Counts) -> None:
     data, world, kernel = chunk.data, chunk.world, find("count_draws", HOST)
     assert kernel is not None
     key = np.uint64(stream(world.seed, Purpose.NEGATIVES, round))
-    kernel(chunk.places, data.users, data.user_ptr, data.pool.indptr, data.pool.gap, world.items, data.negatives,
-           data.unique == "user", key, counts)  # fmt: skip
+    kernel(
+        chunk.places,
+        data.users,
+        data.user_ptr,
+        data.pool.indptr,
+        data.pool.gap,
+        world.items,
+        data.negatives,
+        data.unique == "user",
+        key,
+        counts,
+    )
 
 
 class FileDraws:

@@ -59,8 +59,11 @@ def from_files(
     usual = {role: name for role, name in (columns or {}).items() if role in ("user", "item")}
     files = {"train": train, "valid": valid, "test": test}
     parts = {name: read_table(path, columns)[0] for name, path in files.items() if path}
-    extra = {name: _rows(read_table(path, usual=usual)[0]) for name, path in
-             (("negatives", negatives), ("draws", train_negatives)) if path}  # fmt: skip
+    extra = {
+        name: _rows(read_table(path, usual=usual)[0])
+        for name, path in (("negatives", negatives), ("draws", train_negatives))
+        if path
+    }
     values: NDArray[np.float64] = np.zeros(0)
     if scores:
         extra["scores"], values = _read_scores(Path(scores), Asked(usual=usual))
@@ -88,8 +91,10 @@ def _rows(part: Interactions) -> _Rows:
 
 
 def _renumbered(rows: _Rows, users: NDArray[Any], items: NDArray[Any]) -> tuple[Ints, Ints]:
-    user, item = (np.searchsorted(union, ids)[index].astype(np.int64) for union, ids, index in
-                  ((users, rows.user_ids, rows.user), (items, rows.item_ids, rows.item)))  # fmt: skip
+    user, item = (
+        np.searchsorted(union, ids)[index].astype(np.int64)
+        for union, ids, index in ((users, rows.user_ids, rows.user), (items, rows.item_ids, rows.item))
+    )
     return user, item
 
 
@@ -141,9 +146,12 @@ def _read_scores(path: Path, wish: Asked) -> tuple[_Rows, NDArray[np.float64]]:
         raise FedrecError(f"{path}: no column for score among {', '.join(shape.names)}; write user,item,score")
     try:
         frame = pl.read_csv(
-            text.rstrip(), separator=shape.delimiter, has_header=False, skip_rows=int(shape.header),
+            text.rstrip(),
+            separator=shape.delimiter,
+            has_header=False,
+            skip_rows=int(shape.header),
             schema={str(j): pl.String for j in range(len(shape.names))},
-        )  # fmt: skip
+        )
     except pl.exceptions.PolarsError as error:
         raise FedrecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     columns: Sequence[Any] = [

@@ -105,8 +105,11 @@ def gate_means(
     }
 
 
-def user_gates(simulator: Simulator, over: Sequence[np.ndarray | None], committing: int | None = None,
-               ) -> list[np.ndarray]:  # fmt: skip
+def user_gates(
+    simulator: Simulator,
+    over: Sequence[np.ndarray | None],
+    committing: int | None = None,
+) -> list[np.ndarray]:
     """For each of these sets of items (None: all), [users, 2] mean gate and mean logit of every user in the simulator's
     order: of what clients hold, or of the commit that round `committing` is about to make, rehearsed once for all."""
     sets = [slice(None) if items is None else torch.from_numpy(items).to(simulator.world.device) for items in over]

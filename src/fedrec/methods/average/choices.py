@@ -25,8 +25,9 @@ def init_clients(trainer: LocalTrainer, score_with: ScoreWith, world: World, chu
     return trainer.init_state(world, chunk, trainer.init_model(world) if score_with == "local" else None)
 
 
-def score(trainer: LocalTrainer, score_with: ScoreWith, state: State, down: Down, chunk: Chunk,
-          items: Tensor) -> Tensor:  # fmt: skip
+def score(
+    trainer: LocalTrainer, score_with: ScoreWith, state: State, down: Down, chunk: Chunk, items: Tensor
+) -> Tensor:
     if score_with == "local":
         return trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
     return trainer.common_scores(state.per_user["user"], down.shared, chunk, items)

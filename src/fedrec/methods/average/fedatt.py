@@ -49,7 +49,7 @@ class FedAtt(LocalMethod):
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         **settings_beside(__file__),
         new_users=30,
-    )  # fmt: skip
+    )
 
     aggregated_fraction: Share = 1.0
     shares: Shares = "samples"

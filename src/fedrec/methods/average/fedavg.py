@@ -46,7 +46,7 @@ class FedAvg(LocalMethod):
         backbones=usual_backbones("mf", "ncf", "sasrec"),
         **settings_beside(__file__),
         new_users=30,
-    )  # fmt: skip
+    )
 
     aggregated_fraction: Share = 1.0
     shares: Shares = "samples"  # equal: the plain mean, FedMF's (FCF in FedCA's comparison)

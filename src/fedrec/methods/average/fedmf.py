@@ -28,6 +28,6 @@ class FedMF(FedAvg):
         backbones={"mf": {}},
         **settings_beside(__file__),
         new_users=30,
-    )  # fmt: skip
+    )
 
     shares: Shares = "equal"

@@ -70,8 +70,17 @@ CHANGE = "change."  # uploads are changes, not values: a wire that rounds or cli
 FIRST, SECOND = "first.", "second."  # the server's m and v
 AT_ONCE = 256 << 20  # bytes of clients side by side on a processor
 # what nothing reads with another backbone, and what nothing reads where no step is taken on what is sent
-OF_SEQUENCES = ("length", "dropout", "sampled", "blocks", "heads", "block_kind", "crop", "personal_steps",
-                "personal_lr")  # fmt: skip
+OF_SEQUENCES = (
+    "length",
+    "dropout",
+    "sampled",
+    "blocks",
+    "heads",
+    "block_kind",
+    "crop",
+    "personal_steps",
+    "personal_lr",
+)
 OF_STEPS = ("epochs", "early_exit", "optimiser", "lr_item", "weight_decay_dense")
 
 
@@ -90,11 +99,20 @@ class FedOpt(LocalMethod):
             "mf": {},
             "ncf": {"init_std": 0.1, "lr": 1.0},
             "linear": {"init_std": 0.1, "lr": 1.0},
-            "sasrec": {"loss": "ce", "dim": 64, "length": 100, "init_std": 0.03, "server_lr": 0.001, "clip": 0.5,
-                       "clients_per_round": 128, "rounds": 900, "lr": 0.1},
+            "sasrec": {
+                "loss": "ce",
+                "dim": 64,
+                "length": 100,
+                "init_std": 0.03,
+                "server_lr": 0.001,
+                "clip": 0.5,
+                "clients_per_round": 128,
+                "rounds": 900,
+                "lr": 0.1,
+            },
         },
         new_users=30,
-    )  # fmt: skip
+    )
 
     sends: Literal["gradient", "change"] = "gradient"
     """What a client uploads: a gradient, or its change after `epochs` of local training."""
@@ -173,8 +191,10 @@ class FedOpt(LocalMethod):
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         if self.sampled > world.items:  # every place beyond the last item would cost time and hold nothing
-            raise FedrecError(f"sampled={self.sampled} is more than the {world.items} items there are; "
-                              f"use at most {world.items}, or 0 for all")  # fmt: skip
+            raise FedrecError(
+                f"sampled={self.sampled} is more than the {world.items} items there are; "
+                f"use at most {world.items}, or 0 for all"
+            )
         x = {"item": self.trainer.init_items(world), **({} if self.own_head else self._initial_network(world))}
         m = {FIRST + name: torch.zeros_like(value) for name, value in x.items()}
         start = 0.0 if self.bias_correction else self.tau**2
@@ -217,8 +237,9 @@ class FedOpt(LocalMethod):
         work = self._one_gradient if self.sends == "gradient" else self._epochs
         return work(user, table, dense, chunk, round)
 
-    def _one_gradient(self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk,
-                      round: int) -> tuple[Fitted, dict[str, Any]]:  # fmt: skip
+    def _one_gradient(
+        self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk, round: int
+    ) -> tuple[Fitted, dict[str, Any]]:
         """K = 1 at rate 1: D_i = -g_i. What stays with the client takes its step."""
         rates, g = self.trainer.rates, self.trainer.gradient(chunk, round, user, table, dense)
         change: dict[str, Any] = {"item": _negative(g.table, table)}
@@ -226,8 +247,9 @@ class FedOpt(LocalMethod):
         change |= {name: value.neg_() for name, value in g.dense.items() if not self.own_head}
         return Fitted(user - rates["user"] * g.user, table, own), change
 
-    def _epochs(self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk,
-                round: int) -> tuple[Fitted, dict[str, Any]]:  # fmt: skip
+    def _epochs(
+        self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk, round: int
+    ) -> tuple[Fitted, dict[str, Any]]:
         """K steps of local training: D_i = x_i,K - x_t."""
         weight = choices.client_weight(self.shares, chunk)
         x = self.trainer.fit(chunk, round, user, table, dense, weight=weight, fold=not self.clip)

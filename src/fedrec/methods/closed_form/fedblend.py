@@ -55,10 +55,9 @@ class FedBlend(Method):
         name="fedblend",
         summary="mixed scores of FedGram and a federated SASRec, from sums only",
         **settings_beside(__file__),
-
         new_users=0,
         reads_order=lambda method: True,
-    )  # fmt: skip
+    )
 
     rounds: Count = 900
     gram_share: Annotated[float | None, Interval("[0, 1]")] = None

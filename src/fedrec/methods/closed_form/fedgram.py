@@ -59,10 +59,9 @@ class FedGram(Method):
         name="fedgram",
         summary="closed-form models, optionally order-aware, from one blind sum of Gram matrices",
         **settings_beside(__file__),
-
         new_users=0,
         reads_order=lambda method: bool(method.order),
-    )  # fmt: skip
+    )
 
     rounds: Count = 1
     model: Literal["ease", "linear", "gfcf"] = "ease"
@@ -109,8 +108,9 @@ class FedGram(Method):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         longest = int(np.diff(chunk.user_ptr).max(initial=0))
         columns = self._sketch(chunk.world).cpu().numpy() if self.sketch else None
-        tables = {name: _table(chunk, block, self._by_user(chunk), columns)
-                  for name, block in self._blocks(longest).items()}  # fmt: skip
+        tables = {
+            name: _table(chunk, block, self._by_user(chunk), columns) for name, block in self._blocks(longest).items()
+        }
         tables["count"] = _counts(chunk)
         return state, {name: Sum(table) for name, table in tables.items()}
 

@@ -56,7 +56,7 @@ class CGFedRec(LocalMethod):
         paper="Tu et al., arXiv:2602.21957, 2026",
         backbones={"linear": {}, "scorer": {}},
         **settings_beside(__file__),
-    )  # fmt: skip
+    )
 
     backbone: str = "linear"
     init_std: float = 1.0
@@ -137,8 +137,9 @@ class CGFedRec(LocalMethod):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled,
-                          classes=self.clusters)  # fmt: skip
+        contrast = SupCon(
+            down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled, classes=self.clusters
+        )
         once = self.con_every == "epoch"
         return fit_contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight, once)
 

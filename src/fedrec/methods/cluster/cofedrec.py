@@ -65,7 +65,7 @@ class CoFedRec(LocalMethod):
         paper="He et al., WWW 2024",
         backbones={"linear": {}},
         **settings_beside(__file__),
-    )  # fmt: skip
+    )
 
     backbone: str = "linear"
     init_std: float = 1.0
@@ -120,8 +120,9 @@ class CoFedRec(LocalMethod):
         dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
         if "labels" not in down.shared or self.contrast_weight == 0:
             return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled,
-                          classes=self.clusters)  # fmt: skip
+        contrast = SupCon(
+            down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled, classes=self.clusters
+        )
         return fit_contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight)
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:

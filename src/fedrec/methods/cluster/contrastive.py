@@ -26,8 +26,17 @@ from fedrec.training.local_training import LocalTrainer
 from fedrec.training.samples import Batch
 
 
-def fit_contrastive(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                    contrast: SupCon, strength: float, once: bool = False) -> Fitted:  # fmt: skip
+def fit_contrastive(
+    trainer: LocalTrainer,
+    chunk: Chunk,
+    round: int,
+    user: Tensor,
+    table: Tensor,
+    dense: Tensors,
+    contrast: SupCon,
+    strength: float,
+    once: bool = False,
+) -> Fitted:
     """Train from every client's own table [clients, items, d], which is updated in place, on both losses."""
     kernel = _kernel(trainer, chunk, table, contrast)
     if kernel is None:
@@ -37,9 +46,24 @@ def fit_contrastive(trainer: LocalTrainer, chunk: Chunk, round: int, user: Tenso
     same = equal_tables(table)
     known = contrast(table[same.int().argmax()][None]) if same.any() else (torch.zeros(1), table.new_empty(1, 0, 0))
     steps = -(-samples_of(chunk) // trainer.settings.batch)
-    kernel(work.data(), chunk.data.negatives, work.keys, head_settings(trainer), contrast.compiled_terms,
-           ContrastSettings(strength, once, contrast.repulsion.size(table)), head, bias, table, same,
-           (float(known[0]), known[1][0].numpy()), blocks_of(steps, 0), work.loss, work.seen, found, turns)  # fmt: skip
+    kernel(
+        work.data(),
+        chunk.data.negatives,
+        work.keys,
+        head_settings(trainer),
+        contrast.compiled_terms,
+        ContrastSettings(strength, once, contrast.repulsion.size(table)),
+        head,
+        bias,
+        table,
+        same,
+        (float(known[0]), known[1][0].numpy()),
+        blocks_of(steps, 0),
+        work.loss,
+        work.seen,
+        found,
+        turns,
+    )
     work.observe()
     chunk.observe("contrastive", found.sum(), int(turns.sum()))
     return Fitted(user, table, {"weight0": head.view_as(dense["weight0"]), "bias0": bias})
@@ -74,8 +98,18 @@ class Contrastive(Descent):
     The second part is there at every batch, or with `once` at the first batch of every epoch.
     """
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 contrast: SupCon, strength: float, once: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trainer: LocalTrainer,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        table: Tensor,
+        dense: Tensors,
+        contrast: SupCon,
+        strength: float,
+        once: bool = False,
+    ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         s, items = self.samples, table.shape[1]
         each = torch.arange(len(s.order), device=s.order.device)

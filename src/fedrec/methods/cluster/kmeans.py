@@ -10,8 +10,9 @@ from fedrec.random import fold, fold_tensor, signed, uniform
 from fedrec.training.compiled import handed
 
 
-def kmeans(points: Tensor, clusters: int, key: int, starts: int = 10,
-           centres: Tensor | None = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+def kmeans(
+    points: Tensor, clusters: int, key: int, starts: int = 10, centres: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Labels [points] and centres of the best of several starts, by summed squared distance; float64 throughout.
 
     Given `centres`, there is one start, from these. With fewer points than clusters some labels are unused.

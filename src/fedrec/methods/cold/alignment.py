@@ -106,8 +106,9 @@ class Pulled:
         shift = 1 - (1 - self.pull) ** steps
         return Rows(table, samples.order[samples.owner], samples.item, rows, len(steps), shift, target)
 
-    def _compiled(self, train: CompiledKernel, chunk: Chunk, round: int, private: Tensors, table: Tensor,
-                  target: Tensor) -> PartialSum:  # fmt: skip
+    def _compiled(
+        self, train: CompiledKernel, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor
+    ) -> PartialSum:
         """The same, with the sum over clients formed on the fly."""
         settings = AlignedSettings(
             rate_user=self.rates.get("user", 0.0),
@@ -125,8 +126,20 @@ class Pulled:
         parts = table.new_empty(len(blocks) - 1, *table.shape)
         steps, seen = torch.zeros(2, count, dtype=torch.int64)
         loss = torch.zeros(count, dtype=torch.float64)
-        train(data_of(chunk), chunk.data.negatives, keys_of(chunk, round), settings, *_layers(private, table), table,
-              target, blocks, parts, steps, loss, seen)  # fmt: skip
+        train(
+            data_of(chunk),
+            chunk.data.negatives,
+            keys_of(chunk, round),
+            settings,
+            *_layers(private, table),
+            table,
+            target,
+            blocks,
+            parts,
+            steps,
+            loss,
+            seen,
+        )
         chunk.observe("loss", loss.sum(), seen.sum())
         gone = float((1 - (1 - self.pull) ** steps.double()).sum())
         return PartialSum(table, summed(parts).add_((target - table).double(), alpha=gone), count)
@@ -169,8 +182,11 @@ class _Block:
 def _layers(private: Tensors, table: Tensor) -> tuple[Tensor, ...]:
     """User, first layer, second layer; without a hidden layer, the first two are empty."""
     if "user" in private:
-        return (*(private[name] for name in ("user", "weight0", "bias0")), private["weight1"].squeeze(1),
-                private["bias1"])  # fmt: skip
+        return (
+            *(private[name] for name in ("user", "weight0", "bias0")),
+            private["weight1"].squeeze(1),
+            private["bias1"],
+        )
     head = private["weight0"].squeeze(1)
     return head[:, :0], table.new_empty(len(head), 0, 0), head[:, :0], head, private["bias0"]
 

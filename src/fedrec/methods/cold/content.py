@@ -40,8 +40,10 @@ def scored_once(rows: Tensor) -> tuple[Tensor, Tensor]:
 def neighbours(attributes: Tensor, warm: int, items: Tensor, count: int) -> Tensor:
     """[items, count] the warm items with the largest cosine of attributes, lower numbers first among equals."""
     unit = torch.nn.functional.normalize(attributes.double(), dim=1)
-    best = [(unit[part] @ unit[:warm].T).sort(dim=1, descending=True, stable=True).indices[:, :count]
-            for part in items.split(1024)]  # fmt: skip
+    best = [
+        (unit[part] @ unit[:warm].T).sort(dim=1, descending=True, stable=True).indices[:, :count]
+        for part in items.split(1024)
+    ]
     return torch.cat(best) if best else torch.zeros(0, count, dtype=torch.int64)
 
 

@@ -40,8 +40,9 @@ def generated(x: Tensor, w: Tensors, training: bool, key: int = 0, remember: boo
     return affine(dropped(hidden, drop, key) if drop else hidden, w, "generator2")
 
 
-def tower(side: str, x: Tensor, w: Tensors, training: bool, key: int = 0, remember: bool = True,
-          drop: float = 0.0) -> Tensor:  # fmt: skip
+def tower(
+    side: str, x: Tensor, w: Tensors, training: bool, key: int = 0, remember: bool = True, drop: float = 0.0
+) -> Tensor:
     hidden = affine(batch_norm(x, w, side + ".first", training, remember), w, side + "1")
     hidden = torch.tanh(batch_norm(hidden, w, side + ".second", training, remember))
     return affine(dropped(hidden, drop, key) if drop else hidden, w, side + "2")

@@ -46,8 +46,9 @@ def tower(side: str, x: Tensor, w: Tensors, training: bool) -> Tensor:
     return affine(torch.tanh(hidden), w, side + "2")
 
 
-def loss_of(w: Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, label: Tensor, closeness: float,
-            l2: float) -> Tensor:  # fmt: skip
+def loss_of(
+    w: Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, label: Tensor, closeness: float, l2: float
+) -> Tensor:
     """Of one batch; `as_new` marks the pairs whose item is seen through its attributes."""
     made = mixture(x, w)
     seen = torch.where(as_new.unsqueeze(-1), made, item)
@@ -103,8 +104,12 @@ class Experts:
 
     def layers(self, width: int) -> dict[str, tuple[int, ...]]:
         d = self.dim
-        shapes: dict[str, tuple[int, ...]] = {"experts": (EXPERTS * d, width), "experts_bias": (EXPERTS * d,),
-                                              "gates": (EXPERTS, width), "gates_bias": (EXPERTS,)}  # fmt: skip
+        shapes: dict[str, tuple[int, ...]] = {
+            "experts": (EXPERTS * d, width),
+            "experts_bias": (EXPERTS * d,),
+            "gates": (EXPERTS, width),
+            "gates_bias": (EXPERTS,),
+        }
         for layer in ("user1", "user2", "item1", "item2"):
             shapes |= {layer: (d, d), layer + "_bias": (d,)}
         return shapes
@@ -119,8 +124,16 @@ class Experts:
         for number, part in enumerate(batches(chunk, round, len(owner), self.batch)):
             i = target[part]
             leaves = leaves_of(w, self.memory)
-            loss = loss_of(w | leaves, user[owner[part]], item[i], attributes[i], half(fold(halves, number), part),
-                           label[part], self.closeness, self.l2)  # fmt: skip
+            loss = loss_of(
+                w | leaves,
+                user[owner[part]],
+                item[i],
+                attributes[i],
+                half(fold(halves, number), part),
+                label[part],
+                self.closeness,
+                self.l2,
+            )
             for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
                 velocity = w[VELOCITY + name].mul_(self.momentum).add_(gradient)
                 w[name] -= rate * velocity

@@ -81,7 +81,7 @@ class IFedRec(Method):
         backbones={"ncf": {}, "linear": {"lr": 0.1, "align": 10.0}},
         **settings_beside(__file__),
         remedy=_calmer,
-    )  # fmt: skip
+    )
 
     backbone: str = "ncf"
     dim: Count = 200
@@ -114,8 +114,11 @@ class IFedRec(Method):
         whole = self.lr * world.items * self.rate_scale
         if self.backbone == "linear":
             return {"dense": self.lr, "item": whole}
-        return {"dense": self.lr, "user": self.lr * self.rate_scale / world.participation - self.lr,
-                "item": whole - self.lr}  # fmt: skip
+        return {
+            "dense": self.lr,
+            "user": self.lr * self.rate_scale / world.participation - self.lr,
+            "item": whole - self.lr,
+        }
 
     def pull(self, world: World) -> float:
         """The share of the way to r that a row goes in one step."""
@@ -155,8 +158,16 @@ class IFedRec(Method):
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
         world, table = chunk.world, down.shared["item"]
         alternate = self.backbone == "linear" if self.alternate is None else self.alternate
-        pulled = Pulled(MODELS[self.backbone], self.rates(world), self.pull(world), alternate, self.batch, self.epochs,
-                        self.last_batch, self.saturate)  # fmt: skip
+        pulled = Pulled(
+            MODELS[self.backbone],
+            self.rates(world),
+            self.pull(world),
+            alternate,
+            self.batch,
+            self.epochs,
+            self.last_batch,
+            self.saturate,
+        )
         private = state.per_client | (state.per_user if self.model.has_user else {})  # 80,000 numbers each: no copy
         rows = pulled.train(chunk, round, private, table, down.shared["representation"])
         chunk.observe("largest", float(table.abs().max()), 1)

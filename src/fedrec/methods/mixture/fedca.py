@@ -74,8 +74,7 @@ class FedCA(LocalMethod):
         paper="Zhang et al., ACM TOIS 44(2), 2026",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
         **settings_beside(__file__),
-
-    )  # fmt: skip
+    )
 
     aggregated_fraction: Share = 0.6
     table_dtype: TableDtype = "full"
@@ -168,8 +167,9 @@ class FedCA(LocalMethod):
             own |= {SERVED + name: value.clone() for name, value in own.items()}
         return State(kept | stored(own, self.table_dtype), {"user": user}), payload
 
-    def _fit_near(self, aggregate: Tensor, user: Tensor, held: Tensors, chunk: Chunk, round: int
-                  ) -> tuple[Tensor, Tensors]:  # fmt: skip
+    def _fit_near(
+        self, aggregate: Tensor, user: Tensor, held: Tensors, chunk: Chunk, round: int
+    ) -> tuple[Tensor, Tensors]:
         """Train from the own tables, drawn to the aggregate."""
         kind = ProximalSequences if isinstance(self.model, Sequential) else Proximal
         dense = {name: held[name] for name in self.model.dense_shapes()}

@@ -156,8 +156,9 @@ def complementarity(pictures: Tensor, mode: Complementarity, outer: Outer = "cos
     return angle.cos() if outer == "cos" else angle.sin()
 
 
-def composite_weights(share: Tensor, alike: Tensor, complement: Tensor, alpha: float, beta: float,
-                      variant: Weights) -> Tensor:  # fmt: skip
+def composite_weights(
+    share: Tensor, alike: Tensor, complement: Tensor, alpha: float, beta: float, variant: Weights
+) -> Tensor:
     """The rows of weights that minimise |w - share|^2 + alpha |w - s|^2 - beta w.c on the simplex (equation 5).
 
     eq8 (equation 8) has the similarity linear, -2 alpha w.s. released is eq8 with the two factors exchanged and beta

@@ -55,8 +55,7 @@ class GPFedRec(LocalMethod):
         aliases={"GGA": {}},
         backbones={"ncf": {}, "mf": {"lr": 10.0, "lr_user": 10.0, "lr_item": 10.0, "init_std": 0.01}},
         **settings_beside(__file__),
-
-    )  # fmt: skip
+    )
 
     backbone: str = "ncf"
     init_std: float = 1.0
@@ -182,8 +181,16 @@ class Guided(Descent):
 
     settings: GPFedRec
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 guide: Tensor) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trainer: LocalTrainer,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        table: Tensor,
+        dense: Tensors,
+        guide: Tensor,
+    ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         self.guide = guide
         self.towards = guide[self.clients, self.samples.item]
@@ -213,14 +220,38 @@ class Guided(Descent):
         return Fitted(fitted.user, table, fitted.dense)
 
 
-def fit_compiled(train: CompiledKernel, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 dense: Tensors, guide: Tensor, own: Tensor) -> Fitted:  # fmt: skip
+def fit_compiled(
+    train: CompiledKernel,
+    trainer: LocalTrainer,
+    chunk: Chunk,
+    round: int,
+    user: Tensor,
+    table: Tensor,
+    dense: Tensors,
+    guide: Tensor,
+    own: Tensor,
+) -> Fitted:
     """The same as `Guided`, compiled, from the common `table` into `own` [clients, items, d]."""
     settings, model, trained = trainer.settings, trainer.model, user.clone()
     assert isinstance(settings, GPFedRec)
     assert isinstance(model, NCF)
     work, (flat, net) = work_of(trainer, chunk, round, trained, table), packed(model, dense)
-    train(work.data(), chunk.data.negatives, settings.loss == "bpr", work.keys, network_settings(trainer), net, trained,
-          table, flat, guide, pull_strength(settings, table), own, work.blocks, work.loss, work.seen)  # fmt: skip
+    train(
+        work.data(),
+        chunk.data.negatives,
+        settings.loss == "bpr",
+        work.keys,
+        network_settings(trainer),
+        net,
+        trained,
+        table,
+        flat,
+        guide,
+        pull_strength(settings, table),
+        own,
+        work.blocks,
+        work.loss,
+        work.seen,
+    )
     work.observe()
     return Fitted(trained, own, unpacked(model, flat))

@@ -17,8 +17,16 @@ from fedrec.training.sequence_training import SequenceDescent
 class Proximal(Descent):
     """Every row of a client's table, with samples or without, is drawn to its row in `aggregate`."""
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 aggregate: Tensor) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trainer: LocalTrainer,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        table: Tensor,
+        dense: Tensors,
+        aggregate: Tensor,
+    ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         s, items = self.samples, table.shape[1]
         each = torch.arange(len(s.order), device=s.order.device)

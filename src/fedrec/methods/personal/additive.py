@@ -42,8 +42,9 @@ class Additive(Descent):
 
     settings: FedRAP
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 own: Tensor) -> None:  # fmt: skip
+    def __init__(
+        self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors, own: Tensor
+    ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         item = self.groups["item"]
         self.own = own
@@ -94,8 +95,16 @@ class Additive(Descent):
         return Fitted(fitted.user, rows, fitted.dense)
 
 
-def fit_compiled(train: CompiledKernel, method: FedRAP, chunk: Chunk, round: int, user: Tensor, table: Tensor,
-                 dense: Tensors, own: Tensor) -> Fitted:  # fmt: skip
+def fit_compiled(
+    train: CompiledKernel,
+    method: FedRAP,
+    chunk: Chunk,
+    round: int,
+    user: Tensor,
+    table: Tensor,
+    dense: Tensors,
+    own: Tensor,
+) -> Fitted:
     """The same as `Additive`, compiled: only the sum of the shared tables comes out."""
     work, rates = work_of(method.trainer, chunk, round, user, table), method.trainer.rates
     left = torch.ones_like(work.loss)
@@ -117,8 +126,22 @@ def fit_compiled(train: CompiledKernel, method: FedRAP, chunk: Chunk, round: int
         early_exit=float(method.early_exit),
         slower=float(method.batch_decay),
     )
-    train(work.data(), chunk.world.items, chunk.data.negatives, work.keys, settings, work.tables[0], own, head, bias,
-          work.blocks, parts, left, work.loss, work.seen)  # fmt: skip
+    train(
+        work.data(),
+        chunk.world.items,
+        chunk.data.negatives,
+        work.keys,
+        settings,
+        work.tables[0],
+        own,
+        head,
+        bias,
+        work.blocks,
+        parts,
+        left,
+        work.loss,
+        work.seen,
+    )
     work.observe()
     change = summed(parts) + table.double() * (left - 1).sum()
     trained = {"weight0": head.view_as(dense["weight0"]), "bias0": bias}

@@ -116,8 +116,10 @@ class Inputs:
     def gathered(self, weights: Tensors) -> Tensors:
         """The same, first layers as the rows of all clients' items."""
         first = {name: weights[name] for name in ROWED if name in weights}
-        rows = {name: table[self.item] if table.dim() == 2 else table[self.owner, self.item]
-                for name, table in first.items()}  # fmt: skip
+        rows = {
+            name: table[self.item] if table.dim() == 2 else table[self.owner, self.item]
+            for name, table in first.items()
+        }
         return weights | rows
 
     def first(self, weights: Tensors, part: str, value: Tensor) -> Tensor:

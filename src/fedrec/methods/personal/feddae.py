@@ -58,7 +58,7 @@ class FedDAE(Method):
         summary="variational autoencoder: personal and shared encoder mixed by a gate, shared decoder",
         paper="Li et al., AAAI 2025",
         **settings_beside(__file__),
-    )  # fmt: skip
+    )
 
     dim: Count = 256
     """Width of the latent vector, and hidden units of the gate."""

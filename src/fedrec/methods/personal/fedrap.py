@@ -51,8 +51,7 @@ class FedRAP(LocalMethod):
         paper="Li et al., ICLR 2024",
         backbones={"linear": {}},
         **settings_beside(__file__),
-
-    )  # fmt: skip
+    )
 
     backbone: str = "linear"
     init_std: float = 1.0
@@ -97,9 +96,13 @@ class FedRAP(LocalMethod):
         rates, slower = self.trainer.rates, self.round_decay**round
         grown = math.tanh(round / 10) if self.anneal == "paper" else 1.0
         return replace(
-            self, lr=rates["dense"] * slower, lr_dense=None, lr_item=rates["item"] * slower,
-            apart=self.apart * grown, sparse=self.sparse * grown,
-        )  # fmt: skip
+            self,
+            lr=rates["dense"] * slower,
+            lr_dense=None,
+            lr_item=rates["item"] * slower,
+            apart=self.apart * grown,
+            sparse=self.sparse * grown,
+        )
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {"item": self.trainer.init_items(world)}

@@ -60,8 +60,7 @@ class FedRKG(LocalMethod):
         paper="Lim et al., arXiv:2511.12959, 2025",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
         **settings_beside(__file__),
-
-    )  # fmt: skip
+    )
 
     rounds: Count = 1000
     init_std: float = 0.1
@@ -94,8 +93,10 @@ class FedRKG(LocalMethod):
         if self.dp == "gradient" and self.optimiser != "sgd":
             raise FedrecError(f"optimiser={self.optimiser} does not fit fedrkg: it must be sgd with dp=gradient")
         if self.dp == "gradient" and self.early_exit:
-            raise FedrecError(f"early_exit={self.early_exit} does not fit fedrkg: it must be 0 with dp=gradient, where "
-                              "every client takes all its steps")  # fmt: skip
+            raise FedrecError(
+                f"early_exit={self.early_exit} does not fit fedrkg: it must be 0 with dp=gradient, where "
+                "every client takes all its steps"
+            )
 
     @cached_property
     def model(self) -> Backbone:

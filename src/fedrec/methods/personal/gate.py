@@ -63,8 +63,17 @@ class GateDescent(Descent):
 
     settings: FedRKG
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 gate: Tensors, common: Tensor) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trainer: LocalTrainer,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        table: Tensor,
+        dense: Tensors,
+        gate: Tensors,
+        common: Tensor,
+    ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         order = self.samples.order
         each, ends = torch.arange(len(order), device=order.device), list(range(len(order) + 1))
@@ -94,8 +103,9 @@ class GateDescent(Descent):
         return Fitted(torch.empty(0), self.table, gates)
 
 
-def guide_compiled(kernel: CompiledKernel, method: FedRKG, chunk: Chunk, round: int, user: Tensor, held: Tensors,
-                   common: Tensor) -> None:  # fmt: skip
+def guide_compiled(
+    kernel: CompiledKernel, method: FedRKG, chunk: Chunk, round: int, user: Tensor, held: Tensors, common: Tensor
+) -> None:
     """Training and commit in one, compiled: gates and tables in place."""
     work = work_of(method.trainer, chunk, round, user, held["item"])
     settings = GateSettings(
@@ -105,6 +115,18 @@ def guide_compiled(kernel: CompiledKernel, method: FedRKG, chunk: Chunk, round: 
         mean=method.reduction == "mean",
         keep=float(method.beta),
     )
-    kernel(work.data(), chunk.world.items, chunk.data.negatives, work.keys, settings, work.user, work.tables, common,
-           *(held[name] for name in GATE), work.blocks, work.loss, work.seen)  # fmt: skip
+    kernel(
+        work.data(),
+        chunk.world.items,
+        chunk.data.negatives,
+        work.keys,
+        settings,
+        work.user,
+        work.tables,
+        common,
+        *(held[name] for name in GATE),
+        work.blocks,
+        work.loss,
+        work.seen,
+    )
     work.observe()

@@ -28,8 +28,17 @@ def clipped(gradient: Tensor, owner: Tensor, clients: int, norm: float) -> Tenso
 class NoisedDescent(Descent):
     """`clip` bounds the norm of a gradient, `noise` is the standard deviation of what is added."""
 
-    def __init__(self, trainer: LocalTrainer, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors,
-                 clip: float, noise: float) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trainer: LocalTrainer,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        table: Tensor,
+        dense: Tensors,
+        clip: float,
+        noise: float,
+    ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         clients = chunk.tensor(chunk.clients)[self.samples.order]
         self.clip, self.noise = clip, noise

@@ -72,8 +72,10 @@ class PFedRec(LocalMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dp == "gradient" and (self.optimiser != "sgd" or self.early_exit or not self.keeps()):
-            raise FedrecError("dp=gradient does not fit pfedrec with these settings: it needs optimiser=sgd, "
-                              "early_exit=0, score_with=local and own_tables=kept")  # fmt: skip
+            raise FedrecError(
+                "dp=gradient does not fit pfedrec with these settings: it needs optimiser=sgd, "
+                "early_exit=0, score_with=local and own_tables=kept"
+            )
 
     @property
     def disclosure(self) -> Disclosure:
@@ -124,8 +126,9 @@ class PFedRec(LocalMethod):
             new = with_note(new, head, user, chunk, round)
         return new, {"item": Mean(fitted.table)}
 
-    def _noised(self, trainer: LocalTrainer, state: State, down: Down, chunk: Chunk,
-                round: int) -> tuple[State, dict[str, Reduction]]:  # fmt: skip
+    def _noised(
+        self, trainer: LocalTrainer, state: State, down: Down, chunk: Chunk, round: int
+    ) -> tuple[State, dict[str, Reduction]]:
         """Every client's own copy of the table, because noise falls on all rows."""
         tables = down.shared["item"].repeat(len(chunk.clients), 1, 1)
         user, head = state.per_user["user"], self._head(state)

@@ -37,7 +37,7 @@ class Blend(CentralSASRec):
         centralised=True,
         new_users=0,
         reads_order=lambda method: True,
-    )  # fmt: skip
+    )
 
     gram_share: Annotated[float | None, Interval("[0, 1]")] = None
     scale: Scale = "deviation"
@@ -94,10 +94,12 @@ class Blend(CentralSASRec):
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         every = torch.arange(chunk.world.items, device=items.device)
-        of_gram = torch.cat([
-            self.gram.score(State(), Down({"weight": weight}), replace(chunk, clients=client[None]), every)
-            for client, weight in zip(chunk.clients, state.per_client["weight"], strict=True)
-        ])  # fmt: skip
+        of_gram = torch.cat(
+            [
+                self.gram.score(State(), Down({"weight": weight}), replace(chunk, clients=client[None]), every)
+                for client, weight in zip(chunk.clients, state.per_client["weight"], strict=True)
+            ]
+        )
         share = state.per_client["share"][chunk.owner, None]
         return mixed(of_gram, super().score(state, down, chunk, every), share, chunk, self.scale)[:, items]
 

@@ -62,8 +62,10 @@ class IALS(Method):
         return State(per_client={"item": table.reshape(1, world.items, self.dim).repeat(len(chunk.clients), 1, 1)})
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        tables = [self._fitted(table, chunk.data.chunk(client[None], chunk.cohort))
-                  for client, table in zip(chunk.clients, state.per_client["item"], strict=True)]  # fmt: skip
+        tables = [
+            self._fitted(table, chunk.data.chunk(client[None], chunk.cohort))
+            for client, table in zip(chunk.clients, state.per_client["item"], strict=True)
+        ]
         return State(per_client={"item": torch.stack(tables)}), {}
 
     def _fitted(self, table: Tensor, chunk: Chunk) -> Tensor:

@@ -43,10 +43,9 @@ class CentralSASRec(LocalMethod):
         paper="Kang & McAuley, ICDM 2018",
         backbones=usual_backbones("sasrec"),
         **settings_beside(__file__),
-
         centralised=True,
         new_users=0,
-    )  # fmt: skip
+    )
 
     backbone: str = "sasrec"
     rounds: Count = 200
@@ -82,9 +81,15 @@ class CentralSASRec(LocalMethod):
     def trainer(self) -> LocalTrainer:
         among = SampledSoftmaxDescent if self.sampled else SoftmaxDescent
         softmax = self.loss == "ce"
-        return LocalTrainer(self, moments=(0.9, 0.98), shrink=self.weight_decay, descent=among if softmax else None,
-                            slots=self.sampled if softmax else self.negatives, products=self.products,
-                            crop=self.crop)  # fmt: skip
+        return LocalTrainer(
+            self,
+            moments=(0.9, 0.98),
+            shrink=self.weight_decay,
+            descent=among if softmax else None,
+            slots=self.sampled if softmax else self.negatives,
+            products=self.products,
+            crop=self.crop,
+        )
 
     @cached_property
     def alone(self) -> Alone:

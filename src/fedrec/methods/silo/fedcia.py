@@ -62,7 +62,7 @@ class FedCIA(SiloMethod):
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
         **settings_beside(__file__),
         scores_together=True,
-    )  # fmt: skip
+    )
 
     mode: Mode = "auto"
     """What silos exchange: dense Gram matrices, factors of low rank, or subspaces; auto: dense up to 4,000 items."""

@@ -44,10 +44,18 @@ def bars(rows: Sequence[Bar], *, title: str, longest: int = 20, most: float | No
 
 
 def histogram(
-    edges: Values, shares: Values, *, title: str, x_label: str, y_label: str, labels: Sequence[str],
-    outline: Values | None = None, names: tuple[str, str] = ("", ""), rule: tuple[int, str] | None = None,
+    edges: Values,
+    shares: Values,
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    labels: Sequence[str],
+    outline: Values | None = None,
+    names: tuple[str, str] = ("", ""),
+    rule: tuple[int, str] | None = None,
     style: str = "s0",
-) -> str:  # fmt: skip
+) -> str:
     """Bars of equal width, one per bin; `outline` is a second distribution as a stepped line; `rule` stands before a
     bin. `labels` are written under the edges."""
     count = len(shares)

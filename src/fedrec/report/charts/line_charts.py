@@ -37,9 +37,18 @@ class Line:
 
 
 def line_chart(
-    lines: Sequence[Line], *, title: str, x_label: str, y_label: str, x_log: bool = False, y_log: bool = False,
-    y_zero: bool = False, y_top: float | None = None, rule: tuple[float, str] | None = None, longest: int = LONGEST,
-) -> str:  # fmt: skip
+    lines: Sequence[Line],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    x_log: bool = False,
+    y_log: bool = False,
+    y_zero: bool = False,
+    y_top: float | None = None,
+    rule: tuple[float, str] | None = None,
+    longest: int = LONGEST,
+) -> str:
     """Curves over one x axis, labelled where they end; `rule` is a vertical line with a word to it."""
     drawn = [line for line in map(_finite, lines) if len(line.x)]
     if not drawn:

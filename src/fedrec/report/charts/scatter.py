@@ -30,8 +30,9 @@ class Points:
     colour: str = ""
 
 
-def scatter(sets: Sequence[Points], *, title: str, x_label: str, y_label: str,
-            span: tuple[Array, Array] | None = None) -> str:  # fmt: skip
+def scatter(
+    sets: Sequence[Points], *, title: str, x_label: str, y_label: str, span: tuple[Array, Array] | None = None
+) -> str:
     """`span` is (least, most) of both axes, for charts that share a scale."""
     every = np.concatenate([points.xy for points in sets]) if span is None else np.stack(span)
     (left, low), (right, high) = every.min(0), every.max(0)

@@ -30,8 +30,10 @@ class Aggregation(Figure):
 
     def draw(self, runs: Sequence[FinishedRun]) -> Drawing:
         run = only_run(self, runs)
-        self.require(run.summary["method"] == FedCA.info.name, f"{run.folder} is a run of {run.summary['method']}; "
-                     "give one of fedca")  # fmt: skip
+        self.require(
+            run.summary["method"] == FedCA.info.name,
+            f"{run.folder} is a run of {run.summary['method']}; give one of fedca",
+        )
         model = Model(run)
         chosen = np.array(sorted(numbers(self.clients))) if self.clients else model.drawn(COUNT)
         self.require(2 <= len(chosen) <= 20, "give 2 to 20 clients")
@@ -42,8 +44,14 @@ class Aggregation(Figure):
             values = matrix.numpy()
             away = values[~np.eye(len(values), dtype=bool)]
             shades = Shades(float(away.min()), float(away.max()))
-            svg = heat_map(values, shades, title=f"{word} between {len(names)} clients", x_label="client v",
-                           y_label="client u", names=names)  # fmt: skip
+            svg = heat_map(
+                values,
+                shades,
+                title=f"{word} between {len(names)} clients",
+                x_label="client v",
+                y_label="client u",
+                names=names,
+            )
             panels.append(Panel(svg, word))
             rows = tuple((name, *(f"{v:.4f}" for v in row)) for name, row in zip(names, values.tolist(), strict=True))
             tables.append(Table(word, ("client", *names), rows))

@@ -41,9 +41,20 @@ class Bars(Figure):
             title = f"{metric} on {self.on}, {data}, {protocol}: " + ", ".join(f"{b.label} {b.text}" for b in drawn)
             svg = bars(drawn, title=title, longest=LONGEST, most=most)
             panels.append(Panel(svg, f"{metric} on {self.on}; {data}, {protocol}"))
-        table = Table(f"{metric} on {self.on}", ("configuration", "data", "protocol", "seeds", metric),
-                      tuple((row.label, row.runs[0].data, row.runs[0].protocol, counted(row.summaries),
-                             value_text(row.values(metric, self.on))) for row in rows))  # fmt: skip
+        table = Table(
+            f"{metric} on {self.on}",
+            ("configuration", "data", "protocol", "seeds", metric),
+            tuple(
+                (
+                    row.label,
+                    row.runs[0].data,
+                    row.runs[0].protocol,
+                    counted(row.summaries),
+                    value_text(row.values(metric, self.on)),
+                )
+                for row in rows
+            ),
+        )
         lead = "Bars start at zero. "
         lead += "Whiskers show the standard deviation over seeds." if any(row.seeds > 1 for row in rows) else ""
         return Drawing(f"{metric} of {len(labels)} configurations", lead, tuple(panels), tables=(table,))

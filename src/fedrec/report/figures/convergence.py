@@ -40,17 +40,33 @@ class Convergence(Figure):
         ]
         log = self.rounds == "log"
         svg = line_chart(
-            lines, title=f"{metric} on {on} by round: {', '.join(names)}", y_label=f"{metric} on {on}",
-            x_label="round (logarithmic)" if log else "round", x_log=log, longest=LONGEST,
-        )  # fmt: skip
+            lines,
+            title=f"{metric} on {on} by round: {', '.join(names)}",
+            y_label=f"{metric} on {on}",
+            x_label="round (logarithmic)" if log else "round",
+            x_log=log,
+            longest=LONGEST,
+        )
         panel = Panel(svg, f"{metric} on {on} by round")
         rows = tuple(
-            (name, row.label, _rounds_of(line.rug, found), f"{found.mean.max():.4f}", f"{found.mean[-1]:.4f}",
-             _within(row, metric))
+            (
+                name,
+                row.label,
+                _rounds_of(line.rug, found),
+                f"{found.mean.max():.4f}",
+                f"{found.mean[-1]:.4f}",
+                _within(row, metric),
+            )
             for name, row, line, found in zip(names, comparison.rows, lines, curves, strict=True)
-        )  # fmt: skip
-        heads = ("line", "configuration", "rounds with uploads", f"highest {metric}", "last",
-                 "first round within 1 % of the highest")  # fmt: skip
+        )
+        heads = (
+            "line",
+            "configuration",
+            "rounds with uploads",
+            f"highest {metric}",
+            "last",
+            "first round within 1 % of the highest",
+        )
         table = Table("Curves", heads, rows)
         lead = "Ticks at the bottom mark rounds with uploads, dots the chosen rounds."
         bands = " Bands show the range over seeds." if any(row.seeds > 1 for row in comparison.rows) else ""
@@ -58,14 +74,25 @@ class Convergence(Figure):
 
 
 def _line(name: str, row: Row, found: Curve, style: str) -> Line:
-    uploads = sorted({int(record["round"]) for run in row.runs for record in rounds(run)
-                      if is_number(record.get("bytes_up")) and record["bytes_up"] > 0})  # fmt: skip
+    uploads = sorted(
+        {
+            int(record["round"])
+            for run in row.runs
+            for record in rounds(run)
+            if is_number(record.get("bytes_up")) and record["bytes_up"] > 0
+        }
+    )
     band = row.seeds > 1
     return Line(
-        name, found.rounds + FIRST, found.mean, found.low if band else None, found.high if band else None,
-        marks=sorted({float(run.summary["best_round"] + FIRST) for run in row.runs}), style=style,
+        name,
+        found.rounds + FIRST,
+        found.mean,
+        found.low if band else None,
+        found.high if band else None,
+        marks=sorted({float(run.summary["best_round"] + FIRST) for run in row.runs}),
+        style=style,
         rug=[float(round + FIRST) for round in uploads],
-    )  # fmt: skip
+    )
 
 
 def _within(row: Row, metric: str) -> str:

@@ -31,13 +31,18 @@ class Gates(Figure):
         self.require(len(comparison.rows) == 1, "shows one configuration; give one run, or seeds of one")
         row = comparison.rows[0]
         there = curve(row.runs, f"gate {GROUPS[0]}", "inside")
-        self.require(len(there.rounds) > 0, f"{row.runs[0].folder} has no gates in metrics.jsonl; run fedrkg with "
-                     "gate=true and with --eval-every dividing interval")  # fmt: skip
+        self.require(
+            len(there.rounds) > 0,
+            f"{row.runs[0].folder} has no gates in metrics.jsonl; run fedrkg with "
+            "gate=true and with --eval-every dividing interval",
+        )
         metric = self.metric or selection(comparison.protocol, 10)[0]
         panels = tuple(_panel(row, kind) for kind in WORDS)
-        lead = ("Cold and warm: the 30% of users with the fewest and the most training interactions, over all items. "
-                "Distinct and followers: the 100 users with the smallest and the largest share of popular items, over "
-                "popular items. A gate of 1/2 is plain guidance.")  # fmt: skip
+        lead = (
+            "Cold and warm: the 30% of users with the fewest and the most training interactions, over all items. "
+            "Distinct and followers: the 100 users with the smallest and the largest share of popular items, over "
+            "popular items. A gate of 1/2 is plain guidance."
+        )
         tables = (_last(row), _commits(row, metric))
         return Drawing("Gates by guidance round", lead, panels, tables=tuple(table for table in tables if table.rows))
 
@@ -56,11 +61,19 @@ def _last(row: Row) -> Table:
     """Signed means of the last guidance round: where logits are near zero, a ratio alone would mislead."""
     cells = []
     for low, high in PAIRS:
-        left, right = ({kind: float(curve(row.runs, f"{kind} {group}", "inside").mean[-1]) for kind in WORDS}
-                       for group in (low, high))  # fmt: skip
+        left, right = (
+            {kind: float(curve(row.runs, f"{kind} {group}", "inside").mean[-1]) for kind in WORDS}
+            for group in (low, high)
+        )
         change = 100 * (right["gate"] - left["gate"]) / left["gate"]
-        cells.append((f"{low}, {high}", f"{left['gate']:.5f}, {right['gate']:.5f}", f"{change:+.3f} %",
-                      f"{left['logit']:+.5f}, {right['logit']:+.5f}"))  # fmt: skip
+        cells.append(
+            (
+                f"{low}, {high}",
+                f"{left['gate']:.5f}, {right['gate']:.5f}",
+                f"{change:+.3f} %",
+                f"{left['logit']:+.5f}, {right['logit']:+.5f}",
+            )
+        )
     return Table("Last guidance round", ("groups", "mean gates", "difference", "mean logits"), tuple(cells))
 
 

@@ -34,9 +34,17 @@ class HeatMap(Figure):
         shown = model.tables(chosen)[:, some[np.argsort(labels[some], kind="stable")]].cpu().numpy()
         limit = float(np.quantile(np.abs(shown), 0.99)) or 1.0
         panels = tuple(
-            Panel(heat_map(rows, Shades(-limit, limit, DIVERGING), title=f"Item rows of client {client}",
-                           x_label="coordinates", y_label="items, by cluster"), model.describe(client))
+            Panel(
+                heat_map(
+                    rows,
+                    Shades(-limit, limit, DIVERGING),
+                    title=f"Item rows of client {client}",
+                    x_label="coordinates",
+                    y_label="items, by cluster",
+                ),
+                model.describe(client),
+            )
             for client, rows in zip(chosen, shown, strict=True)
-        )  # fmt: skip
+        )
         lead = f"{len(some)} items, the same colours in all panels: similar rows look similar."
         return Drawing("The same items in four tables", lead, panels, facts=(("clusters", origin),))

@@ -63,8 +63,11 @@ class Sensitivity(Figure):
         numeric = all(is_number(at) for members in found.values() for at in members)
         panels = self._curves(chosen, shown, found) if numeric else self._bars(chosen, shown, found)
         heads = ("configuration", chosen, "seeds", shown)
-        rows = tuple((label, _text(at), counted([run.summary for run in series[label][at]]), value_text(cell))
-                     for label, members in found.items() for at, cell in _ordered(members))  # fmt: skip
+        rows = tuple(
+            (label, _text(at), counted([run.summary for run in series[label][at]]), value_text(cell))
+            for label, members in found.items()
+            for at, cell in _ordered(members)
+        )
         spread = any(len(cell) > 1 for members in found.values() for cell in members.values())
         leads = ["Dots are means over seeds, bands ± one standard deviation."] if spread else []
         leads += [NEAR] if self.on == "rounds" else []
@@ -113,10 +116,13 @@ class Sensitivity(Figure):
             low, high = (middle - spread, middle + spread) if spread.any() else (None, None)
             lines.append(Line(label, x, middle, low, high, x.tolist(), style_of(index), unit=chosen))
         svg = line_chart(
-            lines, title=f"{shown} against {chosen}: {', '.join(found)}", y_label=shown,
-            x_label=f"{chosen} (logarithmic)" if log else chosen, x_log=log,
+            lines,
+            title=f"{shown} against {chosen}: {', '.join(found)}",
+            y_label=shown,
+            x_label=f"{chosen} (logarithmic)" if log else chosen,
+            x_log=log,
             longest=LONGEST,
-        )  # fmt: skip
+        )
         return (Panel(svg, f"{shown} against {chosen}"),)
 
     def _bars(self, chosen: str, shown: str, found: Mapping[str, Mapping[Any, Sequence[float]]]) -> tuple[Panel, ...]:

@@ -40,10 +40,18 @@ class Similarity(Figure):
         limit = max(float(cells[away].abs().quantile(0.99)) for cells in means) or 1.0
         shades = Shades(-limit, limit, DIVERGING)
         panels = tuple(
-            Panel(heat_map(cells.numpy(), shades, title=f"Cosines between items in the table of client {client}",
-                           x_label="items, by cluster", y_label="items, by cluster"), model.describe(client))
+            Panel(
+                heat_map(
+                    cells.numpy(),
+                    shades,
+                    title=f"Cosines between items in the table of client {client}",
+                    x_label="items, by cluster",
+                    y_label="items, by cluster",
+                ),
+                model.describe(client),
+            )
             for client, cells in zip(chosen, means, strict=True)
-        )  # fmt: skip
+        )
         between = structure_correlations(shown)
         some = unit_rows(model.tables(model.drawn(COMPARED)))
         facts = (

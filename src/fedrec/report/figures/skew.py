@@ -55,22 +55,34 @@ class Skew(Figure):
         values = probe(model, sizes, self.weighted)  # [sizes, parts, metrics]
         panels = []
         for at, metric in enumerate(METRICS):
-            lines = [Line(part, sizes, values[:, k, at], marks=sizes, style=f"s{k}", unit="s")
-                     for k, part in enumerate(PARTS)]  # fmt: skip
-            svg = line_chart(lines, title=f"{metric} on training and test items by number of averaged clients",
-                             x_label="number of clients averaged, s", y_label=metric, y_zero=True)  # fmt: skip
+            lines = [
+                Line(part, sizes, values[:, k, at], marks=sizes, style=f"s{k}", unit="s")
+                for k, part in enumerate(PARTS)
+            ]
+            svg = line_chart(
+                lines,
+                title=f"{metric} on training and test items by number of averaged clients",
+                x_label="number of clients averaged, s",
+                y_label=metric,
+                y_zero=True,
+            )
             panels.append(Panel(svg, f"{metric.upper()}, each item among unseen ones"))
         heads = ("s", *(f"{metric} on {part}" for metric in METRICS for part in PARTS))
-        rows = tuple((str(s), *(f"{values[i, k, at]:.4f}" for at in range(2) for k in range(2)))
-                     for i, s in enumerate(sizes))  # fmt: skip
+        rows = tuple(
+            (str(s), *(f"{values[i, k, at]:.4f}" for at in range(2) for k in range(2))) for i, s in enumerate(sizes)
+        )
         lead = (
             f"Every client averages its table and network with s clients, in random order out of its {most} nearest; "
             "s = 0 is its own model. The models are averaged once, after training, and each item is ranked among all "
             "that its user never met. FedCA's figure averages in every round of training and ranks among 99 drawn "
             "items: its trend, training up and test down, is not to be expected here."
         )
-        return Drawing(f"Embedding skew, from a run of {model.name}", lead, tuple(panels),
-                       tables=(Table("By number of clients", heads, rows),))  # fmt: skip
+        return Drawing(
+            f"Embedding skew, from a run of {model.name}",
+            lead,
+            tuple(panels),
+            tables=(Table("By number of clients", heads, rows),),
+        )
 
 
 def probe(model: Model, sizes: Sequence[int], weighted: bool) -> np.ndarray:

@@ -24,8 +24,9 @@ SHEETS = (".svg", ".pdf", ".png")
 ENDINGS = (".html", *SHEETS)
 
 
-def write_figure(kind: type[Figure], settings: Mapping[str, str], runs: Sequence[FinishedRun], path: Path,
-                 width: float | None = None) -> Path:  # fmt: skip
+def write_figure(
+    kind: type[Figure], settings: Mapping[str, str], runs: Sequence[FinishedRun], path: Path, width: float | None = None
+) -> Path:
     """Draw and write; what the settings or the file's ending get wrong is said before any work is done.
 
     `width`: of a sheet for a paper, in millimetres.
@@ -42,9 +43,16 @@ def write_figure(kind: type[Figure], settings: Mapping[str, str], runs: Sequence
     words: list[object] = ["report", *(run.folder for run in runs), "--figure", kind.name]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return write_page(
-        path, "figure.html", "fedrec.report.figures", name=kind.name, title=drawing.title, drawing=drawing, leaks=leaks,
-        facts=[*_facts(runs), *drawing.facts], command=command_line(*words),
-    )  # fmt: skip
+        path,
+        "figure.html",
+        "fedrec.report.figures",
+        name=kind.name,
+        title=drawing.title,
+        drawing=drawing,
+        leaks=leaks,
+        facts=[*_facts(runs), *drawing.facts],
+        command=command_line(*words),
+    )
 
 
 def _facts(runs: Sequence[FinishedRun]) -> list[tuple[str, str]]:

@@ -22,13 +22,18 @@ def facts(data: Interactions, origin: str) -> list[tuple[str, str]]:
     about = data.describe()
     degrees = f"{about.per_user_min:,} / {about.per_user_median:,g} / {about.per_user_max:,}"
     rows = [
-        ("name", data.name), ("version", data.version), ("users", f"{about.users:,}"), ("items", f"{about.items:,}"),
+        ("name", data.name),
+        ("version", data.version),
+        ("users", f"{about.users:,}"),
+        ("items", f"{about.items:,}"),
         ("interactions", f"{about.interactions:,}"),
         ("sparsity", f"{100 * (1 - about.density):.4f} % of user-item pairs are empty"),
         ("per user", f"{degrees} (least / median / most)"),
         ("popularity", f"Gini {gini(item_counts(data)):.3f} over items"),
-        ("times", TIMES[about.time]), ("ratings", ratings(data)), ("files", origin),
-    ]  # fmt: skip
+        ("times", TIMES[about.time]),
+        ("ratings", ratings(data)),
+        ("files", origin),
+    ]
     known = next((entry for entry in datasets() if entry.name == data.name), None)
     if known is not None:
         rows += [("title", known.title), ("licence", known.licence), ("cite", known.citation), ("home", known.home)]
@@ -69,10 +74,12 @@ def _activity(users: Array) -> dict[str, Any]:
     busiest = max(1, len(ordered) // 10)
     share = 100 * ordered[:busiest].sum() / max(ordered.sum(), 1)
     svg = charts.line_chart(
-        [Line("", 100 * (at + 1) / max(len(ordered), 1), ordered[at])], y_log=True,
+        [Line("", 100 * (at + 1) / max(len(ordered), 1), ordered[at])],
+        y_log=True,
         title=f"Interactions per user, most active first; the busiest tenth has {share:.0f} % of them",
-        x_label="users, most active first, %", y_label="interactions",
-    )  # fmt: skip
+        x_label="users, most active first, %",
+        y_label="interactions",
+    )
     return {"svg": Markup(svg), "name": "Activity", "caption": f"the busiest tenth of users has {share:.0f} %"}
 
 
@@ -89,9 +96,13 @@ def _lorenz(items: Array) -> dict[str, Any]:
     top = max(1, len(ordered) // 10)
     share = 100 * ordered[-top:].sum() / max(ordered.sum(), 1)
     svg = charts.line_chart(
-        lines, title=f"Lorenz curve of item popularity, Gini {value:.3f}", x_label="items, least popular first, %",
-        y_label="% of interactions", y_zero=True, y_top=100,
-    )  # fmt: skip
+        lines,
+        title=f"Lorenz curve of item popularity, Gini {value:.3f}",
+        x_label="items, least popular first, %",
+        y_label="% of interactions",
+        y_zero=True,
+        y_top=100,
+    )
     caption = f"Gini {value:.3f}; the top tenth of items has {share:.0f} %"
     return {"svg": Markup(svg), "name": "Popularity", "caption": caption}
 
@@ -105,7 +116,11 @@ def _degrees(users: Array, items: Array) -> dict[str, Any]:
         keep = np.unique(np.round(np.geomspace(1, max(len(values), 1), 150)).astype(int) - 1)[: len(values)]
         lines.append(Line(label, values[keep], 100 * share[keep], style=style))
     svg = charts.line_chart(
-        lines, title="Degree distribution: share of users and items with at least d interactions", x_log=True,
-        y_log=True, x_label="interactions, at least", y_label="% of users, of items",
-    )  # fmt: skip
+        lines,
+        title="Degree distribution: share of users and items with at least d interactions",
+        x_log=True,
+        y_log=True,
+        x_label="interactions, at least",
+        y_label="% of users, of items",
+    )
     return {"svg": Markup(svg), "name": "Degrees", "caption": "a straight line would be a power law"}

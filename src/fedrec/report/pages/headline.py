@@ -63,8 +63,12 @@ def _references(shown: Sequence[View], chance: Mapping[str, float], metric: str)
 
 def _against_references(shown: Sequence[View], asked: Sequence[View], tests: Significance) -> str:
     """One configuration against its references; of several, those that are not significantly better."""
-    found = [(tests.sign(view.name, other.name), view.name, other.name)
-             for other in shown if other.reference for view in asked]  # fmt: skip
+    found = [
+        (tests.sign(view.name, other.name), view.name, other.name)
+        for other in shown
+        if other.reference
+        for view in asked
+    ]
     if len(asked) == 1:
         by_sign = {sign: [other for s, _, other in found if s == sign] for sign in SIGNS}
         parts = [f"{SIGNS[sign]} {listed(others)}" for sign, others in by_sign.items() if others]
@@ -74,8 +78,7 @@ def _against_references(shown: Sequence[View], asked: Sequence[View], tests: Sig
         said = sign == 0 and other == tests.best  # with the winner
         if sign is not None and sign <= 0 and not said:
             groups.setdefault((sign, other), []).append(name)
-    return " ".join(f"{listed(names)} {_be(names)} {SIGNS[sign]} {other}."
-                    for (sign, other), names in groups.items())  # fmt: skip
+    return " ".join(f"{listed(names)} {_be(names)} {SIGNS[sign]} {other}." for (sign, other), names in groups.items())
 
 
 def listed(names: Sequence[str]) -> str:

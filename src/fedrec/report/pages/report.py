@@ -49,8 +49,11 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
         "facts": _facts(comparison, asked, first),
         "lead": headline(shown, comparison.chance, k, single, _evaluated(first, table), tests),
         "leaks": comparison.leaks,
-        "key_figures": [(f"{name}@{k}", report_charts.key_figure(shown, comparison.chance, f"{name}@{k}"))
-                        for name in ("recall", "ndcg") if f"{name}@{k}" in names],
+        "key_figures": [
+            (f"{name}@{k}", report_charts.key_figure(shown, comparison.chance, f"{name}@{k}"))
+            for name in ("recall", "ndcg")
+            if f"{name}@{k}" in names
+        ],
         "curves": report_charts.curves(shown, metric, on),
         "per_round_note": _round_note(asked, on, metric),
         "users_charts": report_charts.user_charts(shown, comparison.chance, k),
@@ -67,7 +70,7 @@ def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) 
         "versions": _versions(asked),
         "seeds": max(view.row.seeds for view in asked),
         "several": len(asked) > 1,
-    }  # fmt: skip
+    }
 
 
 def _evaluated(run: FinishedRun, table: Mapping[str, list[str]]) -> str:
@@ -144,9 +147,16 @@ def _facts(comparison: Comparison, asked: Sequence[View], first: FinishedRun) ->
     seeds = sorted({run.summary["seed"] for view in asked for run in view.row.runs})
     left_out = [("left out", str(Filtered.from_dict(record))) for record in first.summary.get("filtered", [])]
     tested = [("tested on", str(comparison.tested))] if comparison.tested else []
-    facts = [("data", comparison.data), ("size", size), *tested, *left_out, ("protocol", comparison.protocol),
-             ("clients", _clients(asked)),
-             ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds))), *_hardware(asked)]  # fmt: skip
+    facts = [
+        ("data", comparison.data),
+        ("size", size),
+        *tested,
+        *left_out,
+        ("protocol", comparison.protocol),
+        ("clients", _clients(asked)),
+        ("seeds" if len(seeds) > 1 else "seed", ", ".join(map(str, seeds))),
+        *_hardware(asked),
+    ]
     return facts if len(asked) > 1 else [("method", asked[0].row.label), *facts]
 
 
@@ -179,8 +189,12 @@ def _tables(
     chance = [f"{comparison.chance[name]:.4f}" if name in comparison.chance else "–" for name in names]
     if len(asked) == 1:
         heads = ["test", "validation", *(f"{view.name}, test" for view in shown if view.reference), "chance"]
-        columns = [_column(asked[0].row, "test", names), _column(asked[0].row, "valid", names),
-                   *(_column(view.row, "test", names) for view in shown if view.reference), chance]  # fmt: skip
+        columns = [
+            _column(asked[0].row, "test", names),
+            _column(asked[0].row, "valid", names),
+            *(_column(view.row, "test", names) for view in shown if view.reference),
+            chance,
+        ]
         return [_table("All metrics", heads, columns, names)]
     alike = frozenset() if tests is None else tests.like_the_best()
     heads = [f"{view.name} {MARK}" if view.name in alike else view.name for view in shown]
@@ -223,6 +237,7 @@ def _folder(run: FinishedRun) -> str:
 
 
 def _versions(asked: Sequence[View]) -> str:
-    found = {f"{key} {value}" for view in asked for run in view.row.runs
-             for key, value in run.summary["versions"].items()}  # fmt: skip
+    found = {
+        f"{key} {value}" for view in asked for run in view.row.runs for key, value in run.summary["versions"].items()
+    }
     return ", ".join(sorted(found))

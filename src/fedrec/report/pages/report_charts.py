@@ -44,9 +44,12 @@ def curves(shown: Sequence[View], metric: str, on: str) -> list[Figure]:
     loss = [_line(view, curve(view.row.runs, "loss")) for view in asked]
     if any(len(line.x) > 1 for line in loss):
         svg = charts.line_chart(
-            [line for line in loss if len(line.x) > 1], title=f"training loss per round for {_listed(asked)}",
-            x_label="round", y_label="loss", y_zero=True,
-        )  # fmt: skip
+            [line for line in loss if len(line.x) > 1],
+            title=f"training loss per round for {_listed(asked)}",
+            x_label="round",
+            y_label="loss",
+            y_zero=True,
+        )
         figures.append({"svg": Markup(svg), "caption": "Training loss"})
     return figures
 
@@ -82,11 +85,17 @@ def _rank_histogram(ranked: Sequence[tuple[View, Any]], largest: float, k: int) 
     labels = [f"{edge:,.0f}" if edge < 1000 else f"{(edge - 1) / 1000:g}k" for edge in edges[:-1]]
     first = next((i for i, edge in enumerate(edges) if edge == k + 1), None)
     svg = charts.histogram(
-        edges, [100 * share for share in shares], labels=labels, outline=outline,
+        edges,
+        [100 * share for share in shares],
+        labels=labels,
+        outline=outline,
         title=f"Rank of the held-out item under {view.name}, share of users per range of ranks",
-        x_label="rank of the held-out item (bins widen)", y_label="% of users", names=(view.name, "popularity"),
-        rule=None if first is None else (first, f"first {k}"), style=view.style,
-    )  # fmt: skip
+        x_label="rank of the held-out item (bins widen)",
+        y_label="% of users",
+        names=(view.name, "popularity"),
+        rule=None if first is None else (first, f"first {k}"),
+        style=view.style,
+    )
     hits = f"{100 * (view.row.mean(f'recall@{k}') or 0.0):.1f} % within the first {k}"  # ties counted as in the table
     return {"svg": Markup(svg), "caption": f"Rank of the held-out item with {view.name}: {hits}"}
 
@@ -100,10 +109,14 @@ def _within_chart(ranked: Sequence[tuple[View, Any]], largest: float, k: int, ch
         n, _ = within(np.array([largest]), largest)
         lines.append(Line("chance", n, np.minimum(100 * chance / k * n, 100), style="ref3"))
     svg = charts.line_chart(
-        lines, title=f"Share of users whose held-out item is within the first n: {_listed([v for v, _ in ranked])}",
-        x_label="length of the list, n", y_label="% of users found", x_log=True, y_zero=True,
+        lines,
+        title=f"Share of users whose held-out item is within the first n: {_listed([v for v, _ in ranked])}",
+        x_label="length of the list, n",
+        y_label="% of users found",
+        x_log=True,
+        y_zero=True,
         rule=(k, f"n = {k}"),
-    )  # fmt: skip
+    )
     return {"svg": Markup(svg), "caption": "Recall at every list length"}
 
 
@@ -118,10 +131,15 @@ def _metric_histogram(shown: Sequence[View], found: Sequence[tuple[View, Any]], 
 
     beside = next((values for view, values in there[1:] if view.row.method == "popularity"), None)
     svg = charts.histogram(
-        edges, shares(there[0][1]), labels=[f"{edge:.1g}" for edge in edges],
-        outline=None if beside is None else shares(beside), names=(there[0][0].name, "popularity"),
-        title=f"{metric} of each user under {there[0][0].name}", x_label=f"{metric} of a user", y_label="% of users",
-    )  # fmt: skip
+        edges,
+        shares(there[0][1]),
+        labels=[f"{edge:.1g}" for edge in edges],
+        outline=None if beside is None else shares(beside),
+        names=(there[0][0].name, "popularity"),
+        title=f"{metric} of each user under {there[0][0].name}",
+        x_label=f"{metric} of a user",
+        y_label="% of users",
+    )
     none = 100 * float((there[0][1] == 0).mean())
     return [{"svg": Markup(svg), "caption": f"{metric} per user; {none:.1f} % of users have 0"}]
 

@@ -13,8 +13,12 @@ from fedrec.experiment.finished_run import FinishedRun
 from fedrec.report.records import per_user, ranks
 from fedrec.serve import Recommendation, Recommender
 
-PLACES = ((0.03, "among the best served"), (0.25, "better than three in four"), (0.5, "in the middle"),
-          (0.75, "worse than three in four"))  # fmt: skip
+PLACES = (
+    (0.03, "among the best served"),
+    (0.25, "better than three in four"),
+    (0.5, "in the middle"),
+    (0.75, "worse than three in four"),
+)
 RECENT, LISTED = 5, 10
 
 

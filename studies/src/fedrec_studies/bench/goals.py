@@ -44,10 +44,18 @@ GOALS = {
     "sasrec": Goal("sasrec", 100, 60.0),
     "sasrec-bfloat16": Goal("sasrec", 100, 60.0, params={"products": "bfloat16"}),
     "fedgram": Goal("fedgram", 1, 4.0),
-    "fedopt": Goal("fedopt", 2300, 60.0, params={
-        "backbone": "sasrec", "dim": "128", "length": "200", "clients_per_round": "256",
-    }),
-}  # fmt: skip
+    "fedopt": Goal(
+        "fedopt",
+        2300,
+        60.0,
+        params={
+            "backbone": "sasrec",
+            "dim": "128",
+            "length": "200",
+            "clients_per_round": "256",
+        },
+    ),
+}
 REAL = {"100k": "ml-100k", "1m": "ml-1m"}  # what the synthetic worlds are as large as
 WORLDS = (SYNTHETIC, MOVIELENS) = ("synthetic", "movielens")
 
@@ -79,13 +87,22 @@ def reached(name: str, device: str, data: str, size: str) -> dict[str, Any]:
     training, evaluating = _rounds(run, goal, rounds)
     whole = training + sum(evaluating)
     return {
-        "goal": name, "method": goal.method, "params": goal.params, "data": task.label, "rounds": rounds,
-        "every": goal.every, "seconds_data_and_set_up": made - started, "seconds_warm_up": ready - made,
-        "seconds": whole, "seconds_round": training / rounds,
-        "seconds_evaluation": sum(evaluating) / max(1, len(evaluating)), "within": goal.seconds,
-        "met": whole <= goal.seconds, "peak_gib": device_peak_gib(at),
+        "goal": name,
+        "method": goal.method,
+        "params": goal.params,
+        "data": task.label,
+        "rounds": rounds,
+        "every": goal.every,
+        "seconds_data_and_set_up": made - started,
+        "seconds_warm_up": ready - made,
+        "seconds": whole,
+        "seconds_round": training / rounds,
+        "seconds_evaluation": sum(evaluating) / max(1, len(evaluating)),
+        "within": goal.seconds,
+        "met": whole <= goal.seconds,
+        "peak_gib": device_peak_gib(at),
         **traced(partial(run.simulator.begin, WARM + rounds), at),
-    }  # fmt: skip
+    }
 
 
 def _rounds(run: Run, goal: Goal, rounds: int) -> tuple[float, list[float]]:
@@ -97,8 +114,9 @@ def _rounds(run: Run, goal: Goal, rounds: int) -> tuple[float, list[float]]:
             evaluating.append(seconds(partial(run.evaluate, "valid", number), run.world.device))
 
     rules = Rules(WARM + rounds, goal.every or WARM + rounds)
-    work = partial(run_rounds, run.simulator, Progress(next_round=WARM), rules, evaluate, lambda: None,
-                   lambda log, score: None)  # fmt: skip
+    work = partial(
+        run_rounds, run.simulator, Progress(next_round=WARM), rules, evaluate, lambda: None, lambda log, score: None
+    )
     whole = seconds(work, run.world.device)
     return whole - sum(evaluating), evaluating
 

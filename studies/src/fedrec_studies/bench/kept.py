@@ -32,15 +32,19 @@ class Kept:
                 raise FedrecError(f"{path} contains another kind of measurement; choose another --out")
             self.found = old
         elif old.get("complete") is False:
-            raise FedrecError(f"{path} contains {len(rows_of(old))} results of an interrupted measurement: "
-                              "continue with --resume, or choose another --out")  # fmt: skip
+            raise FedrecError(
+                f"{path} contains {len(rows_of(old))} results of an interrupted measurement: "
+                "continue with --resume, or choose another --out"
+            )
 
     def begin(self, machine: Row, command: str) -> None:
         """Refuses to go on with what another machine has measured."""
         old = self.found["machine"]
         if old and any(old.get(name) != machine[name] for name in SAME):
-            raise FedrecError(f"{self.path} was measured on {old.get('device')}, {old.get('cores')} cores; this is "
-                              f"{machine['device']}, {machine['cores']} cores: choose another --out")  # fmt: skip
+            raise FedrecError(
+                f"{self.path} was measured on {old.get('device')}, {old.get('cores')} cores; this is "
+                f"{machine['device']}, {machine['cores']} cores: choose another --out"
+            )
         self.found |= {"machine": old or machine, "command": command, "complete": False}
 
     def row(self, asked: Row, measure: Callable[[], Row], say: Callable[[], None]) -> Row:

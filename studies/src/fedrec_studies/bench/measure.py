@@ -63,9 +63,17 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
         "ratio_to": None if reference is None else reference.what,
         "reference_seconds": None if reference is None else reference.seconds,
         "data": task.label,
-        "clients": run.world.clients, "items": run.world.items, "interactions": int(simulator.data.positives.sum()),
-        "seconds": {"data": made - started, "set_up": ready - made, "compilation": max(0.0, first - typical),
-                    "round": typical, "rounds": rounds, "evaluation": evaluation},
+        "clients": run.world.clients,
+        "items": run.world.items,
+        "interactions": int(simulator.data.positives.sum()),
+        "seconds": {
+            "data": made - started,
+            "set_up": ready - made,
+            "compilation": max(0.0, first - typical),
+            "round": typical,
+            "rounds": rounds,
+            "evaluation": evaluation,
+        },
         "phases": phases,
         "sampling_inside_training": inside,
         **work_of(simulator, COUNTED).rates(typical, found),
@@ -73,7 +81,7 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
         **traced(partial(simulator.round, COUNTED + 1), device),
         "machine": found | {"others_cores": others},
         "task": asdict(task),
-    }  # fmt: skip
+    }
 
 
 def _rounds(run: Run, start: int, turns: int) -> list[float]:

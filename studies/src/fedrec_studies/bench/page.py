@@ -102,13 +102,37 @@ References ran at another speed too, so compare ratios of one day only.
 
 
 def _rounds(rows: Sequence[Row]) -> str:
-    columns = ["method", "s per round", "ratio", "training ratio", "evaluation s", "set-up s", "compilation s",
-               "peak GiB", "clients", "items", "interactions"]  # fmt: skip
-    return table(columns, ([
-        f"`{row['method']}`", short(row["seconds"]["round"]), *_ratios(row), short(row["seconds"]["evaluation"]),
-        short(row["seconds"]["set_up"]), short(row["seconds"]["compilation"]),
-        f"{row['peak_gib']:.2f}", f"{row['clients']:,}", f"{row['items']:,}", f"{row['interactions']:,}",
-    ] for row in rows))  # fmt: skip
+    columns = [
+        "method",
+        "s per round",
+        "ratio",
+        "training ratio",
+        "evaluation s",
+        "set-up s",
+        "compilation s",
+        "peak GiB",
+        "clients",
+        "items",
+        "interactions",
+    ]
+    return table(
+        columns,
+        (
+            [
+                f"`{row['method']}`",
+                short(row["seconds"]["round"]),
+                *_ratios(row),
+                short(row["seconds"]["evaluation"]),
+                short(row["seconds"]["set_up"]),
+                short(row["seconds"]["compilation"]),
+                f"{row['peak_gib']:.2f}",
+                f"{row['clients']:,}",
+                f"{row['items']:,}",
+                f"{row['interactions']:,}",
+            ]
+            for row in rows
+        ),
+    )
 
 
 def _ratios(row: Row) -> tuple[str, str]:
@@ -137,31 +161,73 @@ def _split(rows: Sequence[Row]) -> str:
 
 
 def _rates(rows: Sequence[Row]) -> str:
-    return table(["method", "interactions/s", "GFLOP/s", "GB/s", "roofline", "cores busy with other work"], ([
-        f"`{row['method']}`", f"{row['interactions_per_s']:,.0f}", f"{row['gflop_per_s']:.2f}",
-        f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}", f"{row['machine']['others_cores']:.1f}",
-    ] for row in rows))  # fmt: skip
+    return table(
+        ["method", "interactions/s", "GFLOP/s", "GB/s", "roofline", "cores busy with other work"],
+        (
+            [
+                f"`{row['method']}`",
+                f"{row['interactions_per_s']:,.0f}",
+                f"{row['gflop_per_s']:.2f}",
+                f"{row['gb_per_s']:.2f}",
+                f"{row['roofline']:.1%}",
+                f"{row['machine']['others_cores']:.1f}",
+            ]
+            for row in rows
+        ),
+    )
 
 
 def _goals(found: Row) -> list[str]:
     rows = [row for row in found["goals"] if "seconds" in row]
-    columns = ["method", "data", "settings", "rounds", "evaluation", "seconds", "limit", "s per round",
-               "data and set-up s",               "two rounds of warm-up s", "peak GiB"]  # fmt: skip
-    lines = ([
-        f"`{row['goal']}`", row["data"], ", ".join(f"{name}={value}" for name, value in row["params"].items()),
-        f"{row['rounds']:,}", f"every {row['every']}" if row["every"] else "", short(row["seconds"]),
-        f"{row['within']:g}{'' if row['met'] else ' (missed)'}", short(row["seconds_round"]),
-        short(row["seconds_data_and_set_up"]), short(row["seconds_warm_up"]), f"{row['peak_gib']:.2f}",
-    ] for row in rows)  # fmt: skip
+    columns = [
+        "method",
+        "data",
+        "settings",
+        "rounds",
+        "evaluation",
+        "seconds",
+        "limit",
+        "s per round",
+        "data and set-up s",
+        "two rounds of warm-up s",
+        "peak GiB",
+    ]
+    lines = (
+        [
+            f"`{row['goal']}`",
+            row["data"],
+            ", ".join(f"{name}={value}" for name, value in row["params"].items()),
+            f"{row['rounds']:,}",
+            f"every {row['every']}" if row["every"] else "",
+            short(row["seconds"]),
+            f"{row['within']:g}{'' if row['met'] else ' (missed)'}",
+            short(row["seconds_round"]),
+            short(row["seconds_data_and_set_up"]),
+            short(row["seconds_warm_up"]),
+            f"{row['peak_gib']:.2f}",
+        ]
+        for row in rows
+    )
     return [table(columns, lines), WORLDS, "\n### What the accelerator did in a round\n", _traces(rows, "goal")]
 
 
 def _traces(rows: Sequence[Row], name: str) -> str:
     columns = ["method", "launches", "waits of the host", "copies", "busy", "longest kernel"]
-    return table(columns, ([
-        f"`{row[name]}`", f"{_trace(row)['launches']:,}", f"{_trace(row)['waits']:,}", f"{_trace(row)['copies']:,}",
-        f"{_trace(row)['busy_share']:.0%} of {short(_trace(row)['seconds'])} s", _longest(_trace(row)),
-    ] for row in rows if _trace(row)))  # fmt: skip
+    return table(
+        columns,
+        (
+            [
+                f"`{row[name]}`",
+                f"{_trace(row)['launches']:,}",
+                f"{_trace(row)['waits']:,}",
+                f"{_trace(row)['copies']:,}",
+                f"{_trace(row)['busy_share']:.0%} of {short(_trace(row)['seconds'])} s",
+                _longest(_trace(row)),
+            ]
+            for row in rows
+            if _trace(row)
+        ),
+    )
 
 
 def _trace(row: Row) -> Row:

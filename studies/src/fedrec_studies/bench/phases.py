@@ -42,10 +42,16 @@ class Phases:
             for kind in SAMPLERS:
                 stack.enter_context(self._wrapped(kind, "__init__", SAMPLING))
             for owner, name, phase in (
-                (method, "local", TRAINING), (server, "broadcast", WIRE), (client.wire, "send_down", WIRE),
-                (client.wire, "send_up", WIRE), (client.wire, "collect", WIRE), (simulator.group, "merged", WIRE),
-                (server, "aggregate", AGGREGATION), (client, "receive", ANSWER), (method, "pictures", PREPARING),
-            ):  # fmt: skip
+                (method, "local", TRAINING),
+                (server, "broadcast", WIRE),
+                (client.wire, "send_down", WIRE),
+                (client.wire, "send_up", WIRE),
+                (client.wire, "collect", WIRE),
+                (simulator.group, "merged", WIRE),
+                (server, "aggregate", AGGREGATION),
+                (client, "receive", ANSWER),
+                (method, "pictures", PREPARING),
+            ):
                 if hasattr(owner, name):  # not every method's clients show more of themselves than what they trained
                     stack.enter_context(self._wrapped(owner, name, phase))
             yield self
@@ -112,7 +118,17 @@ def seconds_of_draws(data: ClientData, round: int) -> float:
     spent = 0.0
     for _ in range(2):  # compile, then measure
         started = time.perf_counter()
-        kernel(np.arange(len(data.users)), data.users, data.user_ptr, data.pool.indptr, data.pool.gap,
-               data.world.items, data.negatives, data.unique == "user", key, counts)  # fmt: skip
+        kernel(
+            np.arange(len(data.users)),
+            data.users,
+            data.user_ptr,
+            data.pool.indptr,
+            data.pool.gap,
+            data.world.items,
+            data.negatives,
+            data.unique == "user",
+            key,
+            counts,
+        )
         spent = time.perf_counter() - started
     return float(spent / numba.get_num_threads())  # kernels draw in all threads

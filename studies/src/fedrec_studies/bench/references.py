@@ -77,9 +77,15 @@ def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
     mine = data.trained.take(places)
     client_ptr = np.array([0, len(places)]) if central else np.cumsum([0, *np.diff(data.client_ptr)[chosen]])
     world = replace(data.world, clients=len(client_ptr) - 1, dtype=torch.float64, device=torch.device("cpu"))
-    made = ClientData.build(world, np.repeat(np.arange(len(places)), np.diff(mine.ptr)), mine.items,
-                            users=np.arange(len(places)), client_ptr=client_ptr, negatives=data.negatives,
-                            unique=data.unique)  # fmt: skip
+    made = ClientData.build(
+        world,
+        np.repeat(np.arange(len(places)), np.diff(mine.ptr)),
+        mine.items,
+        users=np.arange(len(places)),
+        client_ptr=client_ptr,
+        negatives=data.negatives,
+        unique=data.unique,
+    )
     return made, len(mine.items) / len(data.items)
 
 
@@ -187,8 +193,13 @@ def _one_by_one(run: Run, data: ClientData, rounds: int) -> None:
 def _movielens(prepared: Prepared, folder: Path) -> Path:
     """All rows as a file in the form of MovieLens, each user's held-out items last."""
     parts = [prepared.split.train, prepared.split.valid, prepared.split.test]
-    rows = np.concatenate([np.stack([part.user + 1, part.item + 1, np.full(len(part), 5), np.full(len(part), time)])
-                           for time, part in enumerate(parts)], axis=1).T  # fmt: skip
+    rows = np.concatenate(
+        [
+            np.stack([part.user + 1, part.item + 1, np.full(len(part), 5), np.full(len(part), time)])
+            for time, part in enumerate(parts)
+        ],
+        axis=1,
+    ).T
     path = folder / "u.data"
     np.savetxt(path, rows, fmt="%d", delimiter="\t")
     return path

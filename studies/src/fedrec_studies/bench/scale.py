@@ -108,8 +108,10 @@ def largest(quick: bool) -> list[Point]:
 
 
 def _measured(point: Point, kept: Kept, say: Callable[[str], None]) -> Row:
-    text = (f"{point.method}: {point.clients:,} clients, {point.items:,} items, {point.interactions:,} interactions, "
-            f"{point.processes} process(es)")  # fmt: skip
+    text = (
+        f"{point.method}: {point.clients:,} clients, {point.items:,} items, {point.interactions:,} interactions, "
+        f"{point.processes} process(es)"
+    )
     return kept.row(asdict(point), partial(in_a_process, point.words()), partial(say, text))
 
 
@@ -149,8 +151,18 @@ def random_clients(clients: int, items: int, interactions: int) -> ClientData:
     ptr = pointers(np.bincount(user, minlength=clients))
     gap = item - (np.arange(len(item)) - np.repeat(ptr[:-1], np.diff(ptr)))
     numbers = np.arange(clients)
-    return ClientData(World(items=items, clients=clients), numbers, numbers, np.arange(clients + 1), ptr, item, item,
-                      4, Pool(ptr, gap), longest=int(np.diff(ptr).max()))  # fmt: skip
+    return ClientData(
+        World(items=items, clients=clients),
+        numbers,
+        numbers,
+        np.arange(clients + 1),
+        ptr,
+        item,
+        item,
+        4,
+        Pool(ptr, gap),
+        longest=int(np.diff(ptr).max()),
+    )
 
 
 def one_point(name: str, clients: int, items: int, interactions: int) -> dict[str, Any] | None:
@@ -180,12 +192,18 @@ def one_point(name: str, clients: int, items: int, interactions: int) -> dict[st
         if not group.first:
             return None
         return about | {
-            "interactions": total, "processes": group.size, "seconds_data": made - started,
-            "seconds_set_up": ready - made, "seconds_first_round": rounds[0], "seconds_round": min(rounds[1:]),
+            "interactions": total,
+            "processes": group.size,
+            "seconds_data": made - started,
+            "seconds_set_up": ready - made,
+            "seconds_first_round": rounds[0],
+            "seconds_round": min(rounds[1:]),
             "seconds_all": rounds,
             "others_cores": elsewhere.cores() if group.size == 1 else None,
-            "phases": split, "peak_gib": float(peaks.max()), "peak_gib_each": peaks.tolist(),
-        }  # fmt: skip
+            "phases": split,
+            "peak_gib": float(peaks.max()),
+            "peak_gib_each": peaks.tolist(),
+        }
 
 
 def _three_rounds(simulator: Simulator) -> tuple[list[float], dict[str, float]]:

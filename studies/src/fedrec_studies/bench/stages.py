@@ -34,10 +34,13 @@ def stages(dataset: str, device: str = "cpu") -> dict[str, Any]:
     run.simulator.round(0)  # kernels are compiled
     method: Any = run.simulator.method
     return {
-        "data": dataset, "device": str(run.world.device), "clients": run.world.clients, "items": run.world.items,
+        "data": dataset,
+        "device": str(run.world.device),
+        "clients": run.world.clients,
+        "items": run.world.items,
         "aggregated": int(method.aggregated_fraction * run.world.clients),
         "seconds": _client(run, method) | _server(run),
-    }  # fmt: skip
+    }
 
 
 def _client(run: Run, method: Any) -> dict[str, float]:

@@ -31,8 +31,11 @@ def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept,
         require_size(task.size)
     kept.begin(describe(device_named(tasks[0].device)), command)
     for number, task in enumerate(tasks, 1):
-        kept.row(asdict(task), partial(in_a_process, words(task, programs)),
-                 partial(say, f"{task.title}: {number} of {len(tasks)}"))  # fmt: skip
+        kept.row(
+            asdict(task),
+            partial(in_a_process, words(task, programs)),
+            partial(say, f"{task.title}: {number} of {len(tasks)}"),
+        )
     names = [task.title for task in tasks]
     kept.found["methods"].sort(key=lambda row: names.index(row["method"]) if row["method"] in names else len(names))
     return kept.completed()
@@ -50,8 +53,11 @@ def reach_all(names: Sequence[str], device: str, data: str, quick: bool, kept: K
     for number, name in enumerate(names, 1):
         task = {"goal": name, "device": device, "data": data, "quick": quick, "definition": asdict(goals.GOALS[name])}
         kept.forget(task, unlike="definition")
-        kept.row(task, partial(in_a_process, goals.words(name, device, data, quick)),
-                 partial(say, f"{name}: {number} of {len(names)}"))  # fmt: skip
+        kept.row(
+            task,
+            partial(in_a_process, goals.words(name, device, data, quick)),
+            partial(say, f"{name}: {number} of {len(names)}"),
+        )
     kept.found["goals"].sort(key=lambda row: names.index(row["goal"]) if row["goal"] in names else len(names))
     return kept.completed()
 
@@ -78,8 +84,10 @@ def _measured(found: Row) -> dict[str, list[float]]:
 
 
 def _name(row: Row) -> str:
-    return (f"{row['method']}, {row['clients']:,} clients, {row['items']:,} items, {row['interactions']:,} "
-            f"interactions, {row['processes']} process(es)")  # fmt: skip
+    return (
+        f"{row['method']}, {row['clients']:,} clients, {row['items']:,} items, {row['interactions']:,} "
+        f"interactions, {row['processes']} process(es)"
+    )
 
 
 def _spread(rounds: Sequence[float]) -> float:

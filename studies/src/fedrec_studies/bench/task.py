@@ -47,8 +47,19 @@ class Task:
         """Of the method, before its first round."""
         name = method_class(self.method)[0].info.name
         cold = name in {listing.name for listing in listings() if listing.attributes != "none"}
-        return Run(RunConfig(name, data=self.data, protocol=COLD if cold else "honest", params=self.params, rounds=LONG,
-                             silos=SILOS.get(name), device=self.device, memory=MEMORY[self.device]), data)  # fmt: skip
+        return Run(
+            RunConfig(
+                name,
+                data=self.data,
+                protocol=COLD if cold else "honest",
+                params=self.params,
+                rounds=LONG,
+                silos=SILOS.get(name),
+                device=self.device,
+                memory=MEMORY[self.device],
+            ),
+            data,
+        )
 
 
 def require_size(name: str) -> str:

@@ -34,12 +34,19 @@ def traced(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
     busy = sum(event.self_device_time_total for event in kernels) / 1e6
     wall = seconds(lambda: [work() for _ in range(TURNS)], device) / TURNS
     longest = sorted(kernels, key=lambda event: -event.self_device_time_total)[:NAMED]
-    return {"trace": told | {
-        "busy_seconds": busy, "seconds": wall, "busy_share": busy / wall,
-        "longest": [{"kernel": event.key[:100], "seconds": event.self_device_time_total / 1e6, "times": event.count}
-                    for event in longest],
-        "waits_at": dict(Counter(_waiting(work)).most_common(NAMED)),
-    }}  # fmt: skip
+    return {
+        "trace": told
+        | {
+            "busy_seconds": busy,
+            "seconds": wall,
+            "busy_share": busy / wall,
+            "longest": [
+                {"kernel": event.key[:100], "seconds": event.self_device_time_total / 1e6, "times": event.count}
+                for event in longest
+            ],
+            "waits_at": dict(Counter(_waiting(work)).most_common(NAMED)),
+        }
+    }
 
 
 def _profiled(work: Callable[[], object], device: torch.device) -> Any:

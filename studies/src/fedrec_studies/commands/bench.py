@@ -104,8 +104,11 @@ def _measured(asked: Asked, place: Path, resume: bool, yardstick: Path | None) -
             return _work(asked, kept, yardstick)
     except KeyboardInterrupt as stop:
         done = len(rows_of(kept.found))
-        console.err.print(f"interrupted: {done} done, in {place}; to continue: {again(place)}"
-                          if done else "interrupted before the first measurement was done")  # fmt: skip
+        console.err.print(
+            f"interrupted: {done} done, in {place}; to continue: {again(place)}"
+            if done
+            else "interrupted before the first measurement was done"
+        )
         raise typer.Exit(TERMINATED if isinstance(stop, Terminated) else 130) from None
 
 
@@ -155,22 +158,41 @@ def _show(found: dict[str, Any]) -> None:
     from fedrec_studies.bench.phases import PHASES
 
     about = found["machine"]
-    title = (f"{about['device']}, {about['cores']} cores: copies {about['copy_gb_per_s']:.1f} GB/s, multiplies "
-             f"{about['matmul_gflop_per_s']:.0f} GFLOP/s\nseconds per round; rates are estimates")  # fmt: skip
+    title = (
+        f"{about['device']}, {about['cores']} cores: copies {about['copy_gb_per_s']:.1f} GB/s, multiplies "
+        f"{about['matmul_gflop_per_s']:.0f} GFLOP/s\nseconds per round; rates are estimates"
+    )
     rows = [row for row in found["methods"] if "seconds" in row]
     console.table(
         ["method", "round", "ratio", "evaluation", "set-up", "compilation", "peak GiB"],
-        [[row["method"], row["seconds"]["round"], "" if row["ratio"] is None else f"{row['ratio']:.0f}",
-          row["seconds"]["evaluation"], row["seconds"]["set_up"], row["seconds"]["compilation"],
-          f"{row['peak_gib']:.2f}"] for row in rows],
+        [
+            [
+                row["method"],
+                row["seconds"]["round"],
+                "" if row["ratio"] is None else f"{row['ratio']:.0f}",
+                row["seconds"]["evaluation"],
+                row["seconds"]["set_up"],
+                row["seconds"]["compilation"],
+                f"{row['peak_gib']:.2f}",
+            ]
+            for row in rows
+        ],
         title=title,
-    )  # fmt: skip
+    )
     console.table(
         ["method", *PHASES, "GFLOP/s", "GB/s", "roofline"],
-        [[row["method"], *(row["phases"][name] for name in PHASES), f"{row['gflop_per_s']:.2f}",
-          f"{row['gb_per_s']:.2f}", f"{row['roofline']:.1%}"] for row in rows],
+        [
+            [
+                row["method"],
+                *(row["phases"][name] for name in PHASES),
+                f"{row['gflop_per_s']:.2f}",
+                f"{row['gb_per_s']:.2f}",
+                f"{row['roofline']:.1%}",
+            ]
+            for row in rows
+        ],
         title="\nwhere the time of a round goes, and its rates",
-    )  # fmt: skip
+    )
     _show_failed(found)
 
 
@@ -186,10 +208,21 @@ def _show_goals(found: dict[str, Any]) -> None:
     from fedrec.commands import console
 
     done = [row for row in found["goals"] if "seconds" in row]
-    rows = [[row["goal"], row["rounds"], row["seconds"], f"{row['within']:g}", "met" if row["met"] else "missed",
-             row["seconds_warm_up"], f"{row['peak_gib']:.2f}"] for row in done]  # fmt: skip
-    console.table(["method", "rounds", "seconds", "limit", "", "warm-up", "peak GiB"], rows,
-                  title=found["machine"]["device"])  # fmt: skip
+    rows = [
+        [
+            row["goal"],
+            row["rounds"],
+            row["seconds"],
+            f"{row['within']:g}",
+            "met" if row["met"] else "missed",
+            row["seconds_warm_up"],
+            f"{row['peak_gib']:.2f}",
+        ]
+        for row in done
+    ]
+    console.table(
+        ["method", "rounds", "seconds", "limit", "", "warm-up", "peak GiB"], rows, title=found["machine"]["device"]
+    )
     _show_failed(found)
 
 
@@ -199,12 +232,19 @@ def _show_scale(found: dict[str, Any]) -> None:
 
     for one in found["series"]:
         grown = one["exponents"]
-        title = (f"\n{one['method']} ({one['class']}) against {one['axis']}: time grows as {one['axis']}^"
-                 f"{grown['seconds_round']:.2f}, memory as ^{grown['memory']:.2f}")  # fmt: skip
+        title = (
+            f"\n{one['method']} ({one['class']}) against {one['axis']}: time grows as {one['axis']}^"
+            f"{grown['seconds_round']:.2f}, memory as ^{grown['memory']:.2f}"
+        )
         done = [row for row in one["points"] if "refused" not in row]
-        console.table(["clients", "items", "interactions", "round s", "peak GiB"],
-                      [[row["clients"], row["items"], row["interactions"], row["seconds_round"],
-                        f"{row['peak_gib']:.2f}"] for row in done], title=title)  # fmt: skip
+        console.table(
+            ["clients", "items", "interactions", "round s", "peak GiB"],
+            [
+                [row["clients"], row["items"], row["interactions"], row["seconds_round"], f"{row['peak_gib']:.2f}"]
+                for row in done
+            ],
+            title=title,
+        )
         for row in one["points"]:
             if "refused" in row:
                 console.out.print(f"{row['clients']:,} clients, {row['items']:,} items: {row['refused']}")
@@ -218,8 +258,10 @@ def _show_changes(before: Path, after: Path) -> None:
     from fedrec_studies.bench.kept import read
     from fedrec_studies.bench.suite import compared
 
-    rows = [[name, first, second, f"{times:.2f}", verdict]
-            for name, first, second, times, verdict in compared(read(before), read(after))]  # fmt: skip
+    rows = [
+        [name, first, second, f"{times:.2f}", verdict]
+        for name, first, second, times, verdict in compared(read(before), read(after))
+    ]
     if not rows:
         raise FedrecError(f"{before} and {after} have no measurement in common; measure the same methods in both")
     console.table(["measured", "before s", "after s", "times faster", "beyond noise"], rows, title="seconds per round")

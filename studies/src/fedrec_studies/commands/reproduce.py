@@ -141,8 +141,9 @@ def _show_plan(paper: str, planned: Sequence[tuple[Table, Sequence[Cell]]]) -> N
         for row in table.rows:
             of_row = [cell for cell in mine if cell.row == row.label]
             if of_row:
-                console.out.print(f"  {row.label}: {number_of('run', len(of_row))}, "
-                                  f"{number_of('printed cell', _printed(table, row))}")  # fmt: skip
+                console.out.print(
+                    f"  {row.label}: {number_of('run', len(of_row))}, {number_of('printed cell', _printed(table, row))}"
+                )
             for cell in of_row:
                 console.out.print(f"    {cell.command()}")
         for command in table.drawn:

@@ -43,8 +43,10 @@ def reproduce_command(
         return
     if coverage:
         if datasets or protocols or rows or seeds or quick:
-            raise FedrecError("--coverage is of all cells of a paper or table: leave --datasets, --protocols, --rows, "
-                              "--seeds and --quick out")  # fmt: skip
+            raise FedrecError(
+                "--coverage is of all cells of a paper or table: leave --datasets, --protocols, --rows, "
+                "--seeds and --quick out"
+            )
         show_coverage(target, device, out)
         return
     wanted = Wanted(

@@ -97,8 +97,9 @@ class Board:
         """The rows on one dataset as a table that can be run; `found`: the best trial of rows that were tuned."""
         if dataset == self.new_items["dataset"]:
             table = _table_named(self.new_items["table"])
-            return dataclasses.replace(table, name=dataset, protocols=[self.new_items["protocol"]],
-                                       seeds=self.seeds_of(dataset))  # fmt: skip
+            return dataclasses.replace(
+                table, name=dataset, protocols=[self.new_items["protocol"]], seeds=self.seeds_of(dataset)
+            )
         here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
         rows = [definition.Row(row.label, _with(row.run, found.get(row.source)), on=row.on) for row in here]
         return definition.Table(

@@ -31,6 +31,18 @@ def _runs(record: Mapping[str, Any], interactions: int) -> Iterator[MeasuredRun]
         for cell in row["cells"]:
             words = cell["command"].split()
             backbone = words[words.index("--backbone") + 1] if "--backbone" in words else usual
-            yield MeasuredRun(record["dataset"], row["label"], record["dataset"], record["protocol"], cell["seed"],
-                              cell["command"], cell["device"], {}, cell["rounds_run"], cell["best_round"],
-                              cell["seconds"], interactions, backbone)  # fmt: skip
+            yield MeasuredRun(
+                record["dataset"],
+                row["label"],
+                record["dataset"],
+                record["protocol"],
+                cell["seed"],
+                cell["command"],
+                cell["device"],
+                {},
+                cell["rounds_run"],
+                cell["best_round"],
+                cell["seconds"],
+                interactions,
+                backbone,
+            )

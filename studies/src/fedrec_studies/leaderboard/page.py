@@ -130,10 +130,17 @@ work: an order of magnitude. Commands, versions and commits of every run are in 
 
 def _readings(whole: Board) -> Iterator[str]:
     yield from ("## How to read the tables", "")
-    yield READINGS.format(protocol=whole.protocol, trials=whole.trials, tuned_on=whole.tuned_on, sums=SUMS,
-                          adapted=_adapted(whole), fair=FAIR,
-                          elsewhere=", ".join(f"`{label}`" for label in whole.chosen_elsewhere()) or "No rows",
-                          new_items=whole.new_items["dataset"], table=whole.new_items["table"])  # fmt: skip
+    yield READINGS.format(
+        protocol=whole.protocol,
+        trials=whole.trials,
+        tuned_on=whole.tuned_on,
+        sums=SUMS,
+        adapted=_adapted(whole),
+        fair=FAIR,
+        elsewhere=", ".join(f"`{label}`" for label in whole.chosen_elsewhere()) or "No rows",
+        new_items=whole.new_items["dataset"],
+        table=whole.new_items["table"],
+    )
 
 
 def _adapted(whole: Board) -> str:
@@ -146,8 +153,12 @@ def _adapted(whole: Board) -> str:
 
 def _dataset(record: Record) -> Iterator[str]:
     metrics = record["metrics"]
-    yield from (f"## {record['dataset']}", "", f"Protocol `{record['protocol']}`; chance "
-                f"{' / '.join(_chance(record, metric) for metric in metrics)}.", "")  # fmt: skip
+    yield from (
+        f"## {record['dataset']}",
+        "",
+        f"Protocol `{record['protocol']}`; chance {' / '.join(_chance(record, metric) for metric in metrics)}.",
+        "",
+    )
     if ranked := _ranked(record):
         yield from (*_full_table(record, ranked), "")
     if aside := _set_aside(record):
@@ -207,8 +218,12 @@ def picture(record: Record) -> str:
     """Recall against megabytes uploaded per client, with the Pareto front."""
     metric = record["metrics"][0]
     title = f"{_said(metric)} against megabytes uploaded per client, {record['dataset']}"
-    chart = front_chart(_offers(record), title=title, x_label="megabytes uploaded per client until the chosen round",
-                        y_label=_said(metric))  # fmt: skip
+    chart = front_chart(
+        _offers(record),
+        title=title,
+        x_label="megabytes uploaded per client until the chosen round",
+        y_label=_said(metric),
+    )
     return as_svg(Drawing(title, "", (Panel(chart, title),)), [])
 
 
@@ -267,12 +282,17 @@ def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) 
     first = {row.label: row.printed.get(source["dataset"], [None])[0] for row in table.rows}
     shown = {label: value for label, value in first.items() if value is not None}
     honest = {row["label"]: mean_of(row, record["metrics"][0]) for row in _ranked(record)}
-    both = [(row.label, shown[name], honest[row.label]) for row in whole.rows
-            if (name := row.printed.get(paper)) in shown and row.label in honest]  # fmt: skip
+    both = [
+        (row.label, shown[name], honest[row.label])
+        for row in whole.rows
+        if (name := row.printed.get(paper)) in shown and row.label in honest
+    ]
     both.sort(key=lambda one: -one[1])
     order = sorted((one[2] for one in both), reverse=True)
-    return [[f"`{label}`", f"{printed:.3f}", str(rank), f"{value:.4f}", str(order.index(value) + 1)]
-            for rank, (label, printed, value) in enumerate(both, start=1)]  # fmt: skip
+    return [
+        [f"`{label}`", f"{printed:.3f}", str(rank), f"{value:.4f}", str(order.index(value) + 1)]
+        for rank, (label, printed, value) in enumerate(both, start=1)
+    ]
 
 
 # -- trials --
@@ -319,8 +339,13 @@ def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[st
     """One dataset in a few columns, of ranked rows with no more trials than others; and the finding of every one."""
     yield ""
     heads = [f"{record['dataset']}", *map(_said, record["metrics"]), "MB up per client", "server", "trials"]
-    yield from _table(heads, [[cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
-                              for row in _equal(record, elsewhere)])  # fmt: skip
+    yield from _table(
+        heads,
+        [
+            [cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
+            for row in _equal(record, elsewhere)
+        ],
+    )
     yield ""
     if aside := _set_aside(record):
         reasons = [f"{labels} ({reason})" for reason, labels in _by_reason(aside, "unranked").items()]

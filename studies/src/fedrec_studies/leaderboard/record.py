@@ -27,12 +27,38 @@ from fedrec_studies.reproduce.estimate import Clock
 from fedrec_studies.reproduce.figures import sent
 from fedrec_studies.reproduce.measured import MeasuredRun, shipped
 
-CELL: Shape = {"seed": COUNT, "command": TEXT, "version": TEXT, "commit": TEXT, "device": TEXT, "best_round": COUNT,
-               "rounds_run": COUNT, "seconds": NUMBER, "test": METRICS, "up": NUMBER, "down": NUMBER}  # fmt: skip
-ROW: Shape = {"label": TEXT, "method": TEXT, "kind": TEXT, "server": TEXT, "trials": COUNT, "settings": TEXT,
-              "group": optional(COUNT), "why": TEXT, "cells": [CELL]}  # fmt: skip
-RECORD: Shape = {"dataset": TEXT, "protocol": TEXT, "metrics": [TEXT], "chance": METRICS, "rows": [ROW],
-                 "tested": {"row": TEXT, "p": named(NUMBER, "rows with numbers")}}  # fmt: skip
+CELL: Shape = {
+    "seed": COUNT,
+    "command": TEXT,
+    "version": TEXT,
+    "commit": TEXT,
+    "device": TEXT,
+    "best_round": COUNT,
+    "rounds_run": COUNT,
+    "seconds": NUMBER,
+    "test": METRICS,
+    "up": NUMBER,
+    "down": NUMBER,
+}
+ROW: Shape = {
+    "label": TEXT,
+    "method": TEXT,
+    "kind": TEXT,
+    "server": TEXT,
+    "trials": COUNT,
+    "settings": TEXT,
+    "group": optional(COUNT),
+    "why": TEXT,
+    "cells": [CELL],
+}
+RECORD: Shape = {
+    "dataset": TEXT,
+    "protocol": TEXT,
+    "metrics": [TEXT],
+    "chance": METRICS,
+    "rows": [ROW],
+    "tested": {"row": TEXT, "p": named(NUMBER, "rows with numbers")},
+}
 Record = Mapping[str, Any]  # of one dataset, or of one of its rows
 FEDERATED, ALONE, TOGETHER = "federated", "alone", "centralised"
 SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
@@ -64,11 +90,17 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
         for row in rows:
             row["group"] = together.get(row["label"])
         tested = against_all(fair, best_federated(rows, metric, whole.chosen_elsewhere()))
-        _write(results / f"{safe(dataset)}.json", {
-            "dataset": dataset, "protocol": planned[0].protocol, "metrics": list(whole.metrics_on(dataset)),
-            "chance": _chance(planned) or before.get("chance", {}),
-            "tested": tested | {"p": kept_tests(rows, before, tested["row"]) | tested["p"]}, "rows": rows,
-        })  # fmt: skip
+        _write(
+            results / f"{safe(dataset)}.json",
+            {
+                "dataset": dataset,
+                "protocol": planned[0].protocol,
+                "metrics": list(whole.metrics_on(dataset)),
+                "chance": _chance(planned) or before.get("chance", {}),
+                "tested": tested | {"p": kept_tests(rows, before, tested["row"]) | tested["p"]},
+                "rows": rows,
+            },
+        )
 
 
 def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -153,9 +185,16 @@ def server_sees(config: RunConfig) -> str:
     return NOTHING if not fields else SINGLE if any(kind.gathered for kind in fields) else SUMS
 
 
-def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, Sequence[Trial]],
-         best: Mapping[str, Trial], before: Mapping[str, Any],
-         known: Mapping[str, MeasuredRun], clock: Clock) -> dict[str, Any]:  # fmt: skip
+def _row(
+    whole: Board,
+    label: str,
+    planned: Sequence[Cell],
+    found: Mapping[str, Sequence[Trial]],
+    best: Mapping[str, Trial],
+    before: Mapping[str, Any],
+    known: Mapping[str, MeasuredRun],
+    clock: Clock,
+) -> dict[str, Any]:
     config, row = planned[0].config, whole.row(label)
     method = method_of(config)
     info = method.info
@@ -182,8 +221,7 @@ def _row(whole: Board, label: str, planned: Sequence[Cell], found: Mapping[str, 
     }
 
 
-def _why(whole: Board, planned: Sequence[Cell], old: Mapping[str, Any], trials: int | None,
-         clock: Clock) -> str:  # fmt: skip
+def _why(whole: Board, planned: Sequence[Cell], old: Mapping[str, Any], trials: int | None, clock: Clock) -> str:
     """Why a row is empty. `trials`: how many it has had, where it waits for more."""
     if skipped := whole.reason_to_skip(planned[0]):
         return skipped
@@ -280,10 +318,17 @@ def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], runs: Path
     for row in whole.studies:
         study, trials = whole.study(row, runs, "cpu"), found[row.label]
         if began := study.began() if trials == study.there() else {}:
-            _write(kept_in(results, row.label), {
-                "label": row.label, "data": whole.tuned_on, "searched": began["space"], "config": began["config"],
-                "version": began["version"], "trials": [dataclasses.asdict(trial) for trial in trials],
-            })  # fmt: skip
+            _write(
+                kept_in(results, row.label),
+                {
+                    "label": row.label,
+                    "data": whole.tuned_on,
+                    "searched": began["space"],
+                    "config": began["config"],
+                    "version": began["version"],
+                    "trials": [dataclasses.asdict(trial) for trial in trials],
+                },
+            )
 
 
 def _before(path: Path) -> dict[str, Any]:

@@ -48,8 +48,9 @@ def read(path: Path) -> UserValues:
             values = dict(zip(kept["labels"].tolist(), kept["values"].astype(float), strict=True))
             return UserValues(str(kept["users"]), values)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise FedrecError(f"{path} cannot be read ({error}); restore it, or remove it: then only rows whose runs are "
-                          "here are tested") from None  # fmt: skip
+        raise FedrecError(
+            f"{path} cannot be read ({error}); restore it, or remove it: then only rows whose runs are here are tested"
+        ) from None
 
 
 def write(path: Path, values: UserValues) -> None:
@@ -66,6 +67,9 @@ def joined(kept: UserValues, new: UserValues, records: Sequence[Mapping[str, Any
     if new.of_row and kept.users != new.users:
         return new
     means = {row["label"]: mean(cell["test"][metric] for cell in row["cells"]) for row in records if row["cells"]}
-    same = {label: values for label, values in kept.of_row.items()
-            if label in means and abs(float(values.mean()) - means[label]) < SAME}  # fmt: skip
+    same = {
+        label: values
+        for label, values in kept.of_row.items()
+        if label in means and abs(float(values.mean()) - means[label]) < SAME
+    }
     return UserValues(kept.users, {**same, **new.of_row})

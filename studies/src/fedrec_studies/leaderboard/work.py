@@ -34,13 +34,21 @@ def run_trials(whole: Board, runs: Path, results: Path, device: str, told: Told)
         if len(have[row.label]) >= whole.trials:
             continue
         told(f"{row.label}: trials {len(have[row.label]) + 1} to {whole.trials} on {whole.tuned_on}")
-        done = search(study, method_of(study.config), Budget(whole.trials), lambda trial, best: None,
-                      lambda number: Listener(), row.start, kept)  # fmt: skip
+        done = search(
+            study,
+            method_of(study.config),
+            Budget(whole.trials),
+            lambda trial, best: None,
+            lambda number: Listener(),
+            row.start,
+            kept,
+        )
         told(f"{row.label}: {len(done)} trials, {sum(trial.seconds for trial in done):.0f} s")
 
 
-def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, device: str, jobs: int, minutes: float,
-             told: Told) -> None:  # fmt: skip
+def run_rows(
+    whole: Board, datasets: Sequence[str], runs: Path, results: Path, device: str, jobs: int, minutes: float, told: Told
+) -> None:
     """Every cell that is not there. A row that is to be tuned waits for its trials."""
     best = best_trials(whole, trials_found(whole, runs, results))
     waiting = whole.waiting(best)
@@ -57,8 +65,10 @@ def run_rows(whole: Board, datasets: Sequence[str], runs: Path, results: Path, d
         failed = run_cells(planned, jobs, told, drop_models=True, minutes=minutes)
         for cell in planned:
             if cell.name() in failed:
-                _note(cell.folder / WHY, {"why": failed[cell.name()] + _how_far(cell), "minutes": f"{minutes:g}",
-                                          "command": cell.command()})  # fmt: skip
+                _note(
+                    cell.folder / WHY,
+                    {"why": failed[cell.name()] + _how_far(cell), "minutes": f"{minutes:g}", "command": cell.command()},
+                )
 
 
 def ended(cell: Cell) -> bool:
@@ -70,8 +80,10 @@ def _require_current(planned: Sequence[Cell]) -> None:
     earlier = [cell for cell in planned if RunFolder(cell.folder).config.is_file() and not cell.current()]
     if earlier:
         more = f", and so are {len(earlier) - 1} others" if len(earlier) > 1 else ""
-        raise FedrecError(f"{earlier[0].folder} is a run with settings that {earlier[0].row} had before{more}; "
-                          "move such runs away to run their cells again")  # fmt: skip
+        raise FedrecError(
+            f"{earlier[0].folder} is a run with settings that {earlier[0].row} had before{more}; "
+            "move such runs away to run their cells again"
+        )
 
 
 def why_not(cell: Cell) -> str:

@@ -105,12 +105,20 @@ def require_runnable(planned: Sequence[Cell], here: bool = True) -> None:
                 there |= {name: wanted[name] for name in MACHINE}
             require_same(there, wanted, cell.folder)
         if (folder.config.is_file() or cell.summary() is not None) and not cell.current():
-            raise FedrecError(f"{cell.folder} holds a run with other settings than {cell.row} has now, such as fewer "
-                              "rounds (--quick); use another --out, or move it away")  # fmt: skip
+            raise FedrecError(
+                f"{cell.folder} holds a run with other settings than {cell.row} has now, such as fewer "
+                "rounds (--quick); use another --out, or move it away"
+            )
 
 
-def run_cells(planned: Sequence[Cell], jobs: int, told: Callable[[str], None], others: Sequence[Cell] = (),
-              drop_models: bool = False, minutes: float | None = None) -> dict[str, str]:  # fmt: skip
+def run_cells(
+    planned: Sequence[Cell],
+    jobs: int,
+    told: Callable[[str], None],
+    others: Sequence[Cell] = (),
+    drop_models: bool = False,
+    minutes: float | None = None,
+) -> dict[str, str]:
     """Run what is not there yet, `jobs` at a time; returns the error of every cell that failed.
 
     Where one of `others` has done the same work, its result is taken. With `drop_models` only results stay.

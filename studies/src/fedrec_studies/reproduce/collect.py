@@ -33,9 +33,19 @@ def counted(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) ->
     """A run counts in every table and row that ask for the same command, whatever the order of its options."""
     by_command = {_options(run.command): run for run in runs}
     asked = ((table, cell, by_command.get(_options(cell.command()))) for table, cell in planned)
-    return [replace(run, table=table, row=cell.row, dataset=cell.dataset, protocol=cell.protocol,
-                    seed=cell.config.seed, command=cell.command()) for table, cell, run in asked
-            if run is not None]  # fmt: skip
+    return [
+        replace(
+            run,
+            table=table,
+            row=cell.row,
+            dataset=cell.dataset,
+            protocol=cell.protocol,
+            seed=cell.config.seed,
+            command=cell.command(),
+        )
+        for table, cell, run in asked
+        if run is not None
+    ]
 
 
 def _options(command: str) -> tuple[str, ...]:
@@ -49,8 +59,10 @@ def trimmed(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[Measure
         for table in known
         for row in table.rows
     }
-    return [replace(run, figures={name: value for name, value in run.figures.items()
-                                  if name in shown[run.table, run.row]}) for run in runs]  # fmt: skip
+    return [
+        replace(run, figures={name: value for name, value in run.figures.items() if name in shown[run.table, run.row]})
+        for run in runs
+    ]
 
 
 def main(paper: str, folder: Path) -> None:

@@ -17,9 +17,12 @@ from fedrec_studies.reproduce.printed import Names, PrintedCell, printed_cells
 
 State = Literal["measured", "unavailable", "too long", "not run", "elsewhere"]
 STATES: dict[State, str] = {
-    "measured": "measured", "unavailable": "data not available", "too long": "too long", "not run": "not run yet",
+    "measured": "measured",
+    "unavailable": "data not available",
+    "too long": "too long",
+    "not run": "not run yet",
     "elsewhere": "another kind of figure",
-}  # fmt: skip
+}
 BUDGET = 3600.0
 """Seconds that a table may take on a device, one seed of each row: on two cores, or on a GPU that others are timed on.
 A row that does not fit any more, in the table's order, takes too long."""
@@ -81,8 +84,9 @@ class Claim:
     metric: str
 
 
-def coverage(paper: str, runs: Sequence[MeasuredRun], device: str = "cpu",
-             timed: Sequence[MeasuredRun] = ()) -> list[Reached]:  # fmt: skip
+def coverage(
+    paper: str, runs: Sequence[MeasuredRun], device: str = "cpu", timed: Sequence[MeasuredRun] = ()
+) -> list[Reached]:
     """Every printed cell of a paper, in print's order. `runs` of settings that changed since do not count, but say how
     long others take; so do those of other papers, `timed`."""
     known, called = tables(paper), names(paper)
@@ -105,11 +109,16 @@ class Plan:
     too_long: str = ""
 
 
-def _plans(known: Mapping[str, Table], planned: Iterable[tuple[str, Cell]],
-           by_row: Mapping[Place, Sequence[MeasuredRun]], clock: Clock) -> dict[Place, Plan]:  # fmt: skip
+def _plans(
+    known: Mapping[str, Table],
+    planned: Iterable[tuple[str, Cell]],
+    by_row: Mapping[Place, Sequence[MeasuredRun]],
+    clock: Clock,
+) -> dict[Place, Plan]:
     """Of every row on every dataset under the protocol of print."""
-    declared = {(table.name, row.label): {**table.too_long, **row.too_long}
-                for table in known.values() for row in table.rows}  # fmt: skip
+    declared = {
+        (table.name, row.label): {**table.too_long, **row.too_long} for table in known.values() for row in table.rows
+    }
     spent: dict[tuple[str, str], float] = {}  # by table and device
     found: dict[Place, Plan] = {}
     for table, cell in planned:
@@ -144,8 +153,13 @@ def _claims(known: Iterable[Table]) -> dict[PrintedCell, list[Claim]]:
     return found
 
 
-def _reached(cell: PrintedCell, claims: Sequence[Claim], called: Names,
-             by_row: Mapping[Place, Sequence[MeasuredRun]], plans: Mapping[Place, Plan]) -> Reached:  # fmt: skip
+def _reached(
+    cell: PrintedCell,
+    claims: Sequence[Claim],
+    called: Names,
+    by_row: Mapping[Place, Sequence[MeasuredRun]],
+    plans: Mapping[Place, Plan],
+) -> Reached:
     found = [one for claim in claims if (one := _found(cell, claim, by_row)) is not None]
     if found:
         return Reached(cell, "measured", found)
@@ -178,14 +192,17 @@ def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[Meas
 def _with_stages(made: Sequence[Reached], called: Names, known: Mapping[tuple[str, str], float]) -> list[Reached]:
     """Seconds of stages stand beside printed ones, of another machine."""
     places = [(called.datasets.get(one.cell.dataset, ""), one.cell.setting.removeprefix(STAGE)) for one in made]
-    return [replace(one, beside=known.get(place)) if one.state == "elsewhere" else one
-            for one, place in zip(made, places, strict=True)]  # fmt: skip
+    return [
+        replace(one, beside=known.get(place)) if one.state == "elsewhere" else one
+        for one, place in zip(made, places, strict=True)
+    ]
 
 
 def _with_gains(made: Sequence[Reached], called: Names) -> list[Reached]:
     """A printed gain follows from other cells of its table: the paper's own method against the best of the others."""
-    return [_gain(one, made, called) if one.cell.metric in called.gains and one.state == "not run" else one
-            for one in made]  # fmt: skip
+    return [
+        _gain(one, made, called) if one.cell.metric in called.gains and one.state == "not run" else one for one in made
+    ]
 
 
 def _gain(one: Reached, made: Sequence[Reached], called: Names) -> Reached:
@@ -201,5 +218,6 @@ def _gain(one: Reached, made: Sequence[Reached], called: Names) -> Reached:
     best = max(other.found[0].value for other in beside if other.cell.method != one.cell.method)
     value = (own[0] - best) / best
     source = beside[-1].found[0]
-    return Reached(one.cell, "measured", [Found(source.table, "gain over the best other", value, source.seeds,
-                                                one.cell.number())])  # fmt: skip
+    return Reached(
+        one.cell, "measured", [Found(source.table, "gain over the best other", value, source.seeds, one.cell.number())]
+    )

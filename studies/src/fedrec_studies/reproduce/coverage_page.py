@@ -43,8 +43,9 @@ def lines(title: str, reached: Sequence[Reached], notes: Sequence[str] = ()) -> 
         "All rows that correspond to a printed cell are listed, in the order of their tables.",
         "",
     )
-    yield from _grid(["table", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"],
-                     _cells(reached))  # fmt: skip
+    yield from _grid(
+        ["table", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"], _cells(reached)
+    )
 
 
 COLUMNS = ["printed", *STATES.values(), "within tolerance", "beyond"]
@@ -55,8 +56,10 @@ def summary_line(reached: Sequence[Reached]) -> str:
     near, small = sum(one.within for one in first), sum(one.only_near for one in first)
     words = [f"{found[state]} {name}" for state, name in STATES.items() if found[state]]
     rest = f", {small} of them by the absolute {NEAR:g} alone" if small else ""
-    return (f"{len(reached)} printed cells: {', '.join(words)}. Of those measured {near} are within tolerance "
-            f"({TOLERANCE}) by the first corresponding row{rest}; {found['measured'] - near} are beyond.")  # fmt: skip
+    return (
+        f"{len(reached)} printed cells: {', '.join(words)}. Of those measured {near} are within tolerance "
+        f"({TOLERANCE}) by the first corresponding row{rest}; {found['measured'] - near} are beyond."
+    )
 
 
 def by_table(reached: Sequence[Reached]) -> list[list[str]]:
@@ -112,8 +115,10 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
             "",
         )
     if rows := too_long(reached):
-        budget = (f"A table may take {BUDGET / 3600:g} h on two cores (cpu), and as long on a GPU (cuda), one seed of "
-                  "each row in its order. These rows do not fit, or say why they are left out.")  # fmt: skip
+        budget = (
+            f"A table may take {BUDGET / 3600:g} h on two cores (cpu), and as long on a GPU (cuda), one seed of "
+            "each row in its order. These rows do not fit, or say why they are left out."
+        )
         reasons = Counter(one.why for one in reached if one.state == "too long")
         counted = [f"- {number} cells: {why}" for why, number in reasons.most_common()]
         yield from (f"## {TOO_LONG}", "", budget, "", *counted, "", *_grid([*WAITING, "why"], rows), "")
@@ -121,8 +126,11 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
         yield from (f"## {NOT_RUN}", "", *_grid(WAITING, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         yield from ("## Another kind of figure", "", *(f"- {table}: {why}" for table, why in other), "")
-        if rows := [[one.cell.table, one.cell.row(), one.cell.dataset, one.cell.value, f"{one.beside:.2g}"]
-                    for one in reached if one.beside is not None]:  # fmt: skip
+        if rows := [
+            [one.cell.table, one.cell.row(), one.cell.dataset, one.cell.value, f"{one.beside:.2g}"]
+            for one in reached
+            if one.beside is not None
+        ]:
             yield from (*_grid(["table", "row", "data", "printed", "here"], rows), "")
 
 
@@ -141,8 +149,18 @@ def _cell(one: Reached, found: Found) -> list[str]:
     word = "" if found.within else "beyond"
     seeds = str(found.seeds) + (f" (fedrec {found.earlier})" if found.earlier else "")
     seeds += f", {found.diverged} diverged later" if found.diverged else ""
-    return [cell.table, cell.row(), cell.dataset, metric, f"{found.printed:.4f}", f"{found.value:.4f}",
-            f"{found.difference:+.4f}", word, f"{found.table}: {found.row}", seeds]  # fmt: skip
+    return [
+        cell.table,
+        cell.row(),
+        cell.dataset,
+        metric,
+        f"{found.printed:.4f}",
+        f"{found.value:.4f}",
+        f"{found.difference:+.4f}",
+        word,
+        f"{found.table}: {found.row}",
+        seeds,
+    ]
 
 
 def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
@@ -165,8 +183,11 @@ def drawn(title: str, reached: Sequence[Reached]) -> str:
     """A point for each printed fraction that was measured, by the first corresponding row."""
     near, far = fractions(reached)
     outside = sum(bool(one.found) for one in reached) - len(near) - len(far)
-    sets = [Points(_points(some), label=f"{word}: {len(some)}", style=style, size=3.0)
-            for some, word, style in ((far, "beyond", "s1"), (near, "within tolerance", "s0")) if some]  # fmt: skip
+    sets = [
+        Points(_points(some), label=f"{word}: {len(some)}", style=style, size=3.0)
+        for some, word, style in ((far, "beyond", "s1"), (near, "within tolerance", "s0"))
+        if some
+    ]
     equal = np.linspace(0, 1, 200)
     sets.append(Points(np.stack([equal, equal], 1), colour="#999999", size=1.0))
     words = f"{title.partition(':')[0]}: printed and measured figures; the tolerance is {TOLERANCE}"

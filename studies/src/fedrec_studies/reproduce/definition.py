@@ -118,8 +118,9 @@ def _with_print(table: Table, called: Names, cells: Sequence[PrintedCell]) -> Ta
     return dataclasses.replace(table, rows=rows, notes=[*table.notes, *words])
 
 
-def _row_with_print(table: Table, row: Row, datasets: Mapping[str, str], metrics: Mapping[str, str],
-                    cells: Sequence[PrintedCell]) -> Row:  # fmt: skip
+def _row_with_print(
+    table: Table, row: Row, datasets: Mapping[str, str], metrics: Mapping[str, str], cells: Sequence[PrintedCell]
+) -> Row:
     if not row.print:
         return row
     found: dict[tuple[str, str], list[PrintedCell]] = {}
@@ -148,8 +149,14 @@ def chosen(target: str) -> tuple[str, list[Table]]:
     return paper, [known[name]] if slash else list(known.values())
 
 
-def narrowed(found: Sequence[Table], datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str],
-             seeds: Sequence[int], quick: bool) -> list[Table]:  # fmt: skip
+def narrowed(
+    found: Sequence[Table],
+    datasets: Sequence[str],
+    protocols: Sequence[str],
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    quick: bool,
+) -> list[Table]:
     """The part of these tables that was asked for; `quick` is one seed and a tenth of the rounds."""
     _known("dataset", datasets, [name for table in found for name in table.datasets])
     _known("row", rows, [row.label for table in found for row in table.rows])
@@ -157,8 +164,14 @@ def narrowed(found: Sequence[Table], datasets: Sequence[str], protocols: Sequenc
     return [table for table in parts if table.rows and table.datasets]
 
 
-def _part(table: Table, datasets: Sequence[str], protocols: Sequence[str], rows: Sequence[str], seeds: Sequence[int],
-          quick: bool) -> Table:  # fmt: skip
+def _part(
+    table: Table,
+    datasets: Sequence[str],
+    protocols: Sequence[str],
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    quick: bool,
+) -> Table:
     kept = [row for row in table.rows if not rows or row.label in rows]
     return dataclasses.replace(
         table,

@@ -65,8 +65,9 @@ class Clock:
                 return Estimate(pace * (cell.config.rounds or int(method.rounds)), some[0].device, rough)
         return None
 
-    def _nearest(self, runs: Sequence[MeasuredRun], dataset: str
-                 ) -> Iterator[tuple[Callable[[MeasuredRun], float], Sequence[MeasuredRun]]]:  # fmt: skip
+    def _nearest(
+        self, runs: Sequence[MeasuredRun], dataset: str
+    ) -> Iterator[tuple[Callable[[MeasuredRun], float], Sequence[MeasuredRun]]]:
         """Runs and what their pace is multiplied by: those on this data, then all, where its size is known."""
         here = [run for run in runs if run.dataset == dataset]
         if here:

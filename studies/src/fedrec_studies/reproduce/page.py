@@ -63,8 +63,9 @@ def _blocks(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[st
         done = [summary for cell in planned if cell.row == row.label and (summary := cell.summary()) is not None]
         for same in zip(*(summary.get("blocks", ()) for summary in done), strict=True):
             tested = f"{same[0]['users_tested']} of {same[0]['users']}"
-            values = [_spread([block["test"][m] for block in same if m in block["test"]])
-                      for m in table.shown(protocol)]  # fmt: skip
+            values = [
+                _spread([block["test"][m] for block in same if m in block["test"]]) for m in table.shown(protocol)
+            ]
             lines.append("| " + " | ".join([row.label, same[0]["name"], tested, *values]) + " |")
     if lines:
         heads = ["method", "block", "users tested", *table.shown(protocol)]
@@ -99,12 +100,17 @@ def _records(table: Table, planned: Sequence[Cell]) -> list[dict[str, Any]]:
     for cell in planned:
         summary = cell.summary()
         printed = rows[cell.row].printed.get(cell.dataset, ()) if cell.protocol == table.published else ()
-        found.append({
-            "row": cell.row, "dataset": cell.dataset, "protocol": cell.protocol, "seed": cell.config.seed,
-            "printed": {m: value for m, value in zip(table.metrics, printed, strict=False) if value is not None},
-            "config": cell.config.to_dict(),
-            "test": None if summary is None else summary["test"],
-            "best_round": None if summary is None else summary["best_round"],
-            "diverged": None if summary is None else summary.get("diverged", ""),
-        })  # fmt: skip
+        found.append(
+            {
+                "row": cell.row,
+                "dataset": cell.dataset,
+                "protocol": cell.protocol,
+                "seed": cell.config.seed,
+                "printed": {m: value for m, value in zip(table.metrics, printed, strict=False) if value is not None},
+                "config": cell.config.to_dict(),
+                "test": None if summary is None else summary["test"],
+                "best_round": None if summary is None else summary["best_round"],
+                "diverged": None if summary is None else summary.get("diverged", ""),
+            }
+        )
     return found

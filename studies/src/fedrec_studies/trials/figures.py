@@ -17,15 +17,26 @@ Row = Mapping[str, Any]
 
 
 def faults(rows: Sequence[Row]) -> str:
-    return _table(["fault", "what happened", "lost", "message"],
-                  [[row["fault"], row["happened"], row["lost"], row["said"]] for row in rows])  # fmt: skip
+    return _table(
+        ["fault", "what happened", "lost", "message"],
+        [[row["fault"], row["happened"], row["lost"], row["said"]] for row in rows],
+    )
 
 
 def load(rows: Sequence[Row]) -> str:
-    return _table(["nodes", "update", "rounds", "before", "after the first round", "after the last", "seconds"],
-                  [[row["nodes"], f"{row['update_mb']} MB", row["rounds"], *(f"{row[at]:,.0f} MB" for at in
-                    ("before_mb", "first_round_mb", "last_round_mb")), f"{row['seconds']:,.0f}"]
-                   for row in rows])  # fmt: skip
+    return _table(
+        ["nodes", "update", "rounds", "before", "after the first round", "after the last", "seconds"],
+        [
+            [
+                row["nodes"],
+                f"{row['update_mb']} MB",
+                row["rounds"],
+                *(f"{row[at]:,.0f} MB" for at in ("before_mb", "first_round_mb", "last_round_mb")),
+                f"{row['seconds']:,.0f}",
+            ]
+            for row in rows
+        ],
+    )
 
 
 def secrecy(rows: Sequence[Row]) -> str:
@@ -45,16 +56,39 @@ def secrecy(rows: Sequence[Row]) -> str:
 
 
 def equality(rows: Sequence[Row]) -> str:
-    return _table(["method", "data", "nodes", "rounds", "secure sums", "largest difference of a metric",
-                   "CPU s per node and round", "CPU s of a round, simulated"],
-                  [[row["method"], row["data"], row["nodes"], row["rounds"], "yes" if row["secure"] else "no",
-                    f"{row['difference']:.1e}", f"{row['cpu']:.2f}", f"{row['simulated_cpu']:.2f}"]
-                   for row in rows])  # fmt: skip
+    return _table(
+        [
+            "method",
+            "data",
+            "nodes",
+            "rounds",
+            "secure sums",
+            "largest difference of a metric",
+            "CPU s per node and round",
+            "CPU s of a round, simulated",
+        ],
+        [
+            [
+                row["method"],
+                row["data"],
+                row["nodes"],
+                row["rounds"],
+                "yes" if row["secure"] else "no",
+                f"{row['difference']:.1e}",
+                f"{row['cpu']:.2f}",
+                f"{row['simulated_cpu']:.2f}",
+            ]
+            for row in rows
+        ],
+    )
 
 
 BLOCKS: Mapping[str, Callable[[Sequence[Row]], str]] = {
-    "faults": faults, "load": load, "secrecy": secrecy, "equality": equality,
-}  # fmt: skip
+    "faults": faults,
+    "load": load,
+    "secrecy": secrecy,
+    "equality": equality,
+}
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

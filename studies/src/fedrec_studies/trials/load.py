@@ -28,16 +28,32 @@ def node(terms: Terms, number: int) -> Callable[[bytes], bytes]:
     """One client whose update is the table that it got, changed a little."""
 
     def hello() -> dict[str, Any]:
-        return {"token": str(number), "terms": terms.identity, "vocabulary": terms.vocabulary, "clients": 1,
-                "places": [number, number + 1], "users": 1, "interactions": 1, "unknown": {"rows": 0}}  # fmt: skip
+        return {
+            "token": str(number),
+            "terms": terms.identity,
+            "vocabulary": terms.vocabulary,
+            "clients": 1,
+            "places": [number, number + 1],
+            "users": 1,
+            "interactions": 1,
+            "unknown": {"rows": 0},
+        }
 
     def handle(message: bytes) -> bytes:
         header, parts = unframe(message)
         if header["kind"] == "hello":
             return frame(hello())
         replies = [reply_to(Task.decode(part, torch.device("cpu"))) for part in parts]
-        about = {"turn": header["turn"], "terms": terms.identity, "vocabulary": terms.vocabulary, "missed": 0,
-                 "notes": [], "ledger": {}, "held": [0, 0], "cpu": 0.0}  # fmt: skip
+        about = {
+            "turn": header["turn"],
+            "terms": terms.identity,
+            "vocabulary": terms.vocabulary,
+            "missed": 0,
+            "notes": [],
+            "ledger": {},
+            "held": [0, 0],
+            "cpu": 0.0,
+        }
         return frame(about, replies)
 
     def reply_to(task: Task) -> bytes:
@@ -54,8 +70,13 @@ def node(terms: Terms, number: int) -> Callable[[bytes], bytes]:
 def measured(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None]) -> dict[str, Any]:
     """`megabytes`: of an update as it travels. `tell` is told the number of rounds done."""
     items = megabytes * 2**20 // (DIM * SIZE)
-    terms = Terms(RunConfig("fedmf", "load", rounds=rounds, eval_every=rounds, params={"dim": DIM}), np.arange(items),
-                  nodes, items, seeded=True)  # fmt: skip
+    terms = Terms(
+        RunConfig("fedmf", "load", rounds=rounds, eval_every=rounds, params={"dim": DIM}),
+        np.arange(items),
+        nodes,
+        items,
+        seeded=True,
+    )
     after: list[float] = []
 
     def told(what: str, _: Mapping[str, Any]) -> None:
@@ -69,8 +90,15 @@ def measured(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None
         server = Server(terms, folder, LocalLink(hosts), Limits(600, nodes, nodes), told)
         before, started = memory(), time.perf_counter()
         server.run()
-    return {"nodes": nodes, "update_mb": megabytes, "rounds": rounds, "before_mb": before, "first_round_mb": after[0],
-            "last_round_mb": after[-1], "seconds": round(time.perf_counter() - started, 1)}  # fmt: skip
+    return {
+        "nodes": nodes,
+        "update_mb": megabytes,
+        "rounds": rounds,
+        "before_mb": before,
+        "first_round_mb": after[0],
+        "last_round_mb": after[-1],
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 def memory() -> float:

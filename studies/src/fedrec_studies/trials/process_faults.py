@@ -48,8 +48,9 @@ DEADLINE, ASLEEP = 60.0, 90.0  # seconds of a round, and of a node that is pause
 class Cluster:
     """A deployment on this machine to which things can be done while it runs."""
 
-    def __init__(self, folder: Path, processes: Processes, rehearsal: Rehearsal, limits: Limits,
-                 received: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self, folder: Path, processes: Processes, rehearsal: Rehearsal, limits: Limits, received: bool = False
+    ) -> None:
         self.folder, self.processes = folder, processes
         self.out = folder / "run"
         write_job(self.out, rehearsal.terms, limits, rehearsal.attributes, received=received)

@@ -58,16 +58,29 @@ def measured(config: RunConfig) -> dict[str, Any]:
     place = tempfile.TemporaryDirectory(prefix="fedrec-secrecy-", ignore_cleanup_errors=True)
     with place as folder, Processes() as processes:
         truth = true_updates(rehearse(config, secure=True), Path(folder) / "known")
-        cluster = Cluster(Path(folder) / "real", processes, rehearse(config, secure=True),
-                          Limits(DEADLINE, LEAST, NODES, 240.0), received=True)  # fmt: skip
+        cluster = Cluster(
+            Path(folder) / "real",
+            processes,
+            rehearse(config, secure=True),
+            Limits(DEADLINE, LEAST, NODES, 240.0),
+            received=True,
+        )
         cluster.start()
         cluster.until("round", ROUNDS - 2)
         kill_tree(cluster.nodes[GONE].pid)
         cluster.until("finished")
         messages = [path.read_bytes() for path in sorted((cluster.out / RECEIVED).iterdir())]
-    return {"method": config.method, "nodes": NODES, "rounds": ROUNDS, "dropped": f"node {GONE + 1}",
-            "dropped_round": ROUNDS, "messages": len(messages), "bytes": sum(map(len, messages)),
-            **compared(messages, truth), **summed(messages, truth)}  # fmt: skip
+    return {
+        "method": config.method,
+        "nodes": NODES,
+        "rounds": ROUNDS,
+        "dropped": f"node {GONE + 1}",
+        "dropped_round": ROUNDS,
+        "messages": len(messages),
+        "bytes": sum(map(len, messages)),
+        **compared(messages, truth),
+        **summed(messages, truth),
+    }
 
 
 @dataclass(frozen=True)
@@ -100,8 +113,9 @@ def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
 
     hosts[GONE] = away
     out = RunFolder.create(folder / "run", rehearsal.terms.config.to_dict())
-    Server(rehearsal.terms, out, LocalLink(hosts), Limits(60, LEAST, NODES), lambda *_: None,
-           rehearsal.attributes).run()  # fmt: skip
+    Server(
+        rehearsal.terms, out, LocalLink(hosts), Limits(60, LEAST, NODES), lambda *_: None, rehearsal.attributes
+    ).run()
     return found
 
 
@@ -120,8 +134,13 @@ def compared(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
             size = min(len(seen), len(table))
             if size >= ENOUGH and seen[:size].std() > 0 and table[:size].std() > 0:
                 largest, count = max(largest, abs(float(np.corrcoef(seen[:size], table[:size])[0, 1]))), count + 1
-    return {"correlation": largest, "compared": count, "least": ENOUGH, "short": len(short),
-            "longest_short": max(short, default=0)}  # fmt: skip
+    return {
+        "correlation": largest,
+        "compared": count,
+        "least": ENOUGH,
+        "short": len(short),
+        "longest_short": max(short, default=0),
+    }
 
 
 def views(message: bytes) -> Iterator[np.ndarray]:
@@ -170,8 +189,9 @@ def summed(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
 
 
 def _layout(update: Update) -> Layout:
-    return Layout(tuple(Part(name, tuple(update.totals[name].shape), name in update.means)
-                        for name in sorted(update.totals)))  # fmt: skip
+    return Layout(
+        tuple(Part(name, tuple(update.totals[name].shape), name in update.means) for name in sorted(update.totals))
+    )
 
 
 def replayed(session: str, received: Sequence[Received], layout: Layout) -> Update:
@@ -180,8 +200,9 @@ def replayed(session: str, received: Sequence[Received], layout: Layout) -> Upda
     for one in received:
         phases.setdefault(str(one.header["phase"]), {})[int(one.header["from"])] = one
     clients = {member: one.tensors["clients"].numpy() for member, one in phases["masked"].items()}
-    collector = Collector(Terms(session, layout, LEAST), {member: clients.get(member, np.zeros(0, np.int64))
-                                                          for member in phases["keys"]})  # fmt: skip
+    collector = Collector(
+        Terms(session, layout, LEAST), {member: clients.get(member, np.zeros(0, np.int64)) for member in phases["keys"]}
+    )
     steps: Sequence[tuple[str, Callable[[int, bytes], None], Callable[[], Any]]] = [
         ("keys", collector.take_keys, collector.close_keys),
         ("shares", collector.take_shares, collector.close_shares),

@@ -68,14 +68,21 @@ def timed_stages(paper: str) -> dict[tuple[str, str], float]:
 def everything() -> list[MeasuredRun]:
     """The runs of all papers that come with the library."""
     files = resources.files("fedrec_studies.reproduce.measured").iterdir()
-    return [run for file in sorted(file.name for file in files) if file.endswith(".json")
-            for run in shipped(file.removesuffix(".json"))]  # fmt: skip
+    return [
+        run
+        for file in sorted(file.name for file in files)
+        if file.endswith(".json")
+        for run in shipped(file.removesuffix(".json"))
+    ]
 
 
 def finished(planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
     """Of these cells, each with the name of its table, those whose run has ended, with the settings of the table."""
-    return [_run(table, cell, summary) for table, cell in planned
-            if (summary := cell.summary()) is not None and cell.current()]  # fmt: skip
+    return [
+        _run(table, cell, summary)
+        for table, cell in planned
+        if (summary := cell.summary()) is not None and cell.current()
+    ]
 
 
 def _run(table: str, cell: Cell, summary: Mapping[str, Any]) -> MeasuredRun:
@@ -83,10 +90,21 @@ def _run(table: str, cell: Cell, summary: Mapping[str, Any]) -> MeasuredRun:
     size = summary.get("dataset", {}).get("interactions", 0)
     device = RunFolder(cell.folder).settings().get("device", cell.config.device)  # where it ran, not where it would
     return MeasuredRun(
-        table, cell.row, cell.dataset, cell.protocol, cell.config.seed, cell.command(), device, figures,
-        summary.get("rounds_run", summary["best_round"] + 1), summary["best_round"], summary["seconds"]["total"], size,
-        summary.get("backbone") or "", summary.get("diverged", ""),
-    )  # fmt: skip
+        table,
+        cell.row,
+        cell.dataset,
+        cell.protocol,
+        cell.config.seed,
+        cell.command(),
+        device,
+        figures,
+        summary.get("rounds_run", summary["best_round"] + 1),
+        summary["best_round"],
+        summary["seconds"]["total"],
+        size,
+        summary.get("backbone") or "",
+        summary.get("diverged", ""),
+    )
 
 
 def joined(*parts: Iterable[MeasuredRun]) -> list[MeasuredRun]:
@@ -96,8 +114,9 @@ def joined(*parts: Iterable[MeasuredRun]) -> list[MeasuredRun]:
 
 def still_asked_for(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
     """Without those whose row has other settings by now."""
-    wanted = {(table, cell.row, cell.dataset, cell.protocol, cell.config.seed): cell.command()
-              for table, cell in planned}  # fmt: skip
+    wanted = {
+        (table, cell.row, cell.dataset, cell.protocol, cell.config.seed): cell.command() for table, cell in planned
+    }
     return [run for run in runs if wanted.get(run.key()) == run.command]
 
 
