@@ -1,13 +1,14 @@
-"""What is imported only when it is asked for: additions of other packages, and names of our own packages."""
+"""Names that are looked up when they are asked for: additions of other packages, our own, and those of old."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fedrec.errors import FedrecError
+from fedrec.errors import FedrecError, FedrecWarning
 
 T = TypeVar("T")
 
@@ -43,16 +44,20 @@ def in_words(error: BaseException) -> str:
     return text if isinstance(error, FedrecError) else f"{type(error).__name__}: {text}"
 
 
-def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(
+    package: str, modules: Mapping[str, Sequence[str]], old: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package (PEP 562), given the names that each module lends it.
 
     A module is imported when one of its names is first used: torch takes a second, a listing needs none of it.
+    `old`: names that have changed, as in `keep_old_names`.
     """
     homes = {name: module for module, names in modules.items() for name in names}
+    get_old = keep_old_names(package, old or {})
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            return get_old(name)
         home = importlib.import_module(homes[name])
         value = home if home.__name__ == f"{package}.{name}" else getattr(home, name)
         setattr(sys.modules[package], name, value)
@@ -62,3 +67,35 @@ def lazily(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable
         return sorted(sys.modules[package].__all__)
 
     return get, names
+
+
+def keep_old_names(module: str, new_names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module (PEP 562) that answers to its old names too, each with a warning."""
+
+    def get(name: str) -> Any:
+        # not in the module's own dictionary, or a second use would be silent
+        if (new := new_names.get(name)) is None:
+            raise AttributeError(f"module '{module}' has no attribute '{name}'")
+        _warn_of_old_name(f"{module}.{name}", new)
+        return getattr(sys.modules[module], new)
+
+    return get
+
+
+class OldName:
+    """The old name of a method or property, as in `old = OldName("new")`: it works for one version, with a warning."""
+
+    def __init__(self, new: str) -> None:
+        self.new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        _warn_of_old_name(f"{owner.__name__}.{self.old}", self.new)
+        return getattr(owner if instance is None else instance, self.new)
+
+
+def _warn_of_old_name(old: str, new: str) -> None:
+    # past this function and the lookup, to the line that used the old name
+    warnings.warn(f"{old} is now called {new}; the old name goes with the next version", FedrecWarning, stacklevel=3)
