@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from fedrec.serve import Folded, NotKnown, Recommendation, Server, Service, Similar
+import fedrec.serve
+from fedrec.serve import FoldInResult, Recommendation, Server, Service, SimilarItem, UnknownId
 from test_serving import listening
 from waiting import GENEROUS
 
@@ -31,11 +32,11 @@ class Broken:
         except KeyError as error:
             raise RuntimeError(f"no row for {user}") from error
 
-    def fold_in(self, items: Sequence[Any], k: int) -> Folded:
-        raise NotKnown(f"item {items[0]!r} is not here")
+    def fold_in(self, items: Sequence[Any], k: int) -> FoldInResult:
+        raise UnknownId(f"item {items[0]!r} is not here")
 
-    def similar(self, item: Any, k: int) -> list[Similar]:
-        return [Similar(item, 1, object(), None)]  # type: ignore[arg-type]  # which is no JSON
+    def similar(self, item: Any, k: int) -> list[SimilarItem]:
+        return [SimilarItem(item, 1, object(), None)]  # type: ignore[arg-type]  # which is no JSON
 
 
 @pytest.fixture
@@ -151,3 +152,8 @@ def test_whoever_hangs_up_is_no_fault(
         server.handle_error(None, None)
     assert len(caplog.records) == logged
     assert WHO not in caplog.text
+
+
+def test_names_of_earlier_versions_warn_and_work() -> None:
+    with pytest.warns(DeprecationWarning, match=r"fedrec\.serve\.NotKnown is now UnknownId"):
+        assert fedrec.serve.NotKnown is UnknownId  # type: ignore[attr-defined]

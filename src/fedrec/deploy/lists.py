@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrec.deploy.node import NodeHost
 from fedrec.errors import FedrecError, some
 from fedrec.evaluation import top_k
-from fedrec.serve import Folded, NotKnown, Recommendation, Similar
+from fedrec.serve import FoldInResult, Recommendation, SimilarItem, UnknownId
 from fedrec.serve.item_space import ItemSpace
 
 TABLE = "item"  # by which methods offer a row for each item
@@ -49,7 +49,7 @@ class NodeLists:
         """The list of one of this node's users, by original id, without items that the user has met."""
         name = str(user).strip()
         if name not in self._users:
-            raise NotKnown(
+            raise UnknownId(
                 f"user '{name}' is not among this node's {len(self._users):,} users (their ids look like "
                 f"{some(list(self._users))})"
             )
@@ -72,16 +72,17 @@ class NodeLists:
         items = torch.from_numpy(self.items).to(self.side.world.device)
         return self.side.scores_of(number, items, self.step.delivered, self._known)
 
-    def similar(self, item: Any, k: int = 10) -> list[Similar]:
+    def similar(self, item: Any, k: int = 10) -> list[SimilarItem]:
         """By the rows of items that the server offered; nobody else's users are known here."""
         if self.space is None:
             raise FedrecError(f"{self.terms.method.info.name} offers nodes no vectors of items to compare")
         if str(item) not in self._names:
-            raise NotKnown(f"item '{item}' is not in the catalogue of this federation")
+            raise UnknownId(f"item '{item}' is not in the catalogue of this federation")
         self._require_length(k, len(self.items) - 1)
         near, values = self.space.nearest(self._names.index(str(item)), k)
         return [
-            Similar(self._ids[at], rank, value) for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)
+            SimilarItem(self._ids[at], rank, value)
+            for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)
         ]
 
     @cached_property
@@ -89,10 +90,9 @@ class NodeLists:
         table = self.step.parts[0][1].shared.get(TABLE)
         if table is None or table.dim() != 2 or len(table) != len(self.items):
             return None
-        rows = table.detach().to("cpu", torch.float32).numpy()
-        return ItemSpace(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), "item vectors")
+        return ItemSpace.from_table(table)
 
-    def fold_in(self, items: Sequence[Any], k: int) -> Folded:
+    def fold_in(self, items: Sequence[Any], k: int) -> FoldInResult:
         raise FedrecError(
             "a node serves the users of its own data; somebody new is folded in by whoever has a run folder"
         )

@@ -1,21 +1,24 @@
-"""A finished run or a fitted model at work: lists, an HTTP service, files for other programs."""
+"""Use a finished run or a fitted model: lists, an HTTP service, files for other programs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 from fedrec.plugins import lazily
+
+RENAMED = {"Folded": "FoldInResult", "NotKnown": "UnknownId", "Similar": "SimilarItem"}
 
 if TYPE_CHECKING:
     from fedrec.data.attributes import Arrival
     from fedrec.serve.http_server import Server
     from fedrec.serve.http_service import Service
+    from fedrec.serve.input_files import read_arrivals, read_history, read_ids
     from fedrec.serve.model_files import FORMATS, export
     from fedrec.serve.openers import OPENERS, Lists, open_lists
-    from fedrec.serve.reading import read_arrivals, read_history, read_ids
-    from fedrec.serve.recommender import Folded, NotKnown, Recommendation, Recommender, Similar
+    from fedrec.serve.recommender import FoldInResult, Recommendation, Recommender, SimilarItem, UnknownId
 else:
-    __getattr__, __dir__ = lazily(
+    _import_name, __dir__ = lazily(
         __name__,
         {
             "fedrec.data.attributes": ["Arrival"],
@@ -23,23 +26,30 @@ else:
             "fedrec.serve.http_service": ["Service"],
             "fedrec.serve.model_files": ["FORMATS", "export"],
             "fedrec.serve.openers": ["Lists", "OPENERS", "open_lists"],
-            "fedrec.serve.reading": ["read_arrivals", "read_history", "read_ids"],
-            "fedrec.serve.recommender": ["Folded", "NotKnown", "Recommendation", "Recommender", "Similar"],
+            "fedrec.serve.input_files": ["read_arrivals", "read_history", "read_ids"],
+            "fedrec.serve.recommender": ["FoldInResult", "UnknownId", "Recommendation", "Recommender", "SimilarItem"],
         },
     )
+
+    def __getattr__(name: str) -> Any:
+        """Import a name, also by what it was called in version 0.2."""
+        if name in RENAMED:
+            warnings.warn(f"fedrec.serve.{name} is now {RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return _import_name(RENAMED.get(name, name))
+
 
 __all__ = [
     "FORMATS",
     "OPENERS",
     "Arrival",
-    "Folded",
+    "FoldInResult",
     "Lists",
-    "NotKnown",
     "Recommendation",
     "Recommender",
     "Server",
     "Service",
-    "Similar",
+    "SimilarItem",
+    "UnknownId",
     "export",
     "open_lists",
     "read_arrivals",

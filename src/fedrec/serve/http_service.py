@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from fedrec import __version__
 from fedrec.errors import FedrecError
-from fedrec.serve import NotKnown, Recommendation, Similar
+from fedrec.serve import Recommendation, SimilarItem, UnknownId
 from fedrec.serve.openapi import PAGE, document
 from fedrec.serve.openers import Lists
 
@@ -75,7 +75,7 @@ class Service:
         try:
             value = made(unquote(rest), words, body)
             return Answer(200, value.encode(), "text/html") if isinstance(value, str) else as_json(200, value)
-        except NotKnown as error:
+        except UnknownId as error:
             return problem(404, str(error))
         except FedrecError as error:
             return problem(400, str(error))
@@ -128,7 +128,7 @@ def log_fault(where: str, error: BaseException) -> None:
     log.error("%s: %s", where, "because of ".join(told).rstrip())
 
 
-def _line(found: Recommendation | Similar) -> dict[str, Any]:
+def _line(found: Recommendation | SimilarItem) -> dict[str, Any]:
     return {name: value for name, value in asdict(found).items() if name in ("item", "rank", "score", "title")}
 
 

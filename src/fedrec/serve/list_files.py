@@ -1,4 +1,4 @@
-"""Recommendations as files: original ids, titles and how they were made, in the format that the ending says."""
+"""Write recommendations as files: original ids, titles and how they were made, in the format that the ending says."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from fedrec.serve import Recommendation
 
 COLUMNS = ("user", "item", "rank", "score", "title", "served")
-AT_ONCE = 100_000  # lines of a Parquet file that are held as Python objects
+AT_ONCE = 100_000  # lines of a Parquet file that are Python objects at a time
 
 Lines = Iterator["Recommendation"]
 
 
 def require_format(out: Path) -> None:
-    """Before any work: an error where the ending of `out` is that of no format."""
+    """Raise an error where the ending of `out` is that of no format, before any work is done."""
     ending_of(out, WRITERS)
 
 
 def write_recommendations(path: Path, recommendations: Lines) -> int:
-    """Write them as they come; the file appears only when it is complete. Returns their number."""
-    write, counted = WRITERS[ending_of(path, WRITERS)], _Counted(recommendations)
+    """Write them as they come and return their number; the file appears only when it is complete."""
+    write, counter = WRITERS[ending_of(path, WRITERS)], _LineCounter(recommendations)
     with atomic_file(path) as temporary:
-        write(temporary, counted)
-    return counted.number
+        write(temporary, counter)
+    return counter.number
 
 
-class _Counted:
-    """Passes lines on and counts them."""
+class _LineCounter:
+    """Pass lines on and count them."""
 
     def __init__(self, lines: Lines) -> None:
         self.lines, self.number = lines, 0
@@ -49,35 +49,36 @@ class _Counted:
         return line
 
 
-def _separated(by: str) -> Callable[[Path, Lines], None]:
+def _make_table_writer(by: str) -> Callable[[Path, Lines], None]:
     def write(path: Path, lines: Lines) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
+            # six digits: more are noise of float32
             rows = ([rec.user, rec.item, rec.rank, f"{rec.score:.6g}", rec.title, rec.served] for rec in lines)
             write_rows(file, chain([COLUMNS], rows), by=by)
 
     return write
 
 
-def _json_lines(path: Path, lines: Lines) -> None:
+def _write_json_lines(path: Path, lines: Lines) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{_json(rec)}\n" for rec in lines)
+        file.writelines(f"{_encode_line(rec)}\n" for rec in lines)
 
 
-def _json_array(path: Path, lines: Lines) -> None:
+def _write_json_array(path: Path, lines: Lines) -> None:
     with path.open("w", encoding="utf-8") as file:
         before = "[\n"
         for rec in lines:
-            file.write(before + _json(rec))
+            file.write(before + _encode_line(rec))
             before = ",\n"
         file.write("\n]\n" if before != "[\n" else "[]\n")
 
 
-def _json(rec: Recommendation) -> str:
+def _encode_line(rec: Recommendation) -> str:
     return json.dumps(_record(rec), ensure_ascii=False)
 
 
-def _parquet(path: Path, lines: Lines) -> None:
-    """Part by part into columns, which take a fraction of what as many Python objects would."""
+def _write_parquet(path: Path, lines: Lines) -> None:
+    """Collect columns part by part: they take a fraction of the memory of as many Python objects."""
     import polars as pl
 
     parts = []
@@ -92,9 +93,9 @@ def _record(rec: Recommendation) -> dict[str, Any]:
 
 
 WRITERS: dict[str, Callable[[Path, Lines], None]] = {
-    ".csv": _separated(","),
-    ".tsv": _separated("\t"),
-    ".json": _json_array,
-    ".jsonl": _json_lines,
-    ".parquet": _parquet,
+    ".csv": _make_table_writer(","),
+    ".tsv": _make_table_writer("\t"),
+    ".json": _write_json_array,
+    ".jsonl": _write_json_lines,
+    ".parquet": _write_parquet,
 }

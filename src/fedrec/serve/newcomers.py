@@ -1,4 +1,4 @@
-"""Users who were not in training, known by their items alone."""
+"""Score users who were not in training, known by their items alone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from fedrec.federation.clients import ClientData, pointers
 
 
 def can_fold_in(chosen: Chosen) -> bool:
+    """Whether the method says how a client trains that was not in training."""
     return chosen.run.method.info.new_users is not None
 
 
-def folded_in(chosen: Chosen, numbers: np.ndarray, histories: Sequence[np.ndarray]) -> Tensor:
-    """[newcomers, items] logits: each is a client that trains on its own items around the finished model.
+def score_newcomers(chosen: Chosen, numbers: np.ndarray, histories: Sequence[np.ndarray]) -> Tensor:
+    """Return logits [newcomers, items]: each is a client that trains on its own items around the finished model.
 
-    `numbers` are names in the whole federation: with the same number and items, a newcomer gets the same scores alone
+    `numbers` identify newcomers in the whole federation: with the same number and items, one gets the same scores alone
     and among others. In a centralised method newcomers are more rows beside the trained model.
     """
     (run, round), method = chosen, chosen.run.method
@@ -30,7 +31,7 @@ def folded_in(chosen: Chosen, numbers: np.ndarray, histories: Sequence[np.ndarra
     simulator = run.simulator
     world = replace(simulator.world, clients=int(numbers[-1]) + 1, compiled=False)
     ends = pointers(np.ones(len(numbers), dtype=np.int64))
-    if method.info.centralised:
+    if method.info.centralised:  # one client has all users
         world, ends = replace(world, clients=1), np.array([0, len(numbers)])
     data = ClientData.build(
         world,

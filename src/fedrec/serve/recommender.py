@@ -1,4 +1,4 @@
-"""Lists out of the model of a finished run or a fitted model."""
+"""Make lists with the model of a finished run or a fitted model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedrec.evaluation import top_k
 from fedrec.experiment.finished import Chosen, open_model
 from fedrec.federation.clients import Histories, pointers
 from fedrec.federation.contract import TakesNewItems
-from fedrec.serve.item_space import ItemSpace, item_space
-from fedrec.serve.newcomers import can_fold_in, folded_in
+from fedrec.serve.item_space import ItemSpace, find_item_space
+from fedrec.serve.newcomers import can_fold_in, score_newcomers
 
-CLOSE = 1e-2  # attributes have variance 1; other machines round otherwise
-AT_ONCE = 512  # newcomers who are folded in side by side
+CLOSE = 1e-2  # attributes have variance 1; another machine rounds differently, but by less than this
+BATCH = 512  # newcomers who are folded in side by side: bounds the memory of their states and scores
 
 Served = Literal["trained", "folded in", "popularity"]
 """Where a list comes from: the user was in training, was folded in, or gets what most users have."""
@@ -41,8 +41,8 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Similar:
-    """An item beside another one, in original ids."""
+class SimilarItem:
+    """An item that is similar to another one, in original ids."""
 
     item: Any
     rank: int
@@ -50,12 +50,12 @@ class Similar:
     title: str | None = None
 
 
-class NotKnown(FedrecError):
+class UnknownId(FedrecError):
     """An id that the model does not know."""
 
 
-class Folded(NamedTuple):
-    """The list of somebody new, and those of their items that the model does not know."""
+class FoldInResult(NamedTuple):
+    """The list of a new user, and those of their items that the model does not know."""
 
     offers: list[Recommendation]
     unknown: list[str]
@@ -64,13 +64,13 @@ class Folded(NamedTuple):
 class Recommender:
     """The model of a run's chosen round, or a fitted one.
 
-    No list holds anything that the user has: neither what was trained on nor what a run held out to be tested. With
-    `as_tested` the lists are those that the run's test figures judge, in which test items may stand. With `cold`, the
-    items that training never met are ranked instead of those that it did.
+    No list contains an item that the user has, whether the run trained on it or held it out. With `as_tested` the
+    lists are those that the run's test metrics evaluate, which may contain test items. With `cold`, the items that
+    were not in training are ranked instead of those that were.
     """
 
     def __init__(self, folder: Path | str | Chosen, cold: bool = False, as_tested: bool = False) -> None:
-        """Of a run folder, or of a run that is still in memory."""
+        """Open a run folder, or take a run that is still in memory."""
         self.chosen = folder if isinstance(folder, Chosen) else open_model(Path(folder))
         self.run, self.round = self.chosen
         self.as_tested = as_tested
@@ -83,9 +83,9 @@ class Recommender:
         self.offered = np.arange(known, len(self.item_ids)) if cold else np.arange(known)
 
     def add(self, arrivals: Sequence[Arrival]) -> int:
-        """Offer items that arrived after training too, known by their attributes alone, beside all others.
+        """Rank items that arrived after training too, known by their attributes alone, beside all others.
 
-        Returns how many share no attribute with the items of the run.
+        Return how many of them share no attribute with the items of the run.
         """
         run = self.run
         if not isinstance(run.method, TakesNewItems):
@@ -116,93 +116,94 @@ class Recommender:
         return unknown
 
     def about(self) -> dict[str, Any]:
-        """What the model is, with a user and an item to ask for."""
+        """Describe the model, with a user and an item to ask for."""
         run, examples = self.run, {"item": self._names[0]}
         return {
             "method": run.method.info.name,
             "data": run.data,
             "round": self.round + 1,
-            "users": len(self.user_ids) + len(self.few_ids),
+            "users": len(self.user_ids) + len(self.left_out_ids),
             "items": len(self.offered),
             "trained_on_everything": not run.prepared.tested,
             "folds_in": can_fold_in(self.chosen),
             "examples": examples | ({"user": self._users[0]} if self._users else {}),
         }
 
-    # -- users of the run, and those whom it left out --
+    # -- users of the run, and those that it left out --
 
     @cached_property
-    def few_ids(self) -> np.ndarray:
-        """Users of the data whom a filter of the run left out; nobody where lists are as tested."""
+    def left_out_ids(self) -> np.ndarray:
+        """Users of the data that a filter of the run left out; nobody where lists are as tested."""
         aside = self.run.prepared.aside
         return self.user_ids[:0] if aside is None or self.as_tested or self.offered[0] else aside.user_ids
 
     def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
+        """List for one user by id, who was in training or left out by the run."""
         name = str(user).strip()
         if (place := self.user_places.get(name)) is not None:
-            found = self._lists(np.array([place]), self._scores_of(place), k)
-        elif (place := self.few_places.get(name)) is not None:
-            found = self._few(np.array([place]), k)
+            found = self._rank_users(np.array([place]), self._scores_of(place), k)
+        elif (place := self.left_out_places.get(name)) is not None:
+            found = self._serve_left_out(np.array([place]), k)
         else:
-            raise self._missing(self.user_ids, user, "user")
+            raise self._explain_unknown(self.user_ids, user, "user")
         if not found:
             raise FedrecError(f"user {user} has every item of the catalogue; there is nothing left to recommend")
         return found
 
     def for_users(self, places: Sequence[int], k: int = 10) -> list[Recommendation]:
-        """The users at these places of `user_ids`."""
-        return [rec for part in self._passed(np.array(sorted(places)), k) for rec in part]
+        """List for the users at these places of `user_ids`."""
+        return [rec for part in self._iterate_lists(np.array(sorted(places)), k) for rec in part]
 
     def for_ids(self, users: Sequence[Any], k: int = 10) -> Iterator[Recommendation]:
-        """These users by id: those of the run first, then those whom it left out."""
+        """List for these users by id: those of the run first, then those that it left out."""
         names = [str(user).strip() for user in users]
         for name in names:
-            if name not in self.user_places and name not in self.few_places:
-                raise self._missing(self.user_ids, name, "user")
+            if name not in self.user_places and name not in self.left_out_places:
+                raise self._explain_unknown(self.user_ids, name, "user")
         trained = sorted({self.user_places[name] for name in names if name in self.user_places})
-        few = sorted({self.few_places[name] for name in names if name in self.few_places})
-        for part in self._passed(np.array(trained, dtype=np.int64), k):
+        few = sorted({self.left_out_places[name] for name in names if name in self.left_out_places})
+        for part in self._iterate_lists(np.array(trained, dtype=np.int64), k):
             yield from part
-        yield from self._all_few(np.array(few, dtype=np.int64), k)
+        yield from self._iterate_left_out(np.array(few, dtype=np.int64), k)
 
     def for_all(self, k: int = 10) -> Iterator[Recommendation]:
-        """Everybody, chunk by chunk as the simulator scores them, and after them whom the run left out."""
+        """List for everybody, chunk by chunk as the simulator scores them; users that the run left out come last."""
         for users, scores in self._scores():
-            yield from self._lists(users, scores, k)
-        yield from self._all_few(np.arange(len(self.few_ids)), k)
+            yield from self._rank_users(users, scores, k)
+        yield from self._iterate_left_out(np.arange(len(self.left_out_ids)), k)
 
-    def _passed(self, places: np.ndarray, k: int) -> Iterator[list[Recommendation]]:
-        """The users at these places, ascending; only their clients are asked."""
+    def _iterate_lists(self, places: np.ndarray, k: int) -> Iterator[list[Recommendation]]:
+        """List for the users at these places, ascending; only their clients are scored."""
         clients = self.run.simulator.data.clients_of(places) if len(places) else places
         for users, scores in self._scores(clients) if len(clients) else ():
             here = np.flatnonzero(np.isin(users, places))
-            yield self._lists(users[here], scores[torch.from_numpy(here)], k)
+            yield self._rank_users(users[here], scores[torch.from_numpy(here)], k)
 
     @cached_property
-    def _known(self) -> Histories | None:
-        """What lists are computed from, where that is more than was trained on."""
+    def _histories(self) -> Histories | None:
+        """Histories that scores are computed from, where they are longer than what was trained on."""
         run = self.run
         return run.known_at_test if self.as_tested else run.prepared.known_to_serve(run.simulator.data)
 
     def _scores(self, clients: np.ndarray | None = None) -> Iterator[tuple[np.ndarray, Tensor]]:
-        return self.run.simulator.scores(self.round, self._items(), self._known, clients)
+        return self.run.simulator.scores(self.round, self._item_tensor(), self._histories, clients)
 
     def _scores_of(self, place: int) -> Tensor:
-        """Of one user, alone where the method allows it."""
+        """Score one user, alone where the method allows it."""
         if not self.run.method.info.scores_together:
-            return self.run.simulator.scores_of(place, self.round, self._items(), self._known)
+            return self.run.simulator.scores_of(place, self.round, self._item_tensor(), self._histories)
         users, scores = next(self._scores(self.run.simulator.data.clients_of(np.array([place]))))
         return scores[np.flatnonzero(users == place)]
 
-    def _items(self) -> Tensor:
+    def _item_tensor(self) -> Tensor:
         return torch.from_numpy(self.offered).to(self.run.world.device)
 
-    def _all_few(self, places: np.ndarray, k: int) -> Iterator[Recommendation]:
-        for start in range(0, len(places), AT_ONCE):
-            yield from self._few(places[start : start + AT_ONCE], k)
+    def _iterate_left_out(self, places: np.ndarray, k: int) -> Iterator[Recommendation]:
+        for start in range(0, len(places), BATCH):
+            yield from self._serve_left_out(places[start : start + BATCH], k)
 
-    def _few(self, places: np.ndarray, k: int) -> list[Recommendation]:
-        """Users whom the run left out, ascending: folded in from what they have, else by popularity."""
+    def _serve_left_out(self, places: np.ndarray, k: int) -> list[Recommendation]:
+        """List for users that the run left out, ascending: folded in from what they have, else by popularity."""
         aside = self.run.prepared.aside
         assert aside is not None
         histories = aside.histories(len(self.user_ids), places)
@@ -210,29 +211,30 @@ class Recommender:
         found = []
         if has_items.any():
             some = places[has_items]
-            scores = folded_in(self.chosen, self._number(some), [histories[at] for at in np.flatnonzero(has_items)])
-            found += self._lists(len(self.user_ids) + some, scores, k, "folded in")
+            numbers = self._newcomer_numbers(some)
+            scores = score_newcomers(self.chosen, numbers, [histories[at] for at in np.flatnonzero(has_items)])
+            found += self._rank_users(len(self.user_ids) + some, scores, k, "folded in")
         if not has_items.all():
             rest = places[~has_items]
-            found += self._lists(len(self.user_ids) + rest, self._popular(len(rest)), k, "popularity")
+            found += self._rank_users(len(self.user_ids) + rest, self._score_by_popularity(len(rest)), k, "popularity")
         return found
 
-    def _number(self, places: np.ndarray) -> np.ndarray:
-        """Numbers that nobody else has; the one after the run's users is that of somebody new."""
+    def _newcomer_numbers(self, places: np.ndarray) -> np.ndarray:
+        """Give numbers that nobody else has; the first after the run's users belongs to a user of `fold_in`."""
         return len(self.user_ids) + 1 + places
 
-    def _popular(self, rows: int) -> Tensor:
+    def _score_by_popularity(self, rows: int) -> Tensor:
         counts = torch.from_numpy(self.run.prepared.item_counts()[self.offered])
         return counts.to(self.run.world.dtype).expand(rows, -1)
 
-    # -- somebody new --
+    # -- new users --
 
     def for_history(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> list[Recommendation]:
-        """A user who was not in training, known only by a list of items (oldest first)."""
+        """List for a user who was not in training, known only by items (oldest first)."""
         return self.fold_in(items, k, user).offers
 
-    def fold_in(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> Folded:
-        """The same, with the names of the items that the model does not know, which are left out."""
+    def fold_in(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> FoldInResult:
+        """The same, with the names of the items that the model does not know and left out."""
         if self.offered[0] or len(self.offered) != self.run.world.items:
             raise FedrecError("new items are ranked for users of the run; give --user ID or --all")
         names = list(dict.fromkeys(str(item).strip() for item in items))
@@ -242,39 +244,42 @@ class Recommender:
         if not names:
             raise FedrecError("the history is empty; give at least one item")
         if not known:
-            raise self._missing(self.item_ids, unknown[0], "item")
+            raise self._explain_unknown(self.item_ids, unknown[0], "item")
         history = np.array(known, dtype=np.int64)
-        scores = folded_in(self.chosen, np.array([len(self.user_ids)]), [history])
+        scores = score_newcomers(self.chosen, np.array([len(self.user_ids)]), [history])
         seen = np.sort(history)
-        return Folded(self._listed([user], scores, np.array([0, len(seen)]), seen, k, "folded in"), unknown)
+        return FoldInResult(self._rank([user], scores, np.array([0, len(seen)]), seen, k, "folded in"), unknown)
 
-    # -- items beside an item --
+    # -- similar items --
 
     @cached_property
     def space(self) -> ItemSpace:
-        return item_space(self.chosen)
+        return find_item_space(self.chosen)
 
-    def similar(self, item: Any, k: int = 10) -> list[Similar]:
-        """The items nearest to one of them, by the model's own item vectors or by who has them."""
-        place = self._find(item)
+    def similar(self, item: Any, k: int = 10) -> list[SimilarItem]:
+        """List the items nearest to an item, by the model's item vectors or by the users who have them."""
+        place = self._place_of_item(item)
         if place >= self.run.world.items:
             raise FedrecError(f"item '{item}' was not trained on; give an item of the training part")
         near, values = self.space.nearest(place, self._require_length(k, self.run.world.items - 1))
         return [
-            Similar(self._names[at], rank, value, self.title(at))
+            SimilarItem(self._names[at], rank, value, self.title(at))
             for rank, (at, value) in enumerate(zip(near, values, strict=True), 1)
         ]
 
     # -- lists --
 
-    def _lists(self, users: np.ndarray, scores: Tensor, k: int, served: Served = "trained") -> list[Recommendation]:
-        seen = self._seen.take(users)
+    def _rank_users(
+        self, users: np.ndarray, scores: Tensor, k: int, served: Served = "trained"
+    ) -> list[Recommendation]:
+        """Rank the offered items for these users, without the items that they have."""
+        seen = self._user_items.take(users)
         first, last = self.offered[0], self.offered[-1]
         inside = (seen.items >= first) & (seen.items <= last)
         ends = np.concatenate([[0], np.cumsum(inside)])[seen.ptr]
-        return self._listed([self._users[user] for user in users], scores, ends, seen.items[inside] - first, k, served)
+        return self._rank([self._users[user] for user in users], scores, ends, seen.items[inside] - first, k, served)
 
-    def _listed(
+    def _rank(
         self, users: list[Any], scores: Tensor, indptr: np.ndarray, seen: np.ndarray, k: int, served: Served = "trained"
     ) -> list[Recommendation]:
         best, names = top_k(scores, indptr, seen, self._require_length(k, len(self.offered))), self._names
@@ -293,8 +298,8 @@ class Recommender:
         return k
 
     @cached_property
-    def _seen(self) -> Histories:
-        """What each user has, of the run and of those whom it left out."""
+    def _user_items(self) -> Histories:
+        """What each user has: those of the run, then those that it left out."""
         prepared = self.run.prepared
         parts: list[Any] = [prepared.split.train, prepared.split.valid, prepared.dropped]
         parts += [] if self.as_tested else [prepared.split.test, prepared.aside]
@@ -302,7 +307,7 @@ class Recommender:
             np.concatenate([getattr(part, column) for part in parts if part is not None]) for column in ("user", "item")
         )
         order = np.lexsort((items, users))
-        counts = np.bincount(users, minlength=len(self.user_ids) + len(self.few_ids))
+        counts = np.bincount(users, minlength=len(self.user_ids) + len(self.left_out_ids))
         return Histories(pointers(counts), items[order])
 
     # -- names --
@@ -313,39 +318,39 @@ class Recommender:
 
     @cached_property
     def _users(self) -> list[Any]:
-        """Of the run, then those whom it left out."""
-        return [*self.user_ids.tolist(), *self.few_ids.tolist()]
+        """Ids of the run's users, then of those that it left out."""
+        return [*self.user_ids.tolist(), *self.left_out_ids.tolist()]
 
     @cached_property
     def user_places(self) -> dict[str, int]:
         return {str(name): place for place, name in enumerate(self.user_ids.tolist())}
 
     @cached_property
-    def few_places(self) -> dict[str, int]:
-        return {str(name): place for place, name in enumerate(self.few_ids.tolist())}
+    def left_out_places(self) -> dict[str, int]:
+        return {str(name): place for place, name in enumerate(self.left_out_ids.tolist())}
 
     @cached_property
     def item_places(self) -> dict[str, int]:
         return {str(name): place for place, name in enumerate(self.item_ids.tolist())}
 
     def title(self, item: int) -> str | None:
-        """Of the item at this place of `item_ids`."""
+        """Title of the item at this place of `item_ids`."""
         return None if self.titles is None else str(self.titles[item]) or None
 
-    def _find(self, item: Any) -> int:
+    def _place_of_item(self, item: Any) -> int:
         found = self.item_places.get(str(item).strip())
         if found is None:
-            raise self._missing(self.item_ids, item, "item")
+            raise self._explain_unknown(self.item_ids, item, "item")
         return found
 
-    def _missing(self, ids: np.ndarray, wanted: Any, kind: str) -> NotKnown:
-        """Why an id is not known: a filter left it out, or it never was in the data."""
+    def _explain_unknown(self, ids: np.ndarray, wanted: Any, kind: str) -> UnknownId:
+        """Say why an id is not known: a filter left it out, or it never was in the data."""
         for record in self.run.prepared.filtered:
             if record.holds(kind, str(wanted).strip()):
                 instead = "give their items with --history FILE" if kind == "user" else "leave it out"
-                return NotKnown(
+                return UnknownId(
                     f"{kind} '{wanted}' is in the data but was left out of this run ({record.rule}); "
                     f"train with {record.remedy}, or {instead}"
                 )
         examples = ", ".join(str(name) for name in ids[:3])
-        return NotKnown(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")
+        return UnknownId(f"{kind} '{wanted}' is not in this run's data (its ids look like {examples})")

@@ -1,4 +1,4 @@
-"""Files that say for whom, or of what, lists are wanted."""
+"""Read the files that say for whom, or of what, lists are wanted."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def read_history(
     usual: Columns | None = None,
     say: Callable[[str], None] = lambda note: None,
 ) -> dict[str, list[str]]:
-    """Users and their items from a file: columns user,item (as any interactions file), or a single column of items.
+    """Read users and their items: columns user,item (as any interactions file), or a single column of items.
 
-    `columns` are named for this file; those of `usual` are taken where it has them. `say` hears which were used.
+    `columns` name those of this file; where it has columns of `usual`, they are taken. `say` is given the choice.
     """
     path, columns, usual = Path(path), columns or {}, usual or {}
-    if (single := _single_column(path, "item", {**usual, **columns}.get("item"))) is not None:
+    if (single := _read_single_column(path, "item", {**usual, **columns}.get("item"))) is not None:
         return {"new": single}
     table, guess = read_table(path, columns, usual=usual, ask=_by_column_flag)
     say(str(guess))
@@ -40,40 +40,39 @@ def read_history(
 
 
 def _by_column_flag(role: str, column: str) -> str:
-    """The flags of `fedrec recommend`, where --user is one user."""
+    """Name the flag of `fedrec recommend` for a column; its --user is one user, not a column."""
     return by_flag(f"{role}-column", column)
 
 
 def read_ids(path: Path | str, role: str) -> list[str]:
-    """Ids from a file of a single column, each once, with or without a header."""
-    found = _single_column(Path(path), role)
+    """Read ids from a file of a single column, each once, with or without a header."""
+    found = _read_single_column(Path(path), role)
     if found is None:
         raise FedrecError(f"{path} has several columns; give a file with one {role} id per line")
     return list(dict.fromkeys(found))
 
 
-def _single_column(path: Path, role: str, name: str | int | None = None) -> list[str] | None:
-    """The cells of a file with one column, whose cells may be quoted; None where there are several.
+def _read_single_column(path: Path, role: str, name: str | int | None = None) -> list[str] | None:
+    """Read the cells of a file with one column, which may be quoted; None where there are several columns.
 
-    Below a header that names the one column (`name`, or as usual), everything on a line is the id, whatever marks are
-    in it.
+    Below a header that names the one column (`name`, or a usual name), the whole line is the id, commas and all.
     """
     if path.suffix.lower() in {".parquet", ".pq"}:
         return None
-    lines = [line.strip() for line in _text(path).splitlines() if line.strip()]
-    if lines and (is_name_of(role, _unquoted(lines[0])) or _unquoted(lines[0]) == name):
-        return [_unquoted(line) for line in lines[1:]]
+    lines = [line.strip() for line in _read_text(path).splitlines() if line.strip()]
+    if lines and (is_name_of(role, _unquote(lines[0])) or _unquote(lines[0]) == name):
+        return [_unquote(line) for line in lines[1:]]
     several = any(len(next(csv.reader([line], delimiter=mark), [])) > 1 for line in lines for mark in ",\t;|")
-    return None if several else [_unquoted(line) for line in lines]
+    return None if several else [_unquote(line) for line in lines]
 
 
-def _unquoted(line: str) -> str:
-    """One cell: quotes around it are taken off, doubled ones within become one."""
+def _unquote(line: str) -> str:
+    """Remove the quotes around a cell, and make one of doubled ones within."""
     quoted = len(line) > 1 and line[0] == line[-1] == '"'
     return unguarded(line[1:-1].replace('""', '"') if quoted else line)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +80,7 @@ def _text(path: Path) -> str:
 
 
 def read_arrivals(path: Path | str) -> list[Arrival]:
-    """New items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`, or numbers."""
+    """Read new items from a CSV with a column `item` and any of `tags` (joined by |), `title`, `year`, or numbers."""
     return [
         Arrival(line.item, (*line.tags, *title_terms(line.title, line.year)), line.title, line.numbers)
         for line in read_items(path)
