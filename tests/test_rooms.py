@@ -185,7 +185,7 @@ def test_one_module_alone_imports_flower() -> None:
         if (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr")
         or (isinstance(node, ast.Import) and node.names[0].name.split(".")[0] == "flwr")
     }
-    assert found == {"deploy/app.py"}
+    assert found == {"deploy/flower_app.py"}
 
 
 def test_nothing_is_used_in_a_circle() -> None:

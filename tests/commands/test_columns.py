@@ -16,7 +16,7 @@ import fedrec
 from conftest import Cli
 from fedrec.deploy.node import Settings
 from fedrec.deploy.rehearsal import rehearse
-from fedrec.deploy.shard import Own, prepare_shard
+from fedrec.deploy.shard import NodeData, prepare_shard
 from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 
@@ -81,7 +81,7 @@ def test_a_node_keeps_its_columns_to_itself(tmp_path: Path, log: Path) -> None:
     config = make_config({"method": "fedmf", "data": str(log), "timestamp": "event_time", "rounds": 1})
     terms = rehearse(config).terms
     assert b"event_time" not in terms.encode()
-    own = Own(shop(tmp_path / "other.csv", sku="thing"), columns={"item": "thing", "timestamp": "none"})
+    own = NodeData(shop(tmp_path / "other.csv", sku="thing"), columns={"item": "thing", "timestamp": "none"})
     (tmp_path / "node").mkdir()
     Settings(own).write(tmp_path / "node")
     again = Settings.read(tmp_path / "node").own

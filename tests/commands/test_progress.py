@@ -9,7 +9,7 @@ from rich.console import Console
 
 import fedrec
 from fedrec.commands import console, progress
-from fedrec.commands.deploy import Shown
+from fedrec.commands.deploy import EventPrinter
 from fedrec.commands.summary import last_chosen
 from fedrec.federation.loop import Rules, Score
 
@@ -85,7 +85,7 @@ def test_a_first_estimate_means_something(
 def test_a_deployment_says_what_is_left_from_its_second_round_on(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(console, "err", screen)
-    show = Shown()
+    show = EventPrinter()
     for number, now in enumerate((60.0, 64.0, 68.0)):
         show({"event": "round", "round": number, "rounds": 4, "nodes": 2, "lost": number, "seconds": 3.0, "time": now})
     said = [line.partition("] ")[2] for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from deploy.town import Town, settings
-from fedrec.deploy.frames import frame, unframe
-from fedrec.deploy.job import Kept
+from fedrec.deploy.framing import frame, unframe
+from fedrec.deploy.job import ReceivedRecorder
 from fedrec.deploy.link import Limits
-from fedrec.deploy.local import LocalLink
+from fedrec.deploy.local_link import LocalLink
 from fedrec.deploy.node import NodeHost
 from fedrec.deploy.rehearsal import rehearse
 from fedrec.deploy.server import Server
@@ -21,7 +21,7 @@ from fedrec.experiment.config import make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.run import execute
 from fedrec.federation.codec import pack, unpack
-from fedrec_studies.trials.secrecy import GONE, NODES, ROUNDS, compared, summed, true_updates
+from fedrec_studies.trials.secrecy import GONE, NODES, ROUNDS, compare_sums, correlate, true_updates
 
 
 def secure_town(folder: Path, **more: Any) -> Town:
@@ -138,13 +138,13 @@ def test_what_the_server_received_tells_the_sum_and_nothing_else(tmp_path: Path)
 
         hosts[GONE] = gone
         (folder / "received").mkdir()
-        link = Kept(LocalLink(hosts), folder / "received")
+        link = ReceivedRecorder(LocalLink(hosts), folder / "received")
         out = RunFolder.create(folder / "run", config.to_dict())
         Server(rehearsal.terms, out, link, Limits(60, 2, NODES), lambda *_: None).run()
         messages[name] = [path.read_bytes() for path in sorted((folder / "received").iterdir())]
-    assert compared(messages["open"], truth)["correlation"] > 0.99
-    found = compared(messages["masked"], truth)
+    assert correlate(messages["open"], truth)["correlation"] > 0.99
+    found = correlate(messages["masked"], truth)
     assert found["compared"] > 50
     assert found["correlation"] < 0.05
-    sums = summed(messages["masked"], truth)
+    sums = compare_sums(messages["masked"], truth)
     assert 0 < sums["error"] <= sums["bound"]

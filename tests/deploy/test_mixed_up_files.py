@@ -16,7 +16,7 @@ pytest.importorskip("cryptography", reason="needs the extra flower")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from fedrec.deploy import serve
+from fedrec.deploy import services
 from fedrec.deploy.flower import SuperLink
 from fedrec.deploy.keys import make_node_key, make_server_keys
 from fedrec.errors import FedrecError
@@ -72,7 +72,7 @@ def node(cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     def start(*_: object) -> None:
         raise FedrecError("it started")
 
-    monkeypatch.setattr(serve.Joining, "super_node", start)
+    monkeypatch.setattr(services.Joining, "super_node", start)
 
     def refused(ca: str = "keys/ca.crt", key: str = "node.key", *more: str) -> str:
         common = ("--superlink", "127.0.0.1:9", "--data", "mine.csv", "--state-dir", "state")
@@ -91,7 +91,7 @@ def server(cli: Cli, files: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         raise FedrecError("it started")
 
     monkeypatch.setattr(SuperLink, "start", start)
-    monkeypatch.setattr(serve, "require_free", lambda host, port: None)
+    monkeypatch.setattr(services, "require_free", lambda host, port: None)
 
     def refused() -> str:
         common = ("--items", "items.csv", "--clients", "3", "--keys", "keys", "--nodes", "nodes")
@@ -211,7 +211,7 @@ def test_a_wrong_file_that_comes_later_is_told_once_and_ends_nothing(
             return True
 
     nodes = files / "nodes"
-    door = serve.Door(Link(), nodes, events.append)  # type: ignore[arg-type]
+    door = services.Admission(Link(), nodes, events.append)  # type: ignore[arg-type]
     (nodes / "one.pub").write_bytes((files / "node.key").read_bytes())
     door.look()
     door.look()

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("cryptography", reason="needs the extra flower")
-from fedrec.deploy import serve
+from fedrec.deploy import services
 from fedrec.deploy.flower import LOG, reason_in
 from fedrec.deploy.keys import make_node_key, make_server_keys
 from fedrec.deploy.node import Settings
-from fedrec.deploy.shard import Own
+from fedrec.deploy.shard import NodeData
 
 END = """
 For more information, visit: <https://flower.ai/docs/framework/1.41/en/ref-exit-codes/305.html>
@@ -76,12 +76,12 @@ def test_a_start_before_the_server_knows_the_node_does_not_look_like_an_error(
     make_server_keys(tmp_path / "keys", ["127.0.0.1"])
     make_node_key(tmp_path / "node.key")
     starts = Starts(EARLY, EARLY, CRASHED, BEGIN)
-    monkeypatch.setattr(serve.Joining, "super_node", lambda *words: starts(*words))
+    monkeypatch.setattr(services.Joining, "super_node", lambda *words: starts(*words))
     naps: list[float] = []
-    monkeypatch.setattr(serve, "time", SimpleNamespace(sleep=naps.append))
+    monkeypatch.setattr(services, "time", SimpleNamespace(sleep=naps.append))
     said: list[str] = []
-    settings = Settings(Own(tmp_path / "mine.csv"), key=tmp_path / "node.key")
-    serve.run_node(tmp_path / "state", settings, "127.0.0.1:9", tmp_path / "keys" / "ca.crt", 1, said.append)
+    settings = Settings(NodeData(tmp_path / "mine.csv"), key=tmp_path / "node.key")
+    services.run_node(tmp_path / "state", settings, "127.0.0.1:9", tmp_path / "keys" / "ca.crt", 1, said.append)
     assert [line.partition(" (")[0].partition(";")[0] for line in said] == [
         NOT_YET,
         NOT_YET,

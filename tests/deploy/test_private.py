@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra flower")
 from deploy.town import Town, settings
 from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink
-from fedrec.deploy.hosted import start_node
 from fedrec.deploy.keys import make_node_key, make_server_keys
+from fedrec.deploy.node_process import start_node
 from fedrec.deploy.processes import Processes
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")

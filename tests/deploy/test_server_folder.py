@@ -11,7 +11,7 @@ import pytest
 from conftest import Cli, Outcome
 
 pytest.importorskip("cryptography", reason="needs the extra flower")
-from fedrec.deploy import serve
+from fedrec.deploy import services
 from fedrec.deploy.flower import SuperLink, free_port
 from fedrec.deploy.keys import make_server_keys
 from fedrec.deploy.terms import Terms
@@ -30,7 +30,7 @@ def start(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         raise FedrecError("the SuperLink did not start")
 
     monkeypatch.setattr(SuperLink, "start", fail)
-    monkeypatch.setattr(serve, "require_free", lambda host, port: None)
+    monkeypatch.setattr(services, "require_free", lambda host, port: None)
     make_server_keys(tmp_path / "keys", ["127.0.0.1"])
     (tmp_path / "nodes").mkdir()
     (tmp_path / "items.csv").write_text("item,tags\na,x\nb,x|y\nc,y\n")

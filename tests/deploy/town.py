@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.deploy.link import Limits
-from fedrec.deploy.local import LocalLink
+from fedrec.deploy.local_link import LocalLink
 from fedrec.deploy.node import NodeHost
 from fedrec.deploy.rehearsal import Rehearsal, rehearse
 from fedrec.deploy.server import Server

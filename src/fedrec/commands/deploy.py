@@ -84,7 +84,7 @@ def demo_command(
     place = out or _free_folder(f"deploy-{method}-{Path(data).name}-seed{seed}")
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
     with ended_by_signals():
-        demo(rehearse(config, secure=secure_sums), place, nodes, limits, Shown())
+        demo(rehearse(config, secure=secure_sums), place, nodes, limits, EventPrinter())
         if compare or record is not None:
             _compare(config, place, secure_sums, record)
         _report(place)
@@ -120,7 +120,7 @@ def server_command(
     """The server of a federation: it sees what the method uploads, never the data, ids or state of clients."""
     from fedrec.deploy.flower import Certificates, require_flower
     from fedrec.deploy.link import Limits
-    from fedrec.deploy.serve import Address, agreed_terms, serve
+    from fedrec.deploy.services import Address, make_terms, serve
     from fedrec.experiment.config import make_config
     from fedrec.experiment.params import parse_settings
 
@@ -139,13 +139,13 @@ def server_command(
         "privacy": privacy,
     }
     config = make_config({key: value for key, value in values.items() if value is not None})
-    terms, attributes = agreed_terms(config, items, clients, secure_sums)
+    terms, attributes = make_terms(config, items, clients, secure_sums)
     if not nodes.is_dir():
         raise FedrecError(f"{nodes} is not a folder; put the public keys of the nodes (*.pub) into one")
     limits = Limits(deadline, min_nodes, first_nodes, wait)
     at = Address(host, port, Certificates(keys), nodes)
     with ended_by_signals():
-        serve(terms, attributes, out, limits, at, resume, Shown())
+        serve(terms, attributes, out, limits, at, resume, EventPrinter())
         _report(out)
 
 
@@ -174,14 +174,16 @@ def node_command(
     from fedrec.data.roles import as_columns
     from fedrec.deploy.flower import require_flower
     from fedrec.deploy.node import Settings
-    from fedrec.deploy.serve import run_node
-    from fedrec.deploy.shard import Own
+    from fedrec.deploy.services import run_node
+    from fedrec.deploy.shard import NodeData
     from fedrec.experiment.config import parse_memory
     from fedrec.experiment.machine import device_named
 
     require_flower()
     device_named(device)
-    own = Own(data, silo, columns=as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp}))
+    own = NodeData(
+        data, silo, columns=as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp})
+    )
     table = own.read()  # also to find mistakes early
     for note in table.notes:
         console.err.print(f"note: {note}")
@@ -238,7 +240,7 @@ def _free_folder(name: str) -> Path:
     return next(path for path in paths if not path.exists() and not path.with_name(path.name + "-nodes").exists())
 
 
-class Shown:
+class EventPrinter:
     """Events as lines on stderr."""
 
     def __init__(self) -> None:

@@ -91,7 +91,7 @@ def _note(text: str) -> None:
 
 
 def _on_a_node(state_dir: Path, user: str | None, k: int, out: Path | None) -> None:
-    from fedrec.deploy.lists import recommend
+    from fedrec.deploy.node_recommender import recommend
 
     if user is None:
         raise FedrecError("give --user ID, one of this node's users")

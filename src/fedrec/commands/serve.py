@@ -45,6 +45,6 @@ def serve_command(
 
 
 def _of_a_node(state_dir: Path) -> Lists:
-    from fedrec.deploy.lists import NodeLists
+    from fedrec.deploy.node_recommender import NodeLists
 
     return NodeLists(state_dir)

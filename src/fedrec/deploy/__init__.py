@@ -13,17 +13,17 @@ from fedrec.plugins import lazily
 require("cryptography")  # which signs and masks; its other users would name another extra
 
 if TYPE_CHECKING:
-    from fedrec.deploy.demo import key_of, told
+    from fedrec.deploy.demo import follow_events, make_key_for_node
     from fedrec.deploy.figures_file import Row, read_figures, record
     from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, reason_in, require_flower
-    from fedrec.deploy.frames import frame, unframe
-    from fedrec.deploy.hosted import start_node
+    from fedrec.deploy.framing import frame, unframe
     from fedrec.deploy.job import EVENTS, RECEIVED, write_job
     from fedrec.deploy.keys import make_node_key, make_server_keys
     from fedrec.deploy.link import Limits
-    from fedrec.deploy.local import Handle, LocalLink
+    from fedrec.deploy.local_link import Handle, LocalLink
     from fedrec.deploy.masks import Masks
     from fedrec.deploy.node import NodeHost, Settings
+    from fedrec.deploy.node_process import start_node
     from fedrec.deploy.processes import Processes, descendants
     from fedrec.deploy.rehearsal import Rehearsal, rehearse
     from fedrec.deploy.server import Server
@@ -33,7 +33,7 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "fedrec.deploy.demo": ["key_of", "told"],
+            "fedrec.deploy.demo": ["follow_events", "make_key_for_node"],
             "fedrec.deploy.figures_file": ["Row", "read_figures", "record"],
             "fedrec.deploy.flower": [
                 "Certificates",
@@ -44,12 +44,12 @@ else:
                 "reason_in",
                 "require_flower",
             ],
-            "fedrec.deploy.frames": ["frame", "unframe"],
-            "fedrec.deploy.hosted": ["start_node"],
+            "fedrec.deploy.framing": ["frame", "unframe"],
+            "fedrec.deploy.node_process": ["start_node"],
             "fedrec.deploy.job": ["EVENTS", "RECEIVED", "write_job"],
             "fedrec.deploy.keys": ["make_node_key", "make_server_keys"],
             "fedrec.deploy.link": ["Limits"],
-            "fedrec.deploy.local": ["Handle", "LocalLink"],
+            "fedrec.deploy.local_link": ["Handle", "LocalLink"],
             "fedrec.deploy.masks": ["Masks"],
             "fedrec.deploy.node": ["NodeHost", "Settings"],
             "fedrec.deploy.processes": ["Processes", "descendants"],
@@ -81,9 +81,10 @@ __all__ = [
     "SuperLink",
     "Terms",
     "descendants",
+    "follow_events",
     "frame",
     "free_port",
-    "key_of",
+    "make_key_for_node",
     "make_node_key",
     "make_server_keys",
     "read_figures",
@@ -92,7 +93,6 @@ __all__ = [
     "rehearse",
     "require_flower",
     "start_node",
-    "told",
     "unframe",
     "write_job",
 ]

@@ -13,11 +13,11 @@ from typing import Any
 
 from fedrec.data.atomic import private_folder
 from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, last_line
-from fedrec.deploy.hosted import start_node
 from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.keys import make_node_key, make_server_keys
 from fedrec.deploy.link import Limits
 from fedrec.deploy.node import Settings
+from fedrec.deploy.node_process import start_node
 from fedrec.deploy.processes import Processes
 from fedrec.deploy.rehearsal import Rehearsal
 from fedrec.errors import FedrecError
@@ -43,7 +43,7 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // nodes))}
         started: dict[str, subprocess.Popen[bytes]] = {}
         for state in states:
-            link.register(key_of(state, keys))
+            link.register(make_key_for_node(state, keys))
         for state in states:
             joining = Joining(link.address, keys / "ca.crt", keys / state.name, free_port())
             started[state.name] = start_node(state, joining, processes, threads)
@@ -53,8 +53,8 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
             show(event)
 
 
-def key_of(state: Path, keys: Path) -> Path:
-    """Make a node's key, with which it signs too; the keys beside it are those of the other nodes. Its public one."""
+def make_key_for_node(state: Path, keys: Path) -> Path:
+    """Make a node's key, which also signs its secure sums, and return the public one; its peers' keys lie beside it."""
     public = make_node_key(keys / state.name)
     replace(Settings.read(state), key=keys / state.name, peers=keys).write(state)
     return public
@@ -68,7 +68,7 @@ def follow(
     begin: int = 0,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
-    """What the server tells and what becomes of the processes, until the work is done; an error where it fails."""
+    """Yield what the server reports and which processes ended, until the work is done; raise where it fails."""
     gone = set[str]()
     while True:
         meanwhile()
@@ -94,8 +94,8 @@ def follow(
         time.sleep(0.2)
 
 
-def told(path: Path, seconds: float) -> Iterator[dict[str, Any]]:
-    """What a server tells, as it tells it, for so long."""
+def follow_events(path: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what a server reports, as it comes, for so many seconds."""
     begin, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
         begin, lines = _new_lines(path, begin)
@@ -104,7 +104,7 @@ def told(path: Path, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _new_lines(path: Path, begin: int) -> tuple[int, list[str]]:
-    """Whole lines that were written since."""
+    """Read whole lines written since; a line that is still being written is left for the next time."""
     if not path.exists():
         return begin, []
     with path.open("rb") as file:

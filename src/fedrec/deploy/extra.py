@@ -8,7 +8,7 @@ from fedrec.errors import FedrecError
 
 
 def require(package: str) -> None:
-    """That it is installed."""
+    """Refuse to go on where a package is missing, and say how to install it."""
     try:
         installed = find_spec(package) is not None
     except ImportError:

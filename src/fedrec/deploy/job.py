@@ -69,8 +69,8 @@ def _write_items(folder: RunFolder, terms: Terms) -> None:
 
 
 def run_job(out: Path, link: Link) -> None:
-    """Serve it to its end. What goes wrong is an event, for whoever started the job reads them."""
-    tell = Events(out / EVENTS)
+    """Run a job to its end. An error becomes an event, because whoever started the job reads those alone."""
+    tell = EventLog(out / EVENTS)
     try:
         terms = Terms.decode((out / "terms.json").read_bytes())
         limits = Limits(**json.loads((out / "job.json").read_text(encoding="utf-8")))
@@ -78,7 +78,7 @@ def run_job(out: Path, link: Link) -> None:
         attributes = torch.from_numpy(np.load(path, allow_pickle=False)) if path.exists() else None
         folder = RunFolder.open(out)
         if (out / RECEIVED).is_dir():
-            link = Kept(link, out / RECEIVED)
+            link = ReceivedRecorder(link, out / RECEIVED)
         with folder.held():
             Server(terms, folder, link, limits, tell, attributes).run()
     except Exception as error:
@@ -86,8 +86,8 @@ def run_job(out: Path, link: Link) -> None:
         raise
 
 
-class Kept:
-    """A link that also writes down every message that comes in, in order."""
+class ReceivedRecorder:
+    """A link that also stores every incoming message, in order."""
 
     def __init__(self, link: Link, folder: Path) -> None:
         self.link, self.folder = link, folder
@@ -106,8 +106,8 @@ class Kept:
             yield node, reply
 
 
-class Events:
-    """Lines of JSON that a person's terminal, or a program, follows."""
+class EventLog:
+    """Append events as lines of JSON, which a terminal or a program follows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

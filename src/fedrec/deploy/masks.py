@@ -1,4 +1,4 @@
-"""A node's part in secure sums. What a member becomes is on the disk before its message leaves."""
+"""A node's part in secure sums. The member's new state is on the disk before its message leaves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Masks:
         self._keep(member)
         return sent
 
-    def masked(self, message: bytes, update: Update) -> bytes:
+    def mask(self, message: bytes, update: Update) -> bytes:
         member = self._member(message)
         sent = member.masked(message, update)
         self._keep(member)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
-from fedrec.deploy.frames import frame, unframe
+from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.masks import Masks
-from fedrec.deploy.shard import Own, Shard, Unknown, numbers_of, prepare_shard
+from fedrec.deploy.shard import NodeData, Shard, UnknownItems, numbers_of, prepare_shard
 from fedrec.deploy.state import SCORED, StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError, explained
@@ -37,7 +37,7 @@ OFFER = "offer"  # the name of what was offered for scoring among the tensors of
 class Settings:
     """What a node decides for itself; kept as node.toml in its state folder."""
 
-    own: Own
+    own: NodeData
     items: Path | None = None
     """A vocabulary that was agreed on: another one is refused."""
     seeded: bool = False
@@ -54,7 +54,7 @@ class Settings:
         try:
             values = tomllib.loads((folder / "node.toml").read_text(encoding="utf-8"))
             places, items, key, peers = (Path(values[name]) if name in values else None for name in PATHS)
-            own = Own(Path(values["data"]), values["silo"], places, values.get("columns", {}))
+            own = NodeData(Path(values["data"]), values["silo"], places, values.get("columns", {}))
             return Settings(own, items, values["seeded"], values["device"], values["memory"], key, peers)
         except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
             raise FedrecError(
@@ -90,7 +90,7 @@ class NodeHost:
         self._prepared: tuple[str, Prepared] | None = None  # by the terms that it was prepared under
 
     def handle(self, message: bytes, spent: float = 0.0) -> bytes:
-        """The reply; what goes wrong is told in one line, for the server must hear why a node sits out.
+        """Answer a message. An error becomes one line in the reply, so that the server learns why a node sits out.
 
         `spent`: processor seconds that bringing the message here has cost.
         """
@@ -100,7 +100,7 @@ class NodeHost:
             answers = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
             if (kind := header.get("kind")) not in answers:
                 raise BadMessage(f"nodes do not know this message ({kind!s:.20})")
-            with self.state.locked():
+            with self.state.lock():
                 return answers[kind](header, parts)
         except Exception as error:
             if (words := explained(error)) is None:
@@ -141,8 +141,8 @@ class NodeHost:
                 "with another --state-dir"
             )
 
-    def _about(self, terms: Terms, prepared: Prepared, unknown: Unknown) -> dict[str, Any]:
-        """What the server may know: how much there is, never who."""
+    def _about(self, terms: Terms, prepared: Prepared, unknown: UnknownItems) -> dict[str, Any]:
+        """Describe this node to the server: how much data there is, never whose."""
         own = self.settings.own
         places = None if own.places is None else numbers_of(prepared, own, 0).clients
         return {
@@ -171,23 +171,23 @@ class NodeHost:
         if terms.secure and not masks and any(task.train is not None for task in tasks):
             raise FedrecError("the server asks for an unmasked update, but only masked ones were agreed on")
         shard, side = self._side(terms, int(header["start"]))
-        kept, about, notes = self.state.before(turn)
+        kept, about, notes = self.state.load_before(turn)
         if kept:
             side.restore(kept)
         if header["restore"]:
             notes += self._restore(side, best)
-        node = Node(side, _Ranker(terms, shard), shard.known(side.data))
+        node = Node(side, _Ranker(terms, shard), shard.histories(side.data))
         replies = [self._take(node, task, int(header["start"])) for task in tasks]
         sent = [(reply.blind() if masks else reply).encode() for reply in replies]
-        sent += [self.masks.masked(mask, merged(reply.update for reply in replies)) for mask in masks]
+        sent += [self.masks.mask(mask, merged(reply.update for reply in replies)) for mask in masks]
         sent += [self.masks.keys(int(header["member"]), sums) for sums in parts[count + len(masks) :]]
         self.state.save(turn, side.tensors(), {"terms": terms.identity, "best": best})
         self.state.forget_scored({best} if header["restore"] else {best, *self.state.numbers(SCORED)[-1:]})
         missed = turn - 1 - int(about.get("turn", -1))
-        return frame(self._told(terms, turn, missed, notes, side), sent)
+        return frame(self._reply_header(terms, turn, missed, notes, side), sent)
 
     def _secure(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
-        """Phases of secure sums that ride on no turn."""
+        """Answer phases of secure sums that travel without a turn."""
         member, sent, errors = int(header["member"]), list[bytes](), dict[str, str]()
         for phase, part in zip(map(str, header["phases"]), parts, strict=True):
             try:
@@ -208,11 +208,11 @@ class NodeHost:
         """Go back to the chosen round; a node that was away then stays where it is, and says so."""
         if best not in self.state.numbers(SCORED):
             return [f"was absent when round {best + 1} was scored: its clients keep their latest state"]
-        tensors, _ = self.state.scored(best)
+        tensors, _ = self.state.load_scored(best)
         side.restore(tensors)
         return []
 
-    def _told(self, terms: Terms, turn: int, missed: int, notes: list[str], side: ClientSide) -> dict[str, Any]:
+    def _reply_header(self, terms: Terms, turn: int, missed: int, notes: list[str], side: ClientSide) -> dict[str, Any]:
         kept, scoring = side.held()
         return {
             "turn": turn,
@@ -242,13 +242,13 @@ class NodeHost:
         return shard, ClientSide(terms.method, data, terms.stages, self.settings.memory)
 
     def latest(self) -> tuple[Terms, Shard, ClientSide, Tensors, Task]:
-        """The chosen model, or the latest where none is chosen yet, and what was offered for it: what lists need."""
+        """Load what lists need: the chosen model, or the latest while none is chosen, and what was offered for it."""
         terms = self._terms()
         numbers = self.state.numbers(SCORED)
         if not numbers:
             raise FedrecError(f"{self.state.path} has no model yet: no round has been scored in this federation")
-        best = self.state.before(1 << 62)[1].get("best", -1)
-        tensors, about = self.state.scored(best if best in numbers else numbers[-1])
+        best = self.state.load_before(1 << 62)[1].get("best", -1)
+        tensors, about = self.state.load_scored(best if best in numbers else numbers[-1])
         offer = Task.decode(tensors.pop(OFFER).numpy().tobytes(), torch.device(self.settings.device))
         shard, side = self._side(terms, int(about["start"]))
         return terms, shard, side, tensors, offer

@@ -1,4 +1,4 @@
-"""Processes that are gone when we are: however a deployment ends, nothing of it runs on."""
+"""Child processes that end with their parent: however a deployment ends, none of them keeps running."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _undisturbed():
+        with _ignore_signals():
             self.close()
 
     def start(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
@@ -60,7 +60,7 @@ class Processes:
         return process
 
     def close(self) -> None:
-        """The latest first, politely; whatever is left after a while, by its number."""
+        """End all processes: SIGTERM to the newest first, then SIGKILL to whatever is left, by process id."""
         known: dict[int, str] = {}
         for process in reversed(self.started):
             known |= _alive(descendants(process.pid) | {process.pid})
@@ -115,7 +115,7 @@ def _stat(pid: int) -> tuple[str, int, str] | None:
 
 
 def _alive(pids: set[int]) -> dict[int, str]:
-    """By number, when each was started: a number may be given again."""
+    """Map process ids to start times: the system may give an id again."""
     found = ((pid, _stat(pid)) for pid in pids)
     return {pid: stat[2] for pid, stat in found if stat is not None and stat[0] != "Z"}
 
@@ -140,8 +140,8 @@ def _dies_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave half of them running."""
+def _ignore_signals() -> Iterator[None]:
+    """Ignore signals: an impatient second Ctrl-C must not leave half of the processes running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrec.data import write_csv
 from fedrec.data.atomic import private_file, private_folder
 from fedrec.deploy.node import Settings
-from fedrec.deploy.shard import Own, write_places
+from fedrec.deploy.shard import NodeData, write_places
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
@@ -47,7 +47,7 @@ class Rehearsal:
         write_places(folder / "places.csv", rows)
         for name in ("data.csv", "places.csv"):
             private_file(folder / name)
-        own = Own(folder / "data.csv", places=folder / "places.csv")
+        own = NodeData(folder / "data.csv", places=folder / "places.csv")
         config = self.terms.config
         Settings(own, seeded=True, device=config.device, memory=parse_memory(config.memory)).write(folder)
         return folder

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.deploy.deployment_summary import summary_of
 from fedrec.deploy.link import Limits, Link
 from fedrec.deploy.node import CHANCE
-from fedrec.deploy.roll import Counters, Member, Roll, Tell
-from fedrec.deploy.summary import summary_of
+from fedrec.deploy.node_registry import Counters, Member, NodeRegistry, Tell
 from fedrec.deploy.terms import Terms
-from fedrec.deploy.turns import Turns, Wanted
+from fedrec.deploy.turns import TurnRequest, Turns
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation.partial import PartialEvaluation
 from fedrec.experiment import checkpoint
@@ -53,25 +53,25 @@ class Server:
             method.rounds, terms.config.eval_every, patience, rule.select_last, may_stop=observer_of(method).may_stop
         )
         self.progress, self.counters = Progress(), Counters()
-        self.roll = Roll(terms, link, limits, folder.path / NODES, tell, self.counters)
-        self.coordinator = Coordinator(side, self.roll.groups, like)
-        self.turns = Turns(terms, self.coordinator, self.roll, limits, tell, self.counters, method.rounds)
+        self.registry = NodeRegistry(terms, link, limits, folder.path / NODES, tell, self.counters)
+        self.coordinator = Coordinator(side, self.registry.groups, like)
+        self.turns = Turns(terms, self.coordinator, self.registry, limits, tell, self.counters, method.rounds)
         self._pending: dict[str, Any] | None = None  # the record of the last round, which waits for its score
         self._best: Tensors | None = None
 
     @property
     def members(self) -> list[Member]:
-        return self.roll.members
+        return self.registry.members
 
     # -- the whole --
 
     def run(self) -> dict[str, Any]:
         """From the first round, or from where a process before has stopped, to summary.json."""
-        self.tell("expects", self._expected())
+        self.tell("expects", self._describe_load())
         self._resume()
         if self.progress.next_round:
-            self.roll.reunite()
-        self.roll.require(max(self.limits.minimum, 0 if self.progress.next_round else self.limits.first))
+            self.registry.reunite()
+        self.registry.require(max(self.limits.minimum, 0 if self.progress.next_round else self.limits.first))
         while self.progress.next_round < self.rules.rounds and not self.progress.stopped_early:
             self._round(self.progress.next_round)
         chosen = self._end()
@@ -80,7 +80,7 @@ class Server:
         self.tell("finished", {"round": chosen, "test": summary["test"]})
         return summary
 
-    def _expected(self) -> dict[str, Any]:
+    def _describe_load(self) -> dict[str, Any]:
         """What a round holds at the server: sums are folded into one, gathered uploads stay side by side."""
         sums = each = 0
         for kinds in self.coordinator.schema.fields.values():
@@ -95,7 +95,7 @@ class Server:
         started = time.perf_counter()
         due = number - 1 if number and self.rules.due(number - 1) else None
         best = self.progress.best_round
-        turn = self.turns.sufficient(Wanted(number, best, lambda group: [self._task(group, due, train=True)]))
+        turn = self.turns.run(TurnRequest(number, best, lambda group: [self._task(group, due, train=True)]))
         if due is not None and self._judge(due, turn.figures(0)):
             return  # it ended with the round before; what was trained since is dropped
         coordinator = self.coordinator
@@ -142,8 +142,8 @@ class Server:
         """Tell the last answer, score the last round; returns the chosen one."""
         last = self.progress.next_round - 1
         if not self.progress.stopped_early:
-            turn = self.turns.sufficient(
-                Wanted(
+            turn = self.turns.run(
+                TurnRequest(
                     last + 1,
                     self.progress.best_round,
                     lambda group: [self._task(group, last, train=False)],
@@ -164,8 +164,8 @@ class Server:
         checkpoint.save(self.folder.best, self._tensors(), {"round": chosen, **self._about()})
         asked = {"metrics": list(self.terms.metrics)}
         best = self.progress.best_round
-        turn = self.turns.sufficient(
-            Wanted(
+        turn = self.turns.run(
+            TurnRequest(
                 self.progress.next_round + 1,
                 best,
                 lambda group: [

@@ -24,8 +24,8 @@ from fedrec.federation.secret import Secret
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """What of a file stands for items outside the vocabulary."""
+class UnknownItems:
+    """Rows of a file about items outside the vocabulary."""
 
     rows: int = 0
     items: int = 0
@@ -36,7 +36,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Own:
+class NodeData:
     """Where a node's data is and who its clients are: every user one (default), or all users together (`silo`).
 
     `places`: a file of users with the numbers that they have in a rehearsal.
@@ -69,41 +69,41 @@ class Shard:
         return np.argsort(self.numbers.users, kind="stable")
 
     def local(self, users: np.ndarray) -> np.ndarray:
-        """From the numbers of users back to their indices in this shard."""
+        """Map the federation's user numbers to indices in this shard."""
         return self._order[np.searchsorted(self.numbers.users[self._order], users)]
 
     def clients(self, terms: Terms, device: str, secret: Secret | None) -> ClientData:
         return self.prepared.clients(terms.world(device), self.numbers, secret)
 
-    def known(self, clients: ClientData) -> dict[str, Histories | None]:
-        """Histories to answer from, by part."""
+    def histories(self, clients: ClientData) -> dict[str, Histories | None]:
+        """Return the histories to answer from, by part."""
         return {"test": self.prepared.known_at_test(clients, self.numbers)}
 
 
-def prepare_shard(terms: Terms, own: Own, kept: RunFolder) -> tuple[Prepared, Unknown]:
+def prepare_shard(terms: Terms, own: NodeData, kept: RunFolder) -> tuple[Prepared, UnknownItems]:
     """Read, map and split, once: the result is kept, and the federation goes on with it even if the file changes."""
     chosen: dict[str, Any] = dict.fromkeys(COLUMNS) | dict(own.columns)
     config = replace(terms.config, data=str(own.data), **chosen)
     found = read_kept(kept, config)
     if found is not None and np.array_equal(found.prepared.source.item_ids, terms.items):
-        return _with_catalogues(found.prepared, terms), Unknown()
-    mapped, unknown = _mapped(own.read(), terms)
+        return _with_catalogues(found.prepared, terms), UnknownItems()
+    mapped, unknown = _map_items(own.read(), terms)
     prepared = _prepare(mapped, terms, own)
     keep(kept, prepared, config, named=True)
     return _with_catalogues(prepared, terms), unknown
 
 
-def numbers_of(prepared: Prepared, own: Own, start: int) -> Places:
-    """Numbers from `start` on, one for each client; in a rehearsal those of the file."""
+def numbers_of(prepared: Prepared, own: NodeData, start: int) -> Places:
+    """Number the clients from `start` on; in a rehearsal take the numbers of the file."""
     if own.places is not None:
-        return _placed(prepared.source.user_ids, own.places)[1]
+        return _read_places(prepared.source.user_ids, own.places)[1]
     clients = start + np.arange(prepared.partition.n_clients)
     users = np.arange(prepared.source.n_users) + (0 if own.silo else start)
     return Places(clients, users)
 
 
-def _mapped(table: Interactions, terms: Terms) -> tuple[Interactions, Unknown]:
-    """Rows of known items, in the numbering of the vocabulary, and what was left out."""
+def _map_items(table: Interactions, terms: Terms) -> tuple[Interactions, UnknownItems]:
+    """Keep rows of known items, in the vocabulary's numbering; return also what was left out."""
     place = {str(item): number for number, item in enumerate(terms.items.tolist())}
     names = [str(item) for item in table.item_ids.tolist()]
     where = np.array([place.get(name, -1) for name in names], dtype=np.int64)
@@ -117,11 +117,11 @@ def _mapped(table: Interactions, terms: Terms) -> tuple[Interactions, Unknown]:
     users = table.user_ids.astype(str) if terms.text_users else table.user_ids
     kept = replace(table, user_ids=users, tie_seed=terms.tie_seed).select(known)
     mapped = replace(kept, item=where[kept.item], item_ids=terms.items, info=None, first_line=None)
-    return mapped, Unknown(int((~known).sum()), len(left), tuple(left[:3]))
+    return mapped, UnknownItems(int((~known).sum()), len(left), tuple(left[:3]))
 
 
-def _prepare(mapped: Interactions, terms: Terms, own: Own) -> Prepared:
-    """As a simulation would, with the items of everybody."""
+def _prepare(mapped: Interactions, terms: Terms, own: NodeData) -> Prepared:
+    """Filter and split as a simulation would, over all items of the vocabulary."""
     rule = terms.protocol
     if rule.split == "leave-one-out" and rule.time_rule(mapped.timestamp is not None) == "item_order":
         raise FedrecError(
@@ -130,7 +130,7 @@ def _prepare(mapped: Interactions, terms: Terms, own: Own) -> Prepared:
         )
     minimum = rule.min_interactions_for(terms.config.data)
     data = mapped.with_threshold(rule.min_rating).deduplicated().with_min_interactions(minimum)
-    whole = _widened(data, terms.items)
+    whole = _widen_items(data, terms.items)
     parts = _by_items(whole, terms) if rule.split == "cold-items" else split_by(rule, whole)
     clients = _partition(whole, own)
     if terms.catalogues is None:
@@ -139,7 +139,7 @@ def _prepare(mapped: Interactions, terms: Terms, own: Own) -> Prepared:
 
 
 def _with_catalogues(prepared: Prepared, terms: Terms) -> Prepared:
-    """New items compete with everybody's new items, not only with those that somebody here has met."""
+    """Rank new items among all new items of the federation, not only those that users of this node have met."""
     if terms.catalogues is None:
         return prepared
     valid, test = terms.catalogues
@@ -147,29 +147,29 @@ def _with_catalogues(prepared: Prepared, terms: Terms) -> Prepared:
     return replace(prepared, valid=ranked, test=replace(prepared.test, catalogue=test))
 
 
-def _widened(data: Interactions, items: np.ndarray) -> Interactions:
-    """Filtering drops items that nobody here has met; others have."""
+def _widen_items(data: Interactions, items: np.ndarray) -> Interactions:
+    """Put the items that filtering dropped back: nobody here has met them, other nodes' users have."""
     number = {str(item): k for k, item in enumerate(items.tolist())}
     where = np.array([number[str(item)] for item in data.item_ids.tolist()], dtype=np.int64)
     return replace(data, item=where[data.item], item_ids=items)
 
 
 def _by_items(data: Interactions, terms: Terms) -> Split:
-    """Which items are new at validation and at test was agreed on."""
+    """Split by the agreed lists of items that are new at validation and at test."""
     assert terms.catalogues is not None
     valid, test = (np.isin(data.item, catalogue) for catalogue in terms.catalogues)
     train = data.item < terms.trained
     return Split(data.select(train), data.select(valid), data.select(test), "cold_items")
 
 
-def _partition(data: Interactions, own: Own) -> Partition:
+def _partition(data: Interactions, own: NodeData) -> Partition:
     if own.places is not None:
-        return _placed(data.user_ids, own.places)[0]
+        return _read_places(data.user_ids, own.places)[0]
     count = data.n_users
     return Partition(np.arange(count), np.array([0, count]) if own.silo else np.arange(count + 1))
 
 
-def _placed(user_ids: np.ndarray, path: Path) -> tuple[Partition, Places]:
+def _read_places(user_ids: np.ndarray, path: Path) -> tuple[Partition, Places]:
     """Clients and numbers by a file of user, client and number, client after client."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = {line["user"]: (int(line["client"]), int(line["number"])) for line in csv.DictReader(file)}

@@ -42,8 +42,8 @@ class StateFolder:
             raise FedrecError(f"cannot use {self.path} for the state: {error.strerror}; choose another") from None
 
     @contextmanager
-    def locked(self, name: str = "lock") -> Iterator[None]:
-        """Two processes that train the same clients would destroy each other's state."""
+    def lock(self, name: str = "lock") -> Iterator[None]:
+        """Refuse a second process: two that train the same clients would destroy each other's state."""
         import fcntl
 
         self.create()
@@ -60,13 +60,13 @@ class StateFolder:
 
     def secret(self) -> bytes:
         """The key of all draws of these clients, from the operating system; it never leaves the folder."""
-        return self._made("secret")
+        return self._load_or_create("secret")
 
     def token(self) -> str:
-        """By which the server knows this node again, whatever its address."""
-        return self._made("token").hex()
+        """Return the token by which the server recognises this node, whatever its address."""
+        return self._load_or_create("token").hex()
 
-    def _made(self, name: str) -> bytes:
+    def _load_or_create(self, name: str) -> bytes:
         path = self.path / name
         if not path.exists():
             with atomic_file(path, private=True) as temporary:
@@ -79,15 +79,15 @@ class StateFolder:
     # -- versions --
 
     def numbers(self, kind: str) -> list[int]:
-        """Of all files of a kind, ascending."""
+        """List the numbers of all files of a kind, ascending."""
         found = (re.fullmatch(rf"{kind}-(\d+)\.safetensors", path.name) for path in self.path.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
     def file(self, kind: str, number: int) -> Path:
         return self.path / f"{kind}-{number:06d}.safetensors"
 
-    def before(self, turn: int) -> tuple[Tensors, dict[str, Any], list[str]]:
-        """The newest sound state before a turn (empty: there is none yet), and what is wrong with newer ones."""
+    def load_before(self, turn: int) -> tuple[Tensors, dict[str, Any], list[str]]:
+        """Load the newest undamaged state before a turn (empty if there is none), and the faults of newer ones."""
         numbers, problems = self.numbers(TURN), list[str]()
         for number in reversed([one for one in numbers if one < turn]):
             try:
@@ -119,7 +119,7 @@ class StateFolder:
     def save_scored(self, round: int, tensors: Tensors, about: dict[str, Any]) -> None:
         checkpoint.save(self.file(SCORED, round), tensors, {"state_format": FORMAT, "round": round, **about})
 
-    def scored(self, round: int) -> tuple[Tensors, dict[str, Any]]:
+    def load_scored(self, round: int) -> tuple[Tensors, dict[str, Any]]:
         return checkpoint.load(self.file(SCORED, round))
 
     def forget_scored(self, but: set[int]) -> None:

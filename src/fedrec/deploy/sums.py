@@ -44,7 +44,7 @@ class SecureSum:
         taken[phase](group, message)
 
     def close(self) -> None:
-        """End a phase: all messages of it are here that will come."""
+        """End a phase, without the members whose message has not come."""
         closed = {
             "keys": self.collector.close_keys,
             "shares": self.collector.close_shares,
@@ -57,16 +57,16 @@ class SecureSum:
 
 
 class SecureSums:
-    """Of a whole run."""
+    """The secure sums of a whole run."""
 
     def __init__(self, coordinator: Coordinator, minimum: int, rounds: int) -> None:
         self.coordinator, self.minimum, self.rounds = coordinator, minimum, rounds
         self.layout = layout_of(coordinator.schema, coordinator.server.method.info.name)
         self._prepared: SecureSum | None = None
 
-    def of(self, round: int, groups: Iterable[int]) -> SecureSum:
-        """The sum of a round: the one that was prepared, if everybody who is to send is in it, else a new one."""
-        asked, sum = self._asked(round, groups), self._prepared
+    def sum_for(self, round: int, groups: Iterable[int]) -> SecureSum:
+        """Return the sum of a round: the prepared one if all who are to send are in it, else a new one."""
+        asked, sum = self._clients_of_round(round, groups), self._prepared
         self._prepared = None
         if sum is not None and sum.round == round and sum.phase == "masked":
             expected = all(np.array_equal(clients, sum.asked.get(group, ())) for group, clients in asked.items())
@@ -74,23 +74,23 @@ class SecureSums:
                 return sum
         return SecureSum(self.layout, round, asked, self.minimum)
 
-    def after(self, round: int, groups: Iterable[int]) -> SecureSum | None:
-        """The sum of the next round, to be prepared with that of this one; None where none follows."""
-        asked = self._asked(round + 1, groups) if round + 1 < self.rounds else {}
+    def prepare_next(self, round: int, groups: Iterable[int]) -> SecureSum | None:
+        """Begin the sum of the next round, whose keys travel with this one; None where no round follows."""
+        asked = self._clients_of_round(round + 1, groups) if round + 1 < self.rounds else {}
         return SecureSum(self.layout, round + 1, asked, self.minimum) if len(asked) >= LEAST else None
 
     def keep(self, sum: SecureSum | None) -> None:
-        """For the next round, as far as it has come."""
+        """Remember the sum of the next round."""
         self._prepared = sum
 
-    def _asked(self, round: int, groups: Iterable[int]) -> dict[int, np.ndarray]:
+    def _clients_of_round(self, round: int, groups: Iterable[int]) -> dict[int, np.ndarray]:
         sending = self.coordinator.server.plan(round).uploads()
         found = {group: np.intersect1d(self.coordinator.groups[group], sending) for group in groups}
         return {group: clients for group, clients in found.items() if len(clients)}
 
 
 def closed_or_none(sum: SecureSum | None) -> SecureSum | None:
-    """The next sum after one of its phases; too few of them now is no reason to give up this round."""
+    """Close a phase of the next sum; None if too few are in it, which must not end this round."""
     try:
         if sum is not None:
             sum.close()

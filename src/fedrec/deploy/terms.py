@@ -71,7 +71,7 @@ class Terms:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those that are sums over users. Which items a node's lists hold, and how often items occur, stays there."""
+        """List the metrics that are sums over users; coverage and novelty would need a node's lists and item counts."""
         return tuple(name for name in self.protocol.metrics if name not in OF_ALL)
 
     def world(self, device: str = "cpu") -> World:
@@ -107,7 +107,7 @@ class Terms:
 
 
 def require_deployable(terms: Terms) -> None:
-    """Refuse what cannot be done where data stays apart, before anything is started."""
+    """Refuse terms that a deployment cannot fulfil, before anything is started."""
     method, rule = terms.method, terms.protocol
     if method.info.centralised:
         raise FedrecError(f"{method.info.name} is centralised and cannot be deployed; use fedrec run")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedrec.deploy.frames import frame
+from fedrec.deploy.framing import frame
 from fedrec.deploy.link import Limits, Lost
-from fedrec.deploy.roll import Counters, Member, Roll, Tell, without_error
+from fedrec.deploy.node_registry import Counters, Member, NodeRegistry, Tell, open_reply
 from fedrec.deploy.sums import SecureSum, SecureSums, closed_or_none
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError
@@ -47,8 +47,8 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a turn is for. `restore`: nodes first go back to the round `best`. `trains`: a round, with updates."""
+class TurnRequest:
+    """What a turn asks for. `restore`: nodes first return to round `best`. `trains`: it has updates."""
 
     number: int
     best: int
@@ -62,24 +62,24 @@ class Turns:
         self,
         terms: Terms,
         coordinator: Coordinator,
-        roll: Roll,
+        registry: NodeRegistry,
         limits: Limits,
         tell: Tell,
         counters: Counters,
         rounds: int,
     ) -> None:
-        self.terms, self.coordinator, self.roll, self.limits, self.tell = terms, coordinator, roll, limits, tell
+        self.terms, self.coordinator, self.registry, self.limits, self.tell = terms, coordinator, registry, limits, tell
         self.counters, self.ledger = counters, Ledger(1)
         self.held = [0.0, 0.0]
         self.sums = SecureSums(coordinator, limits.minimum, rounds) if terms.secure else None
 
-    def sufficient(self, wanted: Wanted) -> Turn:
-        """A turn that enough nodes took part in; otherwise it is said again, and nothing of it counts."""
+    def run(self, wanted: TurnRequest) -> Turn:
+        """Run a turn until enough nodes took part; a try with too few is dropped whole and repeated."""
         for _ in range(TRIES):
-            self.roll.require(self.limits.minimum)
+            self.registry.require(self.limits.minimum)
             if wanted.trains:
                 self.coordinator.begin(wanted.number)
-            turn = self._turn(wanted)
+            turn = self._attempt(wanted)
             if turn.nodes >= self.limits.minimum:
                 return turn
             self.counters.repeated += 1
@@ -89,27 +89,27 @@ class Turns:
             "the nodes and continue with --resume"
         )
 
-    def _turn(self, wanted: Wanted) -> Turn:
-        asked = self.roll.present()
+    def _attempt(self, wanted: TurnRequest) -> Turn:
+        asked = self.registry.present()
         turn = Turn(len(wanted.tasks(next(iter(asked.values())))) if asked else 0)
         try:
             if self.sums is None or not wanted.trains:
                 self._exchange(turn, wanted, asked)
             else:
-                self._masked(turn, wanted, asked, self.sums)
+                self._run_secure_turn(turn, wanted, asked, self.sums)
         except (Aborted, BadMessage) as error:
-            self.roll.reject("all nodes", str(error))
+            self.registry.reject("all nodes", str(error))
             return Turn(0)
         return turn
 
-    def _masked(self, turn: Turn, wanted: Wanted, asked: Mapping[int, int], sums: SecureSums) -> None:
-        """A round of which the server learns the sum alone; the sum of the next round is prepared on the way."""
-        now = sums.of(wanted.number, asked.values())
+    def _run_secure_turn(self, turn: Turn, wanted: TurnRequest, asked: Mapping[int, int], sums: SecureSums) -> None:
+        """Run a round of which the server learns the sum alone, and prepare the sum of the next round on the way."""
+        now = sums.sum_for(wanted.number, asked.values())
         for phase in ("keys", "shares"):
             if now.phase == phase:
                 self._phases(turn, {phase: now}, asked)
                 now.close()
-        after = sums.after(wanted.number, asked.values())
+        after = sums.prepare_next(wanted.number, asked.values())
         self._exchange(turn, wanted, asked, now, after)
         now.close()
         after = closed_or_none(after)
@@ -120,7 +120,7 @@ class Turns:
     def _exchange(
         self,
         turn: Turn,
-        wanted: Wanted,
+        wanted: TurnRequest,
         asked: Mapping[int, int],
         now: SecureSum | None = None,
         after: SecureSum | None = None,
@@ -137,7 +137,7 @@ class Turns:
                 "best": wanted.best,
                 "restore": wanted.restore,
                 "terms": self.terms.identity,
-                "start": self.roll.members[group].start,
+                "start": self.registry.members[group].start,
                 "member": group,
                 "masked": int(_has(now, group)),
                 "next": int(_has(after, group)),
@@ -149,7 +149,7 @@ class Turns:
                 self._accept(turn, group, wanted.number, reply, now, after)
 
     def _phases(self, turn: Turn, phases: Mapping[str, SecureSum], asked: Mapping[int, int]) -> None:
-        """Phases of secure sums: each node that is in one gets its message and sends one."""
+        """Run phases of secure sums: each member of one gets its message and sends one."""
         mine = {node: {name: sum for name, sum in phases.items() if _has(sum, group)} for node, group in asked.items()}
         taking = {node: group for node, group in asked.items() if mine[node]}
 
@@ -160,8 +160,8 @@ class Turns:
         nodes = {group: node for node, group in taking.items()}
         for group, reply in self._replies(taking, message):
             with self._refusing(group):
-                header, parts = without_error(reply)
-                self._spend(turn, self.roll.members[group], header)
+                header, parts = open_reply(reply)
+                self._spend(turn, self.registry.members[group], header)
                 sums = mine[nodes[group]]
                 if len(parts) != len(sums):
                     raise BadMessage(f"{len(parts)} replies to {len(sums)} phases of a secure sum")
@@ -175,29 +175,29 @@ class Turns:
         sum.take(phase, group, part)
 
     def _replies(self, asked: Mapping[int, int], message: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
-        """Those that came; of the others is told why."""
+        """Yield the replies that came; report the nodes that did not answer."""
         self.counters.exchanges += 1
-        for node, reply in self.roll.link.exchange(list(asked), message, self.limits.deadline):
+        for node, reply in self.registry.link.exchange(list(asked), message, self.limits.deadline):
             if isinstance(reply, Lost):
-                self.roll.reject(self.roll.members[asked[node]].name, reply.reason)
+                self.registry.reject(self.registry.members[asked[node]].name, reply.reason)
             else:
                 yield asked[node], reply
 
     @contextmanager
     def _refusing(self, group: int) -> Iterator[None]:
-        """What is wrong with one node's message concerns that message alone."""
+        """Report a bad message under the node's name; the replies of others still count."""
         try:
             yield
         except BadMessage as error:
-            self.roll.reject(self.roll.members[group].name, str(error))
+            self.registry.reject(self.registry.members[group].name, str(error))
 
     # -- what a reply must be --
 
     def _accept(
         self, turn: Turn, group: int, number: int, message: bytes, now: SecureSum | None, after: SecureSum | None
     ) -> None:
-        header, parts = without_error(message)
-        member = self.roll.members[group]
+        header, parts = open_reply(message)
+        member = self.registry.members[group]
         if group in turn.groups:
             raise BadMessage("a second reply in the same turn")
         if header.get("turn") != number:
@@ -210,7 +210,7 @@ class Turns:
         replies = [self.coordinator.checked(group, part) for part in parts[: turn.tasks]]
         if now is not None and any(len(reply.update.clients) for reply in replies):
             raise BadMessage("an unmasked update; only masked ones are accepted")
-        figures = [_checked(reply.figures, member) for reply in replies]
+        figures = [_check_figures(reply.figures, member) for reply in replies]
         self._count(header, member)
         for (phase, sum), part in zip(riding.items(), parts[turn.tasks :], strict=True):
             sum.take(phase, group, part)
@@ -254,8 +254,8 @@ def _has(sum: SecureSum | None, group: int) -> bool:
     return sum is not None and group in sum.down
 
 
-def _checked(figures: Figures | None, member: Member) -> PartialEvaluation:
-    """Sums over users of figures between 0 and 1."""
+def _check_figures(figures: Figures | None, member: Member) -> PartialEvaluation:
+    """Check figures of a node: sums over its users of numbers between 0 and 1."""
     sums = {} if figures is None else dict(figures[0])
     users = sums.pop("users", 0)
     if not isinstance(users, int | float) or not 0 <= users <= member.users:

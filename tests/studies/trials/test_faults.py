@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from deploy.town import Town, settings
-from fedrec.deploy.frames import frame, unframe
-from fedrec.deploy.lists import recommend
+from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.node import NodeHost, Settings
-from fedrec.deploy.shard import Own
+from fedrec.deploy.node_recommender import recommend
+from fedrec.deploy.shard import NodeData
 from fedrec.deploy.state import TURN, StateFolder
 from fedrec.errors import FedrecError
 from fedrec_studies.trials.faults import AT, POISON, in_process
@@ -136,7 +136,7 @@ def test_a_bad_upload_is_refused_by_name_and_never_averaged_in(fault: str, tmp_p
 def test_a_second_reply_in_a_turn_is_refused(tmp_path: Path) -> None:
     town = town_of(tmp_path)
     server = town.server()
-    exchange = server.roll.link.exchange
+    exchange = server.registry.link.exchange
 
     def twice(nodes: Any, make: Any, deadline: float) -> Any:
         for node, reply in exchange(nodes, make, deadline):
@@ -144,7 +144,7 @@ def test_a_second_reply_in_a_turn_is_refused(tmp_path: Path) -> None:
             if isinstance(reply, bytes) and unframe(reply)[0].get("turn") == 1 and node == 10:
                 yield node, reply
 
-    server.roll.link.exchange = twice  # type: ignore[method-assign]
+    server.registry.link.exchange = twice  # type: ignore[method-assign]
     found = server.run()
     assert [one["reason"] for one in town.told("refused")] == ["a second reply in the same turn"]
     assert found["test"] == untouched(tmp_path)["test"]
@@ -221,7 +221,7 @@ def real_node(town: Town, folder: Path, rows: str, **more: Any) -> NodeHost:
     """A node with a file of its own, and a secret of its own."""
     folder.mkdir()
     (folder / "mine.csv").write_text(rows, encoding="utf-8")
-    return NodeHost(folder / "state", Settings(Own(folder / "mine.csv"), **more))
+    return NodeHost(folder / "state", Settings(NodeData(folder / "mine.csv"), **more))
 
 
 ROWS = "user,item,timestamp\n" + "".join(
@@ -257,7 +257,7 @@ def test_nodes_with_their_own_files_and_secrets(tmp_path: Path) -> None:
 
 
 def recommend_of(state: Path, data: Path) -> Any:
-    Settings(Own(data)).write(state)
+    Settings(NodeData(data)).write(state)
     return recommend(state, "ann", 5)
 
 
@@ -290,7 +290,7 @@ def test_a_copied_state_folder_is_refused(tmp_path: Path) -> None:
     town = real_town(tmp_path, clients=9)
     town.server().run()
     shutil.copytree(tmp_path / "n1", tmp_path / "n3")
-    copied = Settings(Own(tmp_path / "n3" / "mine.csv"))
+    copied = Settings(NodeData(tmp_path / "n3" / "mine.csv"))
     town.hosts[3] = NodeHost(tmp_path / "n3" / "state", copied).handle
     (town.run_folder.path / "summary.json").unlink()
     town.server().run()
@@ -307,7 +307,7 @@ def test_a_node_refuses_a_rehearsal_unless_it_is_one(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_share_a_state_folder(tmp_path: Path) -> None:
     town = town_of(tmp_path)
-    with StateFolder(town.states[0]).locked(), pytest.raises(FedrecError, match="2 of at least 3"):
+    with StateFolder(town.states[0]).lock(), pytest.raises(FedrecError, match="2 of at least 3"):
         town.server().run()
     assert "in use by another process" in town.told("refused")[0]["reason"]
 

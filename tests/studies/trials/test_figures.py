@@ -11,7 +11,7 @@ import pytest
 from fedrec.deploy import read_figures as read
 from fedrec.deploy import record
 from fedrec.errors import FedrecError
-from fedrec_studies.trials.figures import BLOCKS, filled
+from fedrec_studies.trials.figures import BLOCKS, fill_in
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,7 +20,7 @@ def test_the_page_says_what_was_measured() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     figures = read(ROOT / "results" / "deployment.json")
     assert set(figures) == set(BLOCKS)
-    assert filled(page, figures) == page
+    assert fill_in(page, figures) == page
     for name in BLOCKS:
         assert f"<!-- {name} -->" in page
 
@@ -52,7 +52,7 @@ def test_a_row_replaces_the_one_of_the_same_key(tmp_path: Path) -> None:
     record(path, "faults", [row, {**row, "fault": "b"}], ["fault"])
     record(path, "faults", [{**row, "happened": "y"}], ["fault"])
     assert [(one["fault"], one["happened"]) for one in read(path)["faults"]] == [("b", "x"), ("a", "y")]
-    page = filled("before\n<!-- faults -->\nold\n<!-- end -->\nafter\n<!-- load -->\nkept\n<!-- end -->\n", read(path))
+    page = fill_in("before\n<!-- faults -->\nold\n<!-- end -->\nafter\n<!-- load -->\nkept\n<!-- end -->\n", read(path))
     assert page.startswith("before\n<!-- faults -->\n| fault |")
     assert "| a | y | nothing | a \\| b |\n<!-- end -->\nafter\n<!-- load -->\nkept\n<!-- end -->\n" in page
 

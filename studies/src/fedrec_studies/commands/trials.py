@@ -52,10 +52,10 @@ def load_command(
 ) -> None:
     """Peak memory of a server whose nodes send large updates, nodes and server in this one process."""
     from fedrec.commands import console
-    from fedrec_studies.trials.load import measured
+    from fedrec_studies.trials.load import measure_load
 
     with console.err.status("meeting the nodes") as status:
-        found = measured(nodes, megabytes, rounds, lambda done: status.update(f"round {done} of {rounds}"))
+        found = measure_load(nodes, megabytes, rounds, lambda done: status.update(f"round {done} of {rounds}"))
     console.table(list(found), [list(found.values())])
     _record(out, "load", found, ["nodes", "update_mb", "rounds"])
 
@@ -69,11 +69,11 @@ def secrecy_command(
     from fedrec.commands import console
     from fedrec.deploy import require_flower
     from fedrec.experiment import make_config
-    from fedrec_studies.trials.secrecy import measured
+    from fedrec_studies.trials.secrecy import measure_secrecy
 
     require_flower()
     with ended_by_signals(), console.err.status("three nodes, two rounds, one of the nodes killed in the second"):
-        found = measured(make_config({"method": method, "data": data}))
+        found = measure_secrecy(make_config({"method": method, "data": data}))
     console.table(["figure", "value"], [[name, value] for name, value in found.items()])
     _record(out, "secrecy", found, ["method"])
 

@@ -57,7 +57,7 @@ def _table(change: Callable[[Any], Any]) -> Change:
     return apply
 
 
-def _told(**values: Any) -> Change:
+def _with_header(**values: Any) -> Change:
     def apply(message: bytes) -> bytes:
         header, parts = unframe(message)
         return frame({**header, **values}, parts)
@@ -82,8 +82,8 @@ POISON: Mapping[str, Change] = {
     "upload of a wrong shape": _table(lambda table: table[:-1]),
     "upload of a wrong type": _table(lambda table: table.float()),
     "oversized upload": _table(lambda table: torch.zeros(4000, 400, dtype=torch.float64)),
-    "stale upload": _told(turn=AT - 1),
-    "upload of another vocabulary": _told(vocabulary="0" * 64),
+    "stale upload": _with_header(turn=AT - 1),
+    "upload of another vocabulary": _with_header(vocabulary="0" * 64),
     "no message at all": lambda message: b"x" * 100,
     "a message cut short": lambda message: message[:-1],
     "impossible metrics": _figures(**{"recall@10": 1e9}),
@@ -114,12 +114,12 @@ class Case:
     def tell(self, what: str, particulars: Mapping[str, Any]) -> None:
         self.events.append((what, dict(particulars)))
 
-    def said(self) -> str:
+    def describe(self) -> str:
         words = [str(one.get("reason") or one.get("note")) for what, one in self.events if what in ("refused", "note")]
         words += [f"going on from round {one['round'] + 1}" for what, one in self.events if what == "resumed"]
         return words[0].replace(f"{self.folder}/", "")[:140] if words else "-"
 
-    def at(self, node: int, turn: int, instead: Callable[[Handle, bytes], bytes]) -> None:
+    def intercept(self, node: int, turn: int, instead: Callable[[Handle, bytes], bytes]) -> None:
         """Let something else happen when a node gets the message of a turn."""
         handle = self.hosts[node]
         self.hosts[node] = lambda message: (
@@ -173,33 +173,33 @@ def in_process() -> Iterator[Outcome]:
         calm = Case(Path(place) / "calm").run()
         planned = calm["deployment"]["clients"] * calm["rounds_run"]
 
-        def ended(name: str, case: Case, summary: Mapping[str, Any]) -> Outcome:
+        def outcome_of(name: str, case: Case, summary: Mapping[str, Any]) -> Outcome:
             about = summary["deployment"]
             rounds = f"{summary['rounds_run']} of {CONFIG.rounds} rounds, tested"
             unharmed = summary["test"] == calm["test"] and not about["lost"]
             equal = ", as if nothing had happened" if unharmed else ""
             lost = f"{about['lost']} of {planned} uploads" if about["lost"] else "nothing"
-            return Outcome(name, rounds + equal, lost, case.said())
+            return Outcome(name, rounds + equal, lost, case.describe())
 
         for name, change in POISON.items():
             case = Case(Path(place) / name.replace(" ", "-"))
-            case.at(0, AT, lambda handle, message, change=change: change(handle(message)))  # type: ignore[misc]
-            yield ended(name, case, case.run())
+            case.intercept(0, AT, lambda handle, message, change=change: change(handle(message)))  # type: ignore[misc]
+            yield outcome_of(name, case, case.run())
         for name, instead in (("node absent in a round", _dead), ("full disk on a node", _on_a_full_disk)):
             case = Case(Path(place) / name.replace(" ", "-"))
-            case.at(0, AT, instead)
-            yield ended(name, case, case.run())
+            case.intercept(0, AT, instead)
+            yield outcome_of(name, case, case.run())
         case = Case(Path(place) / "absent", secure=True)
-        case.at(0, AT, _dead)
-        yield ended("node absent in a round, secure sums", case, case.run())
+        case.intercept(0, AT, _dead)
+        yield outcome_of("node absent in a round, secure sums", case, case.run())
         case = Case(Path(place) / "vocabulary", first=NODES - 1)
         case.hosts[0] = _agreed_on_others(case).handle
-        yield ended("node with another vocabulary, which stays out", case, case.run())
+        yield outcome_of("node with another vocabulary, which stays out", case, case.run())
         case = Case(Path(place) / "corrupt")
-        case.at(0, AT, _damaging(case))
-        yield ended("corrupt state file on a node", case, case.run())
+        case.intercept(0, AT, _damaging(case))
+        yield outcome_of("corrupt state file on a node", case, case.run())
         case = Case(Path(place) / "killed")
-        yield ended("server killed in a round, resumed", case, _killed_and_resumed(case))
+        yield outcome_of("server killed in a round, resumed", case, _killed_and_resumed(case))
 
 
 def _killed_and_resumed(case: Case) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def filled(page: str, figures: Mapping[str, Sequence[Row]]) -> str:
+def fill_in(page: str, figures: Mapping[str, Sequence[Row]]) -> str:
     """A page whose blocks (`<!-- name -->` to `<!-- end -->`) say what the figures say."""
     for name, made in BLOCKS.items():
         if name in figures:
@@ -109,7 +109,7 @@ def filled(page: str, figures: Mapping[str, Sequence[Row]]) -> str:
 
 def main(figures: str, page: str) -> None:
     """Fill the blocks of the page."""
-    text = filled(Path(page).read_text(encoding="utf-8"), read_figures(Path(figures)))
+    text = fill_in(Path(page).read_text(encoding="utf-8"), read_figures(Path(figures)))
     with atomic_file(Path(page)) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

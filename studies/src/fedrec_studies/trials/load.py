@@ -67,8 +67,8 @@ def node(terms: Terms, number: int) -> Callable[[bytes], bytes]:
     return handle
 
 
-def measured(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None]) -> dict[str, Any]:
-    """`megabytes`: of an update as it travels. `tell` is told the number of rounds done."""
+def measure_load(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None]) -> dict[str, Any]:
+    """`megabytes`: of an update as it travels. `tell` is given the number of rounds done."""
     items = megabytes * 2**20 // (DIM * SIZE)
     terms = Terms(
         RunConfig("fedmf", "load", rounds=rounds, eval_every=rounds, params={"dim": DIM}),
@@ -79,7 +79,7 @@ def measured(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None
     )
     after: list[float] = []
 
-    def told(what: str, _: Mapping[str, Any]) -> None:
+    def count_rounds(what: str, _: Mapping[str, Any]) -> None:
         if what == "round":
             after.append(memory())
             tell(len(after))
@@ -87,7 +87,7 @@ def measured(nodes: int, megabytes: int, rounds: int, tell: Callable[[int], None
     with tempfile.TemporaryDirectory(prefix="fedrec-load-") as place:
         folder = RunFolder.create(Path(place) / "run", terms.config.to_dict())
         hosts = {k: node(terms, k) for k in range(nodes)}
-        server = Server(terms, folder, LocalLink(hosts), Limits(600, nodes, nodes), told)
+        server = Server(terms, folder, LocalLink(hosts), Limits(600, nodes, nodes), count_rounds)
         before, started = memory(), time.perf_counter()
         server.run()
     return {

@@ -26,14 +26,14 @@ from fedrec.deploy import (
     Settings,
     SuperLink,
     descendants,
+    follow_events,
     free_port,
-    key_of,
+    make_key_for_node,
     make_node_key,
     make_server_keys,
     reason_in,
     rehearse,
     start_node,
-    told,
     write_job,
 )
 from fedrec.errors import FedrecError
@@ -60,7 +60,7 @@ class Cluster:
         self.port = free_port()
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.events: list[dict[str, Any]] = []
-        self.public = [key_of(state, self.keys) for state in self.states]
+        self.public = [make_key_for_node(state, self.keys) for state in self.states]
 
     def start_link(self) -> None:
         self.link = SuperLink(
@@ -71,7 +71,7 @@ class Cluster:
             self.link.register(key)
 
     def start_node(self, k: int) -> None:
-        self.nodes[k] = self._started(self.states[k], self.keys / "ca.crt", self.keys / self.states[k].name)
+        self.nodes[k] = self._start(self.states[k], self.keys / "ca.crt", self.keys / self.states[k].name)
 
     def restart_node(self, k: int) -> None:
         """As `fedrec deploy node` does: until the SuperLink lets it in, which may think that it never left."""
@@ -90,9 +90,9 @@ class Cluster:
         folder.mkdir()
         make_node_key(self.keys / STRANGER)
         Settings.read(self.states[0]).write(folder)
-        self._started(folder, ca, self.keys / STRANGER)
+        self._start(folder, ca, self.keys / STRANGER)
 
-    def _started(self, folder: Path, ca: Path, key: Path) -> subprocess.Popen[bytes]:
+    def _start(self, folder: Path, ca: Path, key: Path) -> subprocess.Popen[bytes]:
         threads = {"OMP_NUM_THREADS": "1"}
         joining = Joining(self.link.address, ca, key, free_port())
         return start_node(folder, joining, self.processes, threads)
@@ -106,7 +106,7 @@ class Cluster:
     def until(self, what: str, round: int | None = None, seconds: float = 400.0) -> None:
         """Follow what the server tells until something is told."""
         self.events = []
-        for event in told(self.out / EVENTS, seconds):
+        for event in follow_events(self.out / EVENTS, seconds):
             self.events.append(event)
             if event["event"] == "failed":
                 raise FedrecError(event["reason"])
@@ -130,7 +130,7 @@ class Cluster:
         """Nodes that took part in it."""
         return next((int(event["nodes"]) for event in reversed(self.events) if event["event"] == "round"), 0)
 
-    def said(self) -> str:
+    def describe(self) -> str:
         words = [str(event["reason"]) for event in self.events if event["event"] == "refused"]
         words += [f"going on from round {event['round'] + 1}" for event in self.events if event["event"] == "resumed"]
         return words[0][:140] if words else "-"
@@ -186,19 +186,19 @@ def _both_restarted(cluster: Cluster) -> str:
     return "continued from the last round with the nodes' own state"
 
 
-def _paused(cluster: Cluster) -> str:
+def _pause_node(cluster: Cluster) -> str:
     cluster.start()
     cluster.until("round", 0)
     cluster.until_at_work(0)
     frozen = [cluster.nodes[0].pid, *descendants(cluster.nodes[0].pid)]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    threading.Timer(ASLEEP, _woken, (frozen,)).start()
+    threading.Timer(ASLEEP, _wake, (frozen,)).start()
     cluster.until("finished", seconds=500)
     return "rounds ended at the deadline without it"
 
 
-def _woken(pids: Sequence[int]) -> None:
+def _wake(pids: Sequence[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -223,7 +223,7 @@ REAL: Mapping[str, tuple[Callable[[Cluster], str], int]] = {
     "SIGKILL of a node in a round": (_node_killed, LONG),
     "SIGKILL of the SuperLink": (_link_killed, SHORT),
     "SIGKILL of everything, restarted": (_both_restarted, SHORT),
-    "paused node (SIGSTOP)": (_paused, LONG),
+    "paused node (SIGSTOP)": (_pause_node, LONG),
     "unregistered key": (_stranger, SHORT),
     "wrong certificate": (_wrong_certificate, SHORT),
 }
@@ -246,12 +246,12 @@ def with_processes(only: str | None = None) -> Iterator[Outcome]:
                 about, last = cluster.summary()["deployment"], cluster.last_round()
                 happened += f"; {last} of {NODES} nodes in the last round, {about['tested_users']} users tested"
                 lost = about["lost"]
-                yield Outcome(name, happened, f"{lost} uploads" if lost else "nothing", _words(name, cluster))
+                yield Outcome(name, happened, f"{lost} uploads" if lost else "nothing", _message_of(name, cluster))
             except FedrecError as error:
-                yield Outcome(name, f"FAILED: {error}", "-", cluster.said())
+                yield Outcome(name, f"FAILED: {error}", "-", cluster.describe())
 
 
-def _words(name: str, cluster: Cluster) -> str:
+def _message_of(name: str, cluster: Cluster) -> str:
     if name in ("unregistered key", "wrong certificate"):
         return reason_in(cluster.folder / STRANGER / LOG)[:140]
-    return cluster.said()
+    return cluster.describe()

@@ -52,7 +52,7 @@ class Received:
     tensors: Tensors
 
 
-def measured(config: RunConfig) -> dict[str, Any]:
+def measure_secrecy(config: RunConfig) -> dict[str, Any]:
     """Run it, and compare what was received with what was true."""
     config = replace(config, rounds=ROUNDS)
     place = tempfile.TemporaryDirectory(prefix="fedrec-secrecy-", ignore_cleanup_errors=True)
@@ -78,8 +78,8 @@ def measured(config: RunConfig) -> dict[str, Any]:
         "dropped_round": ROUNDS,
         "messages": len(messages),
         "bytes": sum(map(len, messages)),
-        **compared(messages, truth),
-        **summed(messages, truth),
+        **correlate(messages, truth),
+        **compare_sums(messages, truth),
     }
 
 
@@ -90,9 +90,9 @@ class Overheard(Masks):
     node: int = 0
     found: dict[tuple[int, int], Update] = field(default_factory=dict)
 
-    def masked(self, message: bytes, update: Update) -> bytes:
+    def mask(self, message: bytes, update: Update) -> bytes:
         self.found[sum(node == self.node for _, node in self.found), self.node] = update
-        return super().masked(message, update)
+        return super().mask(message, update)
 
 
 def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
@@ -122,7 +122,7 @@ def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
 # -- what the messages tell --
 
 
-def compared(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
+def correlate(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
     """The largest correlation of anything in a message with any true update, without its sign.
 
     Messages of fewer than so many numbers are told of by their size: what is so short cannot hold an update.
@@ -168,7 +168,7 @@ def parts(message: bytes) -> Iterator[Received]:
 # -- what the server may know --
 
 
-def summed(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
+def compare_sums(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
     """Put the sums together from what was received, as the server did, and compare them with the true ones."""
     sessions: dict[str, list[Received]] = {}
     for received in itertools.chain.from_iterable(map(parts, messages)):
@@ -177,7 +177,7 @@ def summed(messages: Sequence[bytes], truth: Truth) -> dict[str, Any]:
     error, expected = 0.0, next(iter(truth.values()))
     for round, session in enumerate(sessions):
         arrived = [one for one in range(NODES) if (round, one) != (ROUNDS - 1, GONE)]
-        total = replayed(session, sessions[session], _layout(expected))
+        total = replay(session, sessions[session], _layout(expected))
         for name, table in total.totals.items():
             wanted = torch.stack([truth[round, node].totals[name].double() for node in arrived]).sum(0)
             error = max(error, float((table - wanted).abs().max()))
@@ -194,7 +194,7 @@ def _layout(update: Update) -> Layout:
     )
 
 
-def replayed(session: str, received: Sequence[Received], layout: Layout) -> Update:
+def replay(session: str, received: Sequence[Received], layout: Layout) -> Update:
     """A secure sum from its messages alone."""
     phases: dict[str, dict[int, Received]] = {}
     for one in received:

@@ -1,6 +1,6 @@
 """A node as a process: its SuperNode, and the part of it that stays between messages.
 
-`python -m fedrec.deploy.hosted STATE_DIR HOST:PORT CA KEY LOCAL_PORT` is how a rehearsal starts one.
+`python -m fedrec.deploy.node_process STATE_DIR HOST:PORT CA KEY LOCAL_PORT` is how a rehearsal starts one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from fedrec.data.atomic import private_folder
 from fedrec.deploy.flower import LOG, Joining, require_flower
 from fedrec.deploy.processes import Processes
-from fedrec.deploy.warm import staying
+from fedrec.deploy.resident_process import staying
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 
 
@@ -26,7 +26,7 @@ def start_node(state: Path, joining: Joining, processes: Processes, env: dict[st
 
 
 def main(words: list[str]) -> int:
-    """Until the SuperNode ends; its exit code."""
+    """Run until the SuperNode ends; return its exit code."""
     state, superlink, ca, key, port = words
     joining = Joining(superlink, Path(ca), Path(key), int(port))
     try:

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedrec.deploy.link import Lost
-from fedrec.deploy.warm import ask
+from fedrec.deploy.resident_process import ask
 
 POLL = 0.2  # seconds between two looks for replies
 client_app = ClientApp()
@@ -29,7 +29,7 @@ def turn(message: Message, context: Context) -> Message:
 
         host = NodeHost(Path(str(context.node_config["state-dir"])))
         reply = host.handle(content, time.process_time())
-    return Message(_packed(reply), reply_to=message)
+    return Message(_to_record(reply), reply_to=message)
 
 
 @server_app.main()
@@ -54,7 +54,7 @@ class FlowerLink:
         until = time.monotonic() + deadline
         waiting: dict[str, int] = {}
         for node in nodes:
-            message = Message(_packed(make(node)), dst_node_id=node, message_type="train", ttl=deadline + 60)
+            message = Message(_to_record(make(node)), dst_node_id=node, message_type="train", ttl=deadline + 60)
             for number in self.grid.push_messages([message]):
                 if number:
                     waiting[number] = node
@@ -73,7 +73,7 @@ def _content(reply: Message) -> bytes | Lost:
     return _bytes(reply)
 
 
-def _packed(content: bytes) -> RecordDict:
+def _to_record(content: bytes) -> RecordDict:
     return RecordDict({"message": ArrayRecord({"bytes": Array(np.frombuffer(content, dtype=np.uint8))})})
 
 

@@ -21,7 +21,7 @@ TABLE = "item"  # by which methods offer a row for each item
 
 
 class NodeLists:
-    """The model that a node has now; what `fedrec serve` serves from."""
+    """The model that a node holds now, as `fedrec serve` needs it."""
 
     def __init__(self, folder: Path) -> None:
         self.terms, self.shard, self.side, tensors, offer = NodeHost(folder).latest()
@@ -30,7 +30,7 @@ class NodeLists:
         self.step, self.prepared = offer.score, self.shard.prepared
         items = self.step.items
         self.items = np.arange(self.side.world.items) if items is None else items
-        self._known = self.shard.known(self.side.data)["test"]
+        self._known = self.shard.histories(self.side.data)["test"]
         self._users = {str(name): place for place, name in enumerate(self.prepared.source.user_ids.tolist())}
         self._ids = self.prepared.source.item_ids[self.items].tolist()
         self._names = [str(item) for item in self._ids]
@@ -103,5 +103,5 @@ class NodeLists:
 
 
 def recommend(folder: Path, user: str, k: int = 10) -> list[Recommendation]:
-    """The list of one of a node's users."""
+    """Recommend items to one of a node's users."""
     return NodeLists(folder).for_user(user, k)

@@ -21,11 +21,11 @@ DONE, FAILED = b"done", b"failed"
 
 
 class Unexpected(Exception):
-    """What went wrong in the process that stays, as it says."""
+    """An error of the process that stays, in its words."""
 
 
 def ask(message: bytes) -> bytes | None:
-    """The reply of the process that stays; None where there is none."""
+    """Ask the process that stays for the reply; None where there is no such process."""
     address = os.environ.get(ADDRESS)
     if address is None:
         return None
@@ -44,7 +44,7 @@ def ask(message: bytes) -> bytes | None:
 
 @contextmanager
 def staying(state: Path) -> Iterator[dict[str, str]]:
-    """Answer messages for a state folder as long as the block lasts; what its processes need in their environment."""
+    """Answer messages for a state folder while the block lasts; yield what its processes need in their environment."""
     with tempfile.TemporaryDirectory(
         prefix="fedrec-node-", ignore_cleanup_errors=True
     ) as place:  # readable by its owner alone

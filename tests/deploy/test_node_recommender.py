@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from deploy.town import Town, settings
-from fedrec.deploy.lists import NodeLists, recommend
+from fedrec.deploy.node_recommender import NodeLists, recommend
 from fedrec.errors import FedrecError
 from fedrec.experiment.run import execute
 from fedrec.serve import Recommender, Service

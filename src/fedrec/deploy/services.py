@@ -31,9 +31,9 @@ from fedrec.deploy.key_files import require_authority, require_node_key, require
 from fedrec.deploy.link import Limits
 from fedrec.deploy.node import Settings, read_vocabulary
 from fedrec.deploy.processes import Processes
+from fedrec.deploy.resident_process import staying
 from fedrec.deploy.state import StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
-from fedrec.deploy.warm import staying
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.folder import RunFolder
@@ -52,8 +52,8 @@ class Address:
     nodes: Path
 
 
-def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = False) -> tuple[Terms, Tensor | None]:
-    """From a file of items, which may describe them, and a number of clients to reserve."""
+def make_terms(config: RunConfig, items: Path, clients: int, secure: bool = False) -> tuple[Terms, Tensor | None]:
+    """Make the terms from a file of items, which may describe them, and a number of clients to reserve."""
     ids = read_vocabulary(items)
     terms = Terms(replace(config, attributes=None), ids, clients, len(ids), secure=secure)
     require_deployable(terms)
@@ -74,7 +74,7 @@ def agreed_terms(config: RunConfig, items: Path, clients: int, secure: bool = Fa
 def serve(
     terms: Terms, attributes: Tensor | None, out: Path, limits: Limits, at: Address, resume: bool, show: Show
 ) -> None:
-    """Until the work is done. Keys that are put into the folder meanwhile are let in too."""
+    """Run a server until the work is done. Keys that are put into the folder meanwhile are admitted too."""
     require_free(at.host, at.port)
     at.certificates.require_sound()
     for key in at.nodes.glob("*.pub"):
@@ -91,15 +91,15 @@ def serve(
         link = SuperLink(home.path, at.certificates, at.host, at.port, processes)
         link.start()
         show({"event": "started", "address": f"{at.host}:{at.port}", "pid": link.process.pid})
-        door = Door(link, at.nodes, show)
+        door = Admission(link, at.nodes, show)
         door.look()
         link.run(out)
         for event in follow(events, link, {}, out, begin, door.look):
             show(event)
 
 
-class Door:
-    """Lets in the nodes whose public keys are in a folder. A file there that is no such key is told once."""
+class Admission:
+    """Admits the nodes whose public keys are in a folder. A file there that is no such key is reported once."""
 
     def __init__(self, link: SuperLink, folder: Path, show: Show) -> None:
         self.link, self.folder, self.show = link, folder, show
@@ -124,7 +124,7 @@ class Door:
 def run_node(
     folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None, say: Callable[[str], None]
 ) -> None:
-    """A node until it is told to stop. Where the server is not there, or does not let it in yet, it tries again."""
+    """Run a node until it is stopped. While the server is away, or has not admitted it yet, it tries again."""
     if not re.fullmatch(r"\S+:\d{1,5}", superlink):
         raise FedrecError(f"--superlink is the server's HOST:PORT, such as recs.example.org:8000, not '{superlink}'")
     state, key = StateFolder(folder), settings.key
@@ -135,7 +135,7 @@ def run_node(
         read_vocabulary(settings.items)
     if settings.peers is not None:
         read_public(settings.peers)
-    with state.locked("node"):
+    with state.lock("node"):
         settings.write(folder)
         cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
         log, pauses = folder / LOG, chain(PAUSES, repeat(PAUSES[-1]))

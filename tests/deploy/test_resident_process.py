@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deploy.town import Town, settings
-from fedrec.deploy.frames import frame, unframe
-from fedrec.deploy.warm import ADDRESS, Unexpected, ask, staying
+from fedrec.deploy.framing import frame, unframe
+from fedrec.deploy.resident_process import ADDRESS, Unexpected, ask, staying
 from waiting import GENEROUS
 
 
@@ -50,6 +50,8 @@ def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="Flower is not installed")
 def test_what_flower_starts_for_a_message_loads_no_torch() -> None:
-    script = "import sys, fedrec.deploy.app; print(sorted({'torch', 'numba', 'polars', 'scipy'} & set(sys.modules)))"
+    script = (
+        "import sys, fedrec.deploy.flower_app; print(sorted({'torch', 'numba', 'polars', 'scipy'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=GENEROUS)
     assert done.stdout.strip() == "[]", done.stderr

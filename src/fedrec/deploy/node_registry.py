@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from fedrec.data.atomic import atomic_file
-from fedrec.deploy.frames import frame, unframe
+from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.link import Limits, Link, Lost
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage
 
 Tell = Callable[[str, Mapping[str, Any]], None]
-"""What happened, and the particulars, for whoever watches."""
+"""Report an event: its name and its particulars."""
 PAUSE = 300.0  # seconds until a node that was not let in is asked again
 
 
@@ -58,7 +58,7 @@ class Counters:
     unknown_rows: int = 0
 
 
-class Roll:
+class NodeRegistry:
     """`members` are all that were ever let in, in order; `here` says which of them is which node of the link now."""
 
     def __init__(self, terms: Terms, link: Link, limits: Limits, path: Path, tell: Tell, counters: Counters) -> None:
@@ -70,12 +70,12 @@ class Roll:
         self._refused: dict[int, float] = {}  # nodes that were not let in, and when they may try again
 
     def present(self) -> dict[int, int]:
-        """Those who are there at this moment."""
+        """Return the admitted nodes that are connected at this moment, each with its group."""
         now = set(self.link.nodes())
         return {node: group for node, group in self.here.items() if node in now}
 
     def require(self, enough: int) -> None:
-        """Meet who is there, and wait until they are enough."""
+        """Greet connected nodes and wait until enough have joined."""
         if not self._gather(enough, self.limits.wait):
             raise FedrecError(
                 f"{len(self.here)} of at least {enough} nodes have joined after "
@@ -83,7 +83,7 @@ class Roll:
             )
 
     def reunite(self) -> None:
-        """After a restart: those who were in the federation have the time of a turn to come back."""
+        """Wait, after a restart, at most one turn for the nodes that were in the federation before."""
         self._gather(len(self.members), min(self.limits.deadline, self.limits.wait))
 
     def _gather(self, enough: int, seconds: float) -> bool:
@@ -97,7 +97,7 @@ class Roll:
             time.sleep(self.limits.poll)
 
     def _greet(self) -> None:
-        """Meet those who are new, and forget those who are gone."""
+        """Greet new nodes and forget those that left."""
         present = list(self.link.nodes())
         gone = [node for node in self.here if node not in present]
         for node in gone:
@@ -117,7 +117,7 @@ class Roll:
             try:
                 if isinstance(reply, Lost):
                     raise BadMessage(reply.reason)
-                header, _ = without_error(reply)
+                header, _ = open_reply(reply)
                 self.here[node] = self._group(header)
             except BadMessage as error:
                 if not isinstance(reply, Lost):
@@ -125,7 +125,7 @@ class Roll:
                 self.reject(f"node {node}", str(error))
 
     def _group(self, header: Mapping[str, Any]) -> int:
-        """The group of a node, old or new."""
+        """Return the group of a node, which is admitted if it is new."""
         try:
             name = hashlib.sha256(str(header["token"]).encode()).hexdigest()[:12]
             clients, users, rows = (int(header[key]) for key in ("clients", "users", "interactions"))
@@ -150,7 +150,7 @@ class Roll:
         return group
 
     def _place(self, clients: int, places: Sequence[int] | None) -> int:
-        """The first of the numbers that a new node gets; in a rehearsal it brings its own."""
+        """Reserve client numbers for a new node and return the first; in a rehearsal it brings its own."""
         taken = sorted((member.start, member.start + member.clients) for member in self.members)
         start = max((stop for _, stop in taken), default=0)
         if self.terms.seeded and places is not None:
@@ -186,7 +186,7 @@ class Roll:
         return [Member(**one) for one in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
-def without_error(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+def open_reply(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
     """Header and parts, unless the node says that something went wrong there."""
     header, parts = unframe(message)
     if "error" in header:
