@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from fedrec.data.spreadsheet import unguarded
+from fedrec.data.spreadsheet import unguard
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def users_of(folder: Path) -> list[str]:
     import polars as pl
 
     users = pl.read_csv(folder / "users.csv", schema_overrides={"user": pl.String})["user"]
-    return [unguarded(user) for user in users.sample(min(1000, len(users)), seed=0).to_list()]
+    return [unguard(user) for user in users.sample(min(1000, len(users)), seed=0).to_list()]
 
 
 def load(url: str, users: list[str], connections: int, seconds: float) -> list[float]:

@@ -16,7 +16,7 @@ import torch
 from fedrec import cli
 from fedrec.data import Interactions, ItemInfo, load, stored
 from fedrec.data.attributes import Encoder, item_attributes, term_counts, title_terms
-from fedrec.data.readers import svmlight
+from fedrec.data.readers import read_svmlight
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluator, protocol
 from fedrec.experiment.prepare import prepare, prepare_split
@@ -195,10 +195,14 @@ def test_features_that_are_none_are_refused(
 
 def test_published_word_counts_are_read(tmp_path: Path) -> None:
     (tmp_path / "item_features.txt").write_text("0 0:1 3:2\n0\n0 2:1\n")
-    assert svmlight(tmp_path / "item_features.txt").toarray().tolist() == [[1, 0, 0, 2], [0, 0, 0, 0], [0, 0, 1, 0]]
+    assert read_svmlight(tmp_path / "item_features.txt").toarray().tolist() == [
+        [1, 0, 0, 2],
+        [0, 0, 0, 0],
+        [0, 0, 1, 0],
+    ]
     (tmp_path / "bad.txt").write_text("0 a:b\n")
     with pytest.raises(FedrecError, match="damaged"):
-        svmlight(tmp_path / "bad.txt")
+        read_svmlight(tmp_path / "bad.txt")
 
 
 def test_new_items_for_users(folder: Path, tmp_path: Path) -> None:

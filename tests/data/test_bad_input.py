@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Cli
 from fedrec.data import read_table
-from fedrec.data.dates import dates
+from fedrec.data.dates import parse_dates
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import Listener, execute
@@ -96,7 +96,7 @@ def test_dates_in_several_formats_are_the_moments_they_say(tmp_path: Path) -> No
     ],
 )
 def test_slashes_are_read_where_the_column_says_which_part_is_the_day(some: list[str], read: list[str]) -> None:
-    found = dates(pl.Series("timestamp", some)).to_numpy()
+    found = parse_dates(pl.Series("timestamp", some)).to_numpy()
     assert (found == np.array(read, dtype="datetime64[us]")).all()
 
 

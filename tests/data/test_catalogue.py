@@ -119,7 +119,7 @@ def test_smaller_formats(no_data: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode())
     film = load("filmtrust")
-    assert (len(film), len(film.deduplicated()), film.time) == (3, 2, "none")
+    assert (len(film), len(film.drop_repeats()), film.time) == (3, 2, "none")
     assert load("lastfm-2k").user_ids.tolist() == [2, 3]
     video = load("amazon-video")
     assert (video.user_ids.tolist(), video.time) == (["A0", "A1"], "real")
@@ -140,7 +140,7 @@ def test_xing_and_beauty(no_data: Path) -> None:
         (no_data / "xing" / f"{part}.csv.gz").write_bytes(gzip.compress(f"uid,iid\n{text}".encode()))
     sp.save_npz(no_data / "xing" / "item_content.npz", sp.csr_matrix(np.diag([0.5, 1.5, -2.0])))
     jobs = load("xing")
-    assert (len(jobs), len(jobs.deduplicated()), jobs.item_ids.tolist()) == (3, 2, [0, 2])
+    assert (len(jobs), len(jobs.drop_repeats()), jobs.item_ids.tolist()) == (3, 2, [0, 2])
     assert jobs.info is not None
     assert jobs.info.features is not None
     assert jobs.info.features.toarray().tolist() == [[0.5, 0, 0], [0, 0, -2.0]]

@@ -74,7 +74,7 @@ def test_download_unpacks_into_the_cache_and_reports_progress(no_data: Path, ser
     folder = fetch.fetch("filmtrust", ("ratings.txt",), source, lambda done, total: seen.append((done, total)))
     assert files_below(no_data) == ["filmtrust/ratings.txt"]
     assert seen[-1] == (archive.stat().st_size, archive.stat().st_size)
-    assert fetch.find("filmtrust", ("ratings.txt",)) == folder
+    assert fetch.find_folder("filmtrust", ("ratings.txt",)) == folder
     assert len(load("filmtrust")) == 1
 
 

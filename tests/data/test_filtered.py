@@ -28,7 +28,7 @@ def test_each_filter_says_users_items_and_rows() -> None:
         name="eight",
     )
     assert table.filtered == ()
-    kept = table.with_threshold().deduplicated().with_min_interactions(2)
+    kept = table.with_threshold().drop_repeats().with_min_interactions(2)
     assert counts(kept) == [
         ("ratings of 0 or less", 1, 2, 2),
         ("repeats of a user-item pair", 0, 0, 1),
@@ -42,7 +42,7 @@ def test_each_filter_says_users_items_and_rows() -> None:
 
 def test_a_filter_that_leaves_nothing_out_says_nothing(small: Interactions) -> None:
     assert replace(small, rating=None).with_threshold().filtered == ()
-    assert small.select(np.array([0, 1])).deduplicated().filtered == ()
+    assert small.select(np.array([0, 1])).drop_repeats().filtered == ()
     assert small.with_min_interactions(1).filtered == ()
 
 
@@ -59,7 +59,7 @@ def test_what_is_kept_and_what_was_left_out_make_the_whole(data: Interactions, k
     rating = np.array(drawn.draw(st.lists(st.integers(-1, 2), min_size=size, max_size=size)), dtype=np.float32)
     table = replace(data, rating=rating)
     try:
-        kept = table.with_threshold().deduplicated().with_min_interactions(k)
+        kept = table.with_threshold().drop_repeats().with_min_interactions(k)
     except FedrecError:
         return
     assert len(kept) + sum(one.rows for one in kept.filtered) == len(table)

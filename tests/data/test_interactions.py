@@ -35,14 +35,14 @@ def test_matrix_is_binary_even_with_repeated_pairs(small: Interactions) -> None:
 
 
 def test_duplicates_keep_the_latest_time_not_the_last_line(small: Interactions) -> None:
-    kept = small.deduplicated()
+    kept = small.drop_repeats()
     assert pairs(kept) == [(7, 30), (7, 10), (9, 20), (9, 10), (8, 40)]
     assert kept.rating is not None
     assert kept.rating[0] == 5
 
 
 def test_duplicates_without_time_keep_the_last_line(small: Interactions) -> None:
-    kept = replace(small, timestamp=None, time="none").deduplicated()
+    kept = replace(small, timestamp=None, time="none").drop_repeats()
     assert kept.rating is not None
     assert kept.rating.tolist() == [0, 3, 1, 4, 2]
 
@@ -111,7 +111,7 @@ def test_description(small: Interactions) -> None:
 
 @given(tables(duplicates=True))
 def test_deduplication_keeps_every_pair_once_at_its_latest(data: Interactions) -> None:
-    kept = data.deduplicated()
+    kept = data.drop_repeats()
     assert set(pairs(kept)) == set(pairs(data))
     assert np.unique(kept.pair_keys()).size == len(kept)
     if data.timestamp is not None and kept.timestamp is not None:

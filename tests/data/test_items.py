@@ -184,7 +184,7 @@ def test_new_items_described_in_numbers(
 
 def test_numbers_without_names_cannot_be_given() -> None:
     with pytest.raises(FedrecError, match="numbers without names"):
-        Scaler.fit(np.eye(3), ()).arriving([Arrival("new", numbers={"price": 1.0})])
+        Scaler.fit(np.eye(3), ()).encode_arrivals([Arrival("new", numbers={"price": 1.0})])
 
 
 def test_own_split_end_to_end(own: tuple[Path, Path], tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_tag_and_a_word_that_read_the_same_are_one_term(tmp_path: Path) -> Non
     vectors, encoder = item_attributes(given.info, table.n_items, "")
     order = [str(item) for item in table.item_ids]
     new = file(tmp_path / "new.csv", "item,tags,title,year\n" + "\n".join(f"new{i},{lines[i]}" for i in order))
-    found, unknown = encoder.arriving(read_arrivals(new))
+    found, unknown = encoder.encode_arrivals(read_arrivals(new))
     assert unknown == 0
     np.testing.assert_array_equal(found, vectors)
     assert len(np.unique(vectors, axis=0)) == 12

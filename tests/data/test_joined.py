@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrec.data import Interactions, ItemInfo, Lost, from_raw, join, lost, read_table
+from fedrec.data import Interactions, ItemInfo, Lost, count_lost, from_raw, join, read_table
 from fedrec.errors import FedrecError
 
 Row = tuple[Any, ...]
@@ -67,8 +67,8 @@ def test_any_two_tables_are_joined_as_lists_are(old: list[Row], new: list[Row]) 
     assert joined.new == len(fresh)
     assert joined.there == sum(row in old for row in new)
     assert joined.new + joined.there + joined.repeated == len(new)
-    assert lost(table(*old), joined.data) == Lost(0, 0, 0)
-    gone = lost(table(*old), table(*new))
+    assert count_lost(table(*old), joined.data) == Lost(0, 0, 0)
+    gone = count_lost(table(*old), table(*new))
     assert gone == Lost(
         *(len({row[at] for row in old} - {row[at] for row in new}) for at in (0, 1)), sum(row not in new for row in old)
     )

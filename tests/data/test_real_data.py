@@ -29,7 +29,7 @@ def test_counts_are_the_published_ones(name: str) -> None:
     if entry(name).available() is None:
         pytest.skip(f"no files of {name} in FEDREC_DATA")
     data = load(name)
-    found = (data.n_users, data.n_items, len(data), len(data.deduplicated()), data.time)
+    found = (data.n_users, data.n_items, len(data), len(data.drop_repeats()), data.time)
     assert found == COUNTS[name]
     assert data.compact().n_items == data.n_items
     assert data.compact().n_users == data.n_users
@@ -54,6 +54,6 @@ def test_ml_1m_values() -> None:
 
 
 def test_item_order_makes_one_film_the_test_of_350_users() -> None:
-    data = load("filmtrust").deduplicated().with_min_interactions(10)
+    data = load("filmtrust").drop_repeats().with_min_interactions(10)
     assert data.n_users == 1002
     assert np.bincount(leave_one_out(data, time="item_order").test.item).max() == 350

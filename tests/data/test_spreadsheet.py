@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import Cli
 from fedrec.data import read_table
-from fedrec.data.spreadsheet import guarded, unguarded
+from fedrec.data.spreadsheet import guard, unguard
 from fedrec.serve import Recommender, read_history
 
 FORMULAS = [
@@ -52,22 +52,22 @@ PROTOCOL = ("--protocol", "honest,ks=3,select_metric=ndcg@3,min_interactions=3")
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_formula_is_marked(text: str) -> None:
-    assert guarded(text) == "'" + text
-    assert unguarded(guarded(text)) == text
+    assert guard(text) == "'" + text
+    assert unguard(guard(text)) == text
 
 
 @pytest.mark.parametrize("text", HARMLESS)
 def test_other_ids_stay_as_they_are(text: str) -> None:
-    assert guarded(text) == text == unguarded(text)
+    assert guard(text) == text == unguard(text)
 
 
 @given(st.text(alphabet="'=+-@ \t(|!ab1.", max_size=8) | st.text())
 def test_nothing_is_lost(text: str) -> None:
-    assert unguarded(guarded(text)) == text
+    assert unguard(guard(text)) == text
 
 
 def test_numbers_are_no_text() -> None:
-    assert [guarded(value) for value in (-5, -0.25, None)] == [-5, -0.25, None]
+    assert [guard(value) for value in (-5, -0.25, None)] == [-5, -0.25, None]
 
 
 def spread(path: Path, items: list[str]) -> None:
@@ -105,7 +105,7 @@ def test_every_file_that_is_written(cli: Cli, tmp_path: Path) -> None:
     assert len(found) == 9
     for file in found:
         assert any(cell.startswith("'=") for cell in cells(file)), file
-        assert all(cell.startswith("'") or guarded(cell) == cell for cell in cells(file)), file
+        assert all(cell.startswith("'") or guard(cell) == cell for cell in cells(file)), file
     assert cells(tmp_path / "run" / "items.csv") >= {"-harmless1"}
     assert cli("report", "run").code == 0  # which finds its users in per_user.csv
     assert "=u" in (tmp_path / "run" / "report.html").read_text()
@@ -117,7 +117,7 @@ def test_every_file_that_is_written(cli: Cli, tmp_path: Path) -> None:
 def test_files_are_read_as_they_were_meant(tmp_path: Path) -> None:
     """Marked or not; the one column of a history too."""
     ids = ["=1+1", "'=1+1", "@a|b", "plain"]
-    for name, write in (("plain", str), ("marked", guarded)):
+    for name, write in (("plain", str), ("marked", guard)):
         lines = [f"u,{write(item)}" for item in ids if name == "marked" or not item.startswith("'")]
         (tmp_path / f"{name}.csv").write_text("\n".join(["user,item", *lines]) + "\n")
     assert read_table(tmp_path / "marked.csv")[0].item_ids.tolist() == sorted(ids)
@@ -131,7 +131,7 @@ def test_scores_for_the_audit_name_the_same_items(cli: Cli, tmp_path: Path) -> N
     rows = list(dict.fromkeys(rows))
     for name, part in (("train", rows[::2]), ("test", rows[1::2])):
         (tmp_path / f"{name}.csv").write_text("user,item\n" + "".join(f"{u},{i}\n" for u, i in part))
-    scored = [f"{guarded(u)},{guarded(i)},0.{n}\n" for n, (u, i) in enumerate(rows)]
+    scored = [f"{guard(u)},{guard(i)},0.{n}\n" for n, (u, i) in enumerate(rows)]
     (tmp_path / "scores.csv").write_text("user,item,score\n" + "".join(scored))
     plain = [line.replace("'", "") for line in scored]
     (tmp_path / "plain.csv").write_text("user,item,score\n" + "".join(plain))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.data import load, load_split, stored_splits
+from fedrec.data import list_published_splits, load, load_split
 from fedrec.errors import FedrecError
 
 ROWS = {
@@ -48,7 +48,7 @@ def test_client_column_becomes_the_partition(no_data: Path) -> None:
 
 
 def test_missing_files_and_names(no_data: Path) -> None:
-    for stored in stored_splits():
+    for stored in list_published_splits():
         with pytest.raises(FedrecError, match=r"are missing: put .*train\.csv"):
             load_split(stored.name)
     with pytest.raises(FedrecError, match="load_split"):

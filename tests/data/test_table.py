@@ -58,7 +58,7 @@ def test_rows_that_say_nothing_new_are_counted(tmp_path: Path) -> None:
     data, guess = read_table(put(tmp_path / "log.csv", "user,item\n1,2\n1,3\n1,2\n1,2\n2,2\n"))
     assert data.notes[0] == str(guess)
     assert data.notes[1].endswith("log.csv: 2 of 5 rows repeat a user-item pair")
-    assert len(data.deduplicated()) == 3
+    assert len(data.drop_repeats()) == 3
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:

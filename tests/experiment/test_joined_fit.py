@@ -341,7 +341,7 @@ def test_a_published_split_takes_no_new_rows(
     cli: Cli, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes with clients, to which nobody else belongs."""
-    monkeypatch.setattr(stored, "_STORED", (*stored.stored_splits(), published(tmp_path / "data" / "pub", 300)))
+    monkeypatch.setattr(stored, "_STORED", (*stored.list_published_splits(), published(tmp_path / "data" / "pub", 300)))
     monkeypatch.setenv("FEDREC_DATA", str(tmp_path / "data"))
     fitted(cli, "fedgram", "pub:clients")
     assert cli("fit", "--from", "m", "--out", "more", "-q").code == 0

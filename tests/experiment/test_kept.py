@@ -247,7 +247,7 @@ def test_it_is_small_and_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_a_published_split_keeps_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference beside a run that has all data in one place has the clients of the split again."""
-    monkeypatch.setattr(stored, "_STORED", (*stored.stored_splits(), published(tmp_path / "data" / "pub")))
+    monkeypatch.setattr(stored, "_STORED", (*stored.list_published_splits(), published(tmp_path / "data" / "pub")))
     monkeypatch.setenv("FEDREC_DATA", str(tmp_path / "data"))
     central = RunConfig("ease", data="pub:clients")
     execute(central, tmp_path / "run")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedrec import evaluation
 from fedrec.commands import console
-from fedrec.data import load, load_split, require_no_columns, stored_split
+from fedrec.data import find_published_split, load, load_split, require_no_columns
 from fedrec.data.file_formats import PAGE, ending_of
 from fedrec.data.roles import Columns
 from fedrec.errors import FedrecError
@@ -56,7 +56,7 @@ def leak(
 def _named(data: str, columns: Columns, protocol: str, rounds: int, quick: bool) -> Case:
     rules = evaluation.protocol(protocol)
     require_tested(rules)
-    if stored_split(data):
+    if find_published_split(data):
         require_no_columns(data, columns)
         split, clients = load_split(data)
         return from_prepared(prepare_split(split, rules, clients=clients), rounds, quick)

@@ -12,9 +12,9 @@ def methods(incomplete: str) -> list[str]:
 
 def datasets(incomplete: str) -> list[str]:
     from fedrec.data import datasets as known
-    from fedrec.data.imported import imported_names
+    from fedrec.data.imported import list_imports
 
-    return [name for name in (*(entry.name for entry in known()), *imported_names()) if name.startswith(incomplete)]
+    return [name for name in (*(entry.name for entry in known()), *list_imports()) if name.startswith(incomplete)]
 
 
 def protocols(incomplete: str) -> list[str]:

@@ -19,8 +19,8 @@ data_app = App(help="Datasets: list, show, get, import, split.", no_args_is_help
 def data_list() -> None:
     """The named datasets and whether their files are here."""
     from fedrec.commands import console
-    from fedrec.data import datasets, stored_splits
-    from fedrec.data.imported import imported_names, imported_path
+    from fedrec.data import datasets, list_published_splits
+    from fedrec.data.imported import list_imports, path_of_import
 
     rows = []
     for entry in datasets():
@@ -28,9 +28,9 @@ def data_list() -> None:
         rows.append([entry.name, str(here) if here else ("built in" if not entry.layouts else "missing"), entry.title])
     rows += [
         [split.name, str(split.available() or "missing"), f"published split: {split.citation}"]
-        for split in stored_splits()
+        for split in list_published_splits()
     ]
-    rows += [[name, str(imported_path(name)), "imported"] for name in imported_names()]
+    rows += [[name, str(path_of_import(name)), "imported"] for name in list_imports()]
     console.table(["name", "where", "what"], rows)
 
 
@@ -47,14 +47,14 @@ def data_show(
     from fedrec.commands import console
     from fedrec.data import load
     from fedrec.data.file_formats import PAGE, ending_of
-    from fedrec.data.located import in_words, place
+    from fedrec.data.located import describe_origin, locate
     from fedrec.report.pages.data import facts, write_data_page
 
     if out is not None:
         ending_of(out, PAGE)
-    fresh = place(spec) is None
+    fresh = locate(spec) is None
     data = load(spec, progress=console.download, user=user, item=item, rating=rating, timestamp=timestamp)
-    rows = facts(data, in_words(spec, downloaded=fresh))
+    rows = facts(data, describe_origin(spec, downloaded=fresh))
     page = None if out is None else write_data_page(data, rows, out)  # before whoever reads has seen enough
     for name, value in rows:
         console.out.print(f"{name:>16}  {value}", markup=False)

@@ -7,11 +7,12 @@ from fedrec.data.filtered import Filtered
 from fedrec.data.imported import import_table
 from fedrec.data.interactions import Description, Interactions, ItemInfo, from_raw
 from fedrec.data.items import with_items
-from fedrec.data.joined import Joined, Lost, described_by, join, lost
+from fedrec.data.joined import Joined, Lost, count_lost, describe_items, join
 from fedrec.data.partition import Partition, from_labels, one_user_per_client, silos
 from fedrec.data.ratings import ratings_note
 from fedrec.data.splits import (
     Split,
+    all_in_time,
     before_test,
     cold_items,
     disjoint,
@@ -19,14 +20,14 @@ from fedrec.data.splits import (
     leave_one_out,
     ratio,
     read,
-    reunited,
-    undivided,
-    whole,
+    reunite,
+    train_on_all,
     write,
 )
-from fedrec.data.stored import StoredSplit, load_split, stored_split, stored_splits
+from fedrec.data.stored import StoredSplit, find_published_split, list_published_splits, load_split
 from fedrec.data.synthetic import World, synthetic
 from fedrec.data.table import Guess, read_table, write_csv
+from fedrec.plugins import keep_old_names
 
 __all__ = [
     "Description",
@@ -42,23 +43,26 @@ __all__ = [
     "Split",
     "StoredSplit",
     "World",
+    "all_in_time",
     "atomic_file",
     "before_test",
     "cache_folder",
     "cold_items",
+    "count_lost",
     "datasets",
-    "described_by",
+    "describe_items",
     "disjoint",
     "entry",
+    "find_published_split",
     "from_labels",
     "from_raw",
     "global_time",
     "import_table",
     "join",
     "leave_one_out",
+    "list_published_splits",
     "load",
     "load_split",
-    "lost",
     "one_user_per_client",
     "ratings_note",
     "ratio",
@@ -66,15 +70,25 @@ __all__ = [
     "read_table",
     "require_no_columns",
     "require_unlinked",
-    "reunited",
+    "reunite",
     "silos",
-    "stored_split",
-    "stored_splits",
     "synthetic",
-    "undivided",
-    "whole",
+    "train_on_all",
     "with_items",
     "with_ties",
     "write",
     "write_csv",
 ]
+
+__getattr__ = keep_old_names(
+    __name__,
+    {
+        "described_by": "describe_items",
+        "lost": "count_lost",
+        "reunited": "reunite",
+        "stored_split": "find_published_split",
+        "stored_splits": "list_published_splits",
+        "undivided": "train_on_all",
+        "whole": "all_in_time",
+    },
+)

@@ -36,15 +36,15 @@ def atomic_file(path: Path, private: bool = False) -> Iterator[Path]:
         if private:
             with suppress(OSError):  # some file systems have no permissions
                 temporary.chmod(OWNER_ONLY)
-        synced(temporary)
+        flush_to_disk(temporary)
         os.replace(temporary, path)
         with suppress(OSError):  # some systems cannot sync a folder
-            synced(path.parent, os.O_RDONLY)
+            flush_to_disk(path.parent, os.O_RDONLY)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def synced(path: Path, access: int = os.O_RDWR) -> None:
+def flush_to_disk(path: Path, access: int = os.O_RDWR) -> None:
     """Flush it to the disk: a power cut could otherwise leave the name without its content."""
     place = os.open(path, access)
     try:
@@ -62,12 +62,12 @@ def require_unlinked(path: Path, below: Path) -> None:
             raise FedrecError(f"{folder} is a link; replace it by the folder itself, or choose another --out")
 
 
-def private_folder(path: Path) -> None:
+def make_private_folder(path: Path) -> None:
     """Make a folder that only its owner may enter; one that is there stays as somebody made it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-def private_file(path: Path) -> None:
+def make_private_file(path: Path) -> None:
     """Make a file that only its owner may read, or make it so, whatever it holds: for others to write to."""
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY, OWNER_ONLY))
     with suppress(OSError):  # some file systems have no permissions

@@ -59,7 +59,7 @@ class Encoder:
                 "in training; describe items by attributes that several share"
             )
         idf = np.log(counts.shape[0] / (1.0 + frequency[kept]))
-        weighted = _weighted(counts[:, kept], idf)
+        weighted = _weigh_terms(counts[:, kept], idf)
         directions = _leading_directions(weighted, min(rank, *weighted.shape))
         plain = weighted @ directions
         scale = plain.std(0)
@@ -67,7 +67,7 @@ class Encoder:
 
     def encode(self, counts: sp.csr_matrix) -> Array:
         """[items, rank] float32."""
-        return _scaled(_weighted(counts[:, self.kept], self.idf) @ self.directions, self.mean, self.scale)
+        return _standardise(_weigh_terms(counts[:, self.kept], self.idf) @ self.directions, self.mean, self.scale)
 
     def counts(self, items: Iterable[Iterable[str]]) -> sp.csr_matrix:
         """The terms of new items as counts; terms that the fit did not meet are ignored."""
@@ -78,7 +78,7 @@ class Encoder:
         ones = np.ones(len(at))
         return csr(ones, at[:, 0], at[:, 1], (len(rows), len(self.words)))
 
-    def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
+    def encode_arrivals(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
         """Their vectors, and how many share no term with the items of the fit."""
         if numbers := next((arrival.numbers for arrival in arrivals if arrival.numbers), None):
             raise FedrecError(
@@ -105,9 +105,9 @@ class Scaler:
 
     def encode(self, values: Array) -> Array:
         """[items, columns] float32."""
-        return _scaled(values, self.mean, self.scale)
+        return _standardise(values, self.mean, self.scale)
 
-    def arriving(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
+    def encode_arrivals(self, arrivals: Sequence[Arrival]) -> tuple[Array, int]:
         """Their vectors, and 0: numbers are always shared."""
         if not self.names:
             raise FedrecError(
@@ -168,10 +168,10 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
         columns = np.array([column[term] for mine in terms for term in mine], dtype=np.int64)
         parts.append(csr(np.ones(len(rows)), rows, columns, (n, len(known))))
         words += known
-    return _merged(sp.hstack(parts, format="csr"), words) if parts else (None, ())
+    return _add_equal_columns(sp.hstack(parts, format="csr"), words) if parts else (None, ())
 
 
-def _merged(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
+def _add_equal_columns(counts: sp.csr_matrix, words: Sequence[str]) -> tuple[sp.csr_matrix, tuple[str, ...]]:
     """Columns of the same name added up."""
     column = {word: number for number, word in enumerate(dict.fromkeys(words))}
     if len(column) == len(words):
@@ -187,11 +187,11 @@ def title_terms(title: str, year: int = 0) -> list[str]:
     return decade + _WORD.findall(title.lower())
 
 
-def _weighted(counts: sp.csr_matrix, idf: Array) -> sp.csr_matrix:
+def _weigh_terms(counts: sp.csr_matrix, idf: Array) -> sp.csr_matrix:
     return sp.csr_matrix(counts, dtype=np.float64).log1p().multiply(idf[None]).tocsr()
 
 
-def _scaled(values: Array, mean: Array, scale: Array) -> Array:
+def _standardise(values: Array, mean: Array, scale: Array) -> Array:
     clipped = np.clip((values - mean) / scale, -_CLIP, _CLIP)
     return np.where(np.abs(clipped) < _ZERO, 0.0, clipped).astype(np.float32)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.data import readers
-from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, fetch, find
+from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, fetch, find_folder
 from fedrec.data.frames import from_frame, is_frame
-from fedrec.data.imported import imported_path
+from fedrec.data.imported import path_of_import
 from fedrec.data.interactions import Interactions
 from fedrec.data.roles import Columns, as_columns
-from fedrec.data.stored import stored_split, stored_splits
+from fedrec.data.stored import find_published_split, list_published_splits
 from fedrec.data.synthetic import from_options
 from fedrec.data.table import FRAME, folder_error, looks_like_path, read_table
 from fedrec.errors import FedrecError, unknown
@@ -56,7 +56,7 @@ class Entry:
 
     def available(self) -> Path | None:
         """The folder its files are already in, if any."""
-        found = (find(self.name, layout.files) for layout in self.layouts)
+        found = (find_folder(self.name, layout.files) for layout in self.layouts)
         return next((folder for folder in found if folder), None)
 
 
@@ -208,16 +208,16 @@ def entry(name: str) -> Entry:
     for candidate in _ENTRIES:
         if name.lower() in {alias.lower() for alias in (candidate.name, *candidate.aliases)}:
             return candidate
-    raise _unknown(name)
+    raise _unknown_dataset(name)
 
 
-def _named(name: str) -> bool:
+def _is_dataset(name: str) -> bool:
     return any(name.lower() in {alias.lower() for alias in (one.name, *one.aliases)} for one in _ENTRIES)
 
 
-def _unknown(name: str) -> FedrecError:
+def _unknown_dataset(name: str) -> FedrecError:
     """Published splits are data to a user, too; those of one dataset are named together."""
-    known = [*(one.name for one in _ENTRIES), *(split.name for split in stored_splits())]
+    known = [*(one.name for one in _ENTRIES), *(split.name for split in list_published_splits())]
     root, colon, _ = name.lower().partition(":")
     related = [other for other in known if colon and other.partition(":")[0] == root]
     if related:
@@ -264,15 +264,15 @@ def _load_spec(spec: str, progress: Progress | None, columns: Columns) -> Intera
         if parts:
             raise FedrecError(f"'{spec}': a file takes only tiesN after '@', not '{parts[0]}'")
         return with_ties(read_table(Path(name), columns)[0], tie_seed)
-    if stored_split(name):
+    if find_published_split(name):
         raise FedrecError(
             f"'{name}' is a published split with its own clients, not a table: fedrec run --data takes it, "
             f"load_split('{name}') reads it"
         )
-    if not parts and imported_path(name).is_file():
+    if not parts and path_of_import(name).is_file():
         require_no_columns(name, columns)
-        return with_ties(replace(read_table(imported_path(name))[0], name=name, columns={}), tie_seed)
-    if os.path.isdir(name) and not _named(name):
+        return with_ties(replace(read_table(path_of_import(name))[0], name=name, columns={}), tie_seed)
+    if os.path.isdir(name) and not _is_dataset(name):
         raise folder_error(Path(name))
     chosen = entry(name)
     require_no_columns(name, columns)
@@ -313,7 +313,7 @@ def _load_entry(chosen: Entry, parts: list[str], progress: Progress | None) -> I
 
 def _locate(chosen: Entry, layouts: list[Layout], progress: Progress | None) -> tuple[Layout, Path]:
     for layout in layouts:
-        if folder := find(chosen.name, layout.files):
+        if folder := find_folder(chosen.name, layout.files):
             return layout, folder
     failures = []
     for layout in layouts:
@@ -323,10 +323,10 @@ def _locate(chosen: Entry, layouts: list[Layout], progress: Progress | None) -> 
             return layout, fetch(chosen.name, layout.files, layout.source, progress)
         except FedrecError as error:
             failures.append(str(error))
-    raise _missing(chosen, layouts, failures)
+    raise _missing_files(chosen, layouts, failures)
 
 
-def _missing(chosen: Entry, layouts: list[Layout], failures: list[str]) -> FedrecError:
+def _missing_files(chosen: Entry, layouts: list[Layout], failures: list[str]) -> FedrecError:
     wanted = next((layout for layout in layouts if layout.source), layouts[0])
     where = wanted.source.describe() if wanted.source else f"{chosen.home} ({chosen.obtain})"
     why = f" [{'; '.join(failures)}]" if failures else ""

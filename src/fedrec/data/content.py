@@ -18,7 +18,7 @@ _YEARS = 6.3e8, 4.1e9  # 1990 and 2100 in seconds since 1970: no rating scale, p
 _UNITS = 1, 10**3, 10**6, 10**9  # seconds to nanoseconds
 
 
-def content_of(values: pl.Series) -> Content:
+def guess_content(values: pl.Series) -> Content:
     """What most of a column's values are; those that are missing do not count."""
     import polars as pl
 
@@ -36,11 +36,11 @@ def content_of(values: pl.Series) -> Content:
         return "nothing"
     numbers = values.cast(pl.Float64, strict=False)
     if numbers.is_not_null().mean() >= _MOST:
-        return _of_numbers(numbers.drop_nulls())
+        return _guess_numbers(numbers.drop_nulls())
     return "dates" if values.dtype == pl.String and _are_dates(values) else "words"
 
 
-def _of_numbers(numbers: pl.Series) -> Content:
+def _guess_numbers(numbers: pl.Series) -> Content:
     def most(which: pl.Series) -> bool:
         return float(which.mean() or 0.0) >= _MOST
 
@@ -56,6 +56,6 @@ def _of_numbers(numbers: pl.Series) -> Content:
 
 def _are_dates(text: pl.Series) -> bool:
     try:
-        return bool(dates.dates(text).is_not_null().mean() >= _MOST)
+        return bool(dates.parse_dates(text).is_not_null().mean() >= _MOST)
     except FedrecError:  # dates that can be read in two ways
         return True

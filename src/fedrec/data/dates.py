@@ -16,7 +16,7 @@ _ZONE = r"(?i)(\d\s?[+-]\d\d:?\d\d|z|utc|gmt)$"
 _SAMPLE = 200  # values whose formats are tried before all others
 
 
-def dates(text: pl.Series) -> pl.Series:
+def parse_dates(text: pl.Series) -> pl.Series:
     """Moments in microseconds, in UTC where a zone is given; null where there is none.
 
     01/02/2024 is read if the column itself says which part is the day.
@@ -26,16 +26,16 @@ def dates(text: pl.Series) -> pl.Series:
     text = text.cast(pl.String).str.replace(r"(?i)z$", "+00:00").str.replace(r" (UTC|GMT)$", "+00:00")
     found = pl.Series(text.name, [None] * len(text), dtype=pl.Datetime("us"))
     likely = text.head(_SAMPLE)
-    for format in sorted(_formats(text), key=lambda format: not _parsed(likely, format).is_not_null().any()):
+    for format in sorted(_list_formats(text), key=lambda format: not _parse_format(likely, format).is_not_null().any()):
         left = found.is_null().arg_true()
         if not len(left):
             break
-        found = found.scatter(left, _parsed(text[left], format))
+        found = found.scatter(left, _parse_format(text[left], format))
     return found
 
 
-def _formats(text: pl.Series) -> list[str]:
-    days = [*_DAYS, *filter(None, [_slashed(text)])]
+def _list_formats(text: pl.Series) -> list[str]:
+    days = [*_DAYS, *filter(None, [_find_slash_format(text)])]
     plain = [day + time.format(T=mark) for day in days for time in _TIMES for mark in ("T", " ")[: 1 + bool(time)]]
     zoned = [f"{format}{gap}%:z" for format in plain if _has_clock(format) for gap in ("", " ")]
     return [*plain, *zoned]
@@ -45,7 +45,7 @@ def _has_clock(format: str) -> bool:
     return "%H" in format or "%I" in format
 
 
-def without_zone(text: pl.Series) -> int:
+def count_without_zone(text: pl.Series) -> int:
     """How many moments are without a time zone where others have one."""
     import polars as pl
 
@@ -53,7 +53,7 @@ def without_zone(text: pl.Series) -> int:
     return len(text) - zoned if zoned else 0
 
 
-def _slashed(text: pl.Series) -> str:
+def _find_slash_format(text: pl.Series) -> str:
     """Which of day and month comes first between slashes; empty where nothing is written so."""
     import polars as pl
 
@@ -67,7 +67,7 @@ def _slashed(text: pl.Series) -> str:
     return "%d/%m/%Y" if first > 12 else "%m/%d/%Y"
 
 
-def _parsed(text: pl.Series, format: str) -> pl.Series:
+def _parse_format(text: pl.Series, format: str) -> pl.Series:
     import polars as pl
 
     if format.endswith("%:z"):

@@ -57,7 +57,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedrec"
 
 
-def find(dataset: str, names: tuple[str, ...]) -> Path | None:
+def find_folder(dataset: str, names: tuple[str, ...]) -> Path | None:
     """The first folder that holds all the files."""
     for root in search_folders():
         if all((root / dataset / name).is_file() for name in names):

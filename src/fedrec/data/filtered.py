@@ -15,14 +15,14 @@ LOWER_RATING, LOWER_MINIMUM = "a lower --min-rating", "a lower min_interactions 
 """Remedies: with which of its settings a protocol leaves fewer users out."""
 
 
-def counted(users: int, items: int, rows: int) -> str:
+def count_in_words(users: int, items: int, rows: int) -> str:
     """What there is of them, in words."""
     counts = [(users, "user"), (items, "item"), (rows, "row")]
     *others, last = [f"{count:,} {name}{'s' * (count != 1)}" for count, name in counts if count] or ["nothing"]
     return f"{', '.join(others)}{' and ' * bool(others)}{last}"
 
 
-def _nobody() -> Array:
+def _no_ids() -> Array:
     return np.empty(0, dtype=np.int64)
 
 
@@ -37,11 +37,11 @@ class Filtered:
     rows: int
     remedy: str = ""
     """What to train with so that they stay."""
-    user_ids: Array = field(default_factory=_nobody, repr=False)
-    item_ids: Array = field(default_factory=_nobody, repr=False)
+    user_ids: Array = field(default_factory=_no_ids, repr=False)
+    item_ids: Array = field(default_factory=_no_ids, repr=False)
 
     def __str__(self) -> str:
-        return f"{counted(self.users, self.items, self.rows)} ({self.rule})"
+        return f"{count_in_words(self.users, self.items, self.rows)} ({self.rule})"
 
     def to_dict(self) -> dict[str, Any]:
         """As a summary holds it: without the ids."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedrec.data.content import SAMPLE
 from fedrec.data.interactions import Interactions
-from fedrec.data.roles import Asked, Columns, by_keyword, find_roles
+from fedrec.data.roles import ColumnRequest, Columns, by_keyword, find_roles
 from fedrec.data.table import FRAME, Guess, columns_of, to_interactions
 from fedrec.errors import FedrecError
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def is_pandas(data: Any) -> bool:
-    return type(data).__name__ == "DataFrame" and _from(data, "pandas")
+    return type(data).__name__ == "DataFrame" and _is_from(data, "pandas")
 
 
-def _from(data: Any, package: str) -> bool:
+def _is_from(data: Any, package: str) -> bool:
     return type(data).__module__.partition(".")[0] == package
 
 
 def is_frame(data: Any) -> bool:
     """Whether it is a frame; neither package is imported to find out."""
-    return is_pandas(data) or (type(data).__name__ in ("DataFrame", "LazyFrame") and _from(data, "polars"))
+    return is_pandas(data) or (type(data).__name__ in ("DataFrame", "LazyFrame") and _is_from(data, "polars"))
 
 
 def from_frame(frame: Any, name: str = FRAME, columns: Columns | None = None) -> Interactions:
@@ -42,11 +42,11 @@ def from_frame(frame: Any, name: str = FRAME, columns: Columns | None = None) ->
         raise FedrecError(f"the frame has a column twice ({', '.join(names)}); rename or remove one")
     series = _from_pandas if is_pandas(frame) else _from_polars
     first = pl.DataFrame([series(frame.head(SAMPLE), place, column) for place, column in enumerate(names)])
-    roles = find_roles(name, columns_of(first), True, Asked(columns or {}, ask=by_keyword))
+    roles = find_roles(name, columns_of(first), True, ColumnRequest(columns or {}, ask=by_keyword))
     taken = pl.DataFrame([series(frame, place, role) for role, place in roles.places.items()])
     if not taken.height:
         raise FedrecError("the frame has no interactions")
-    guess = Guess.of(name, FRAME, True, roles, names)
+    guess = Guess.from_roles(name, FRAME, True, roles, names)
     try:
         return to_interactions(taken, guess, name, _digest(taken))
     except pl.exceptions.PolarsError as error:
@@ -83,7 +83,7 @@ def _digest(frame: pl.DataFrame) -> str:
     return found.hexdigest()[:12]
 
 
-def frame_of(columns: Mapping[str, Sequence[Any] | np.ndarray], pandas: bool = False) -> Any:
+def make_frame(columns: Mapping[str, Sequence[Any] | np.ndarray], pandas: bool = False) -> Any:
     """Columns as a frame of polars, or of pandas."""
     if pandas:
         import pandas as pd

@@ -12,13 +12,13 @@ from fedrec.data.table import Guess, read_table, write_csv
 from fedrec.errors import FedrecError
 
 
-def imported_path(name: str) -> Path:
+def path_of_import(name: str) -> Path:
     return cache_folder() / "imported" / f"{name}.csv"
 
 
-def imported_names() -> list[str]:
+def list_imports() -> list[str]:
     """All that were imported, by name."""
-    return sorted(path.stem for path in imported_path("").parent.glob("*.csv") if path.stem)
+    return sorted(path.stem for path in path_of_import("").parent.glob("*.csv") if path.stem)
 
 
 def import_table(
@@ -27,7 +27,7 @@ def import_table(
     """Read a file and keep it as `name`, which must be free."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise FedrecError(f"'{name}' is not a valid name: use letters, digits, - and _")
-    path = imported_path(name)
+    path = path_of_import(name)
     if path.exists():
         raise FedrecError(f"the name '{name}' is taken; choose another, or remove {path} to import it again")
     if name in taken:

@@ -12,6 +12,7 @@ import numpy as np
 from fedrec.data.filtered import LOWER_MINIMUM, LOWER_RATING, Filtered
 from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError
+from fedrec.plugins import OldName
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -185,14 +186,14 @@ class Interactions:
             timestamp=None if self.timestamp is None else self.timestamp[rows],
         )
 
-    def _without(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
+    def _leave_out(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
         """Without the rows of a mask, and with a record of what was left out."""
         kept = self.select(~rows)
-        users = _occurring(self.user, self.n_users) & ~_occurring(kept.user, self.n_users)
-        items = _occurring(self.item, self.n_items) & ~_occurring(kept.item, self.n_items)
-        return kept._recorded(rule, self.user_ids[users], self.item_ids[items], len(self) - len(kept), remedy)
+        users = _occurs(self.user, self.n_users) & ~_occurs(kept.user, self.n_users)
+        items = _occurs(self.item, self.n_items) & ~_occurs(kept.item, self.n_items)
+        return kept._record(rule, self.user_ids[users], self.item_ids[items], len(self) - len(kept), remedy)
 
-    def _recorded(self, rule: str, user_ids: Array, item_ids: Array, rows: int, remedy: str) -> Interactions:
+    def _record(self, rule: str, user_ids: Array, item_ids: Array, rows: int, remedy: str) -> Interactions:
         if not (rows or user_ids.size or item_ids.size):
             return self
         record = Filtered(rule, user_ids.size, item_ids.size, rows, remedy, user_ids, item_ids)
@@ -203,11 +204,11 @@ class Interactions:
         users, user = np.unique(self.user, return_inverse=True)
         items, item = np.unique(self.item, return_inverse=True)
         never = (
-            _unaccounted(np.delete(self.user_ids, users), [one.user_ids for one in self.filtered]),
-            _unaccounted(np.delete(self.item_ids, items), [one.item_ids for one in self.filtered]),
+            _ids_without_record(np.delete(self.user_ids, users), [one.user_ids for one in self.filtered]),
+            _ids_without_record(np.delete(self.item_ids, items), [one.item_ids for one in self.filtered]),
         )
         return replace(
-            self._recorded("no interactions in the data", *never, 0, "data with interactions"),
+            self._record("no interactions in the data", *never, 0, "data with interactions"),
             user=user.astype(np.int64),
             item=item.astype(np.int64),
             user_ids=self.user_ids[users],
@@ -216,7 +217,7 @@ class Interactions:
             first_line=None if self.first_line is None else self.first_line[items],
         )
 
-    def renumbered(self, order: Array) -> Interactions:
+    def renumber_items(self, order: Array) -> Interactions:
         """The same rows with the items renumbered: item ``order[k]`` becomes item k."""
         place = np.empty(self.n_items, dtype=np.int64)
         place[order] = np.arange(self.n_items)
@@ -245,7 +246,7 @@ class Interactions:
                 f"{self.rating.min():g} to {self.rating.max():g}; give a lower --min-rating"
             )
         rule = "ratings of 0 or less" if min_rating is None else f"ratings below {min_rating:g}"
-        return self._without(~self.positive(min_rating), rule, LOWER_RATING)
+        return self._leave_out(~self.positive(min_rating), rule, LOWER_RATING)
 
     def positive(self, min_rating: float | None) -> Array:
         """Which rows count as liking the item: without a threshold all but those rated 0 or less."""
@@ -253,14 +254,14 @@ class Interactions:
             return np.ones(len(self), dtype=bool)
         return np.asarray(self.rating > 0 if min_rating is None else self.rating >= min_rating)
 
-    def deduplicated(self) -> Interactions:
+    def drop_repeats(self) -> Interactions:
         """One row per (user, item): the latest by time; among equally late ones, or without times, the last line."""
         keys = self.pair_keys()
         row = np.arange(len(self))
         order = np.lexsort((row, keys) if self.timestamp is None else (row, self.timestamp, keys))
         repeated = np.zeros(len(self), dtype=bool)
         repeated[order[:-1]] = keys[order][1:] == keys[order][:-1]
-        return self._without(repeated, "repeats of a user-item pair") if repeated.any() else self
+        return self._leave_out(repeated, "repeats of a user-item pair") if repeated.any() else self
 
     def with_min_interactions(self, k: int) -> Interactions:
         """Only users with at least ``k`` distinct items, compacted.
@@ -278,7 +279,7 @@ class Interactions:
                 + (lower if most >= FEWEST_TO_SPLIT else f"add users with at least {FEWEST_TO_SPLIT} items")
             )
         few = counts[self.user] < k
-        return self._without(few, f"users with fewer than {k} items", LOWER_MINIMUM).compact()
+        return self._leave_out(few, f"users with fewer than {k} items", LOWER_MINIMUM).compact()
 
     def describe(self) -> Description:
         """Sizes as they stand now, after whatever filters were applied; density counts distinct pairs."""
@@ -296,6 +297,9 @@ class Interactions:
             per_user_median=float(np.median(counts)) if counts.size else 0.0,
             per_user_max=int(counts.max(initial=0)),
         )
+
+    deduplicated = OldName("drop_repeats")
+    renumbered = OldName("renumber_items")
 
 
 def from_raw(
@@ -333,11 +337,11 @@ def first_rows(item: Array, n_items: int) -> Array:
     return first
 
 
-def _occurring(index: Array, size: int) -> Array:
+def _occurs(index: Array, size: int) -> Array:
     return np.asarray(np.bincount(index, minlength=size) > 0)
 
 
-def _unaccounted(ids: Array, known: list[Array]) -> Array:
+def _ids_without_record(ids: Array, known: list[Array]) -> Array:
     """Ids that no record has yet."""
     return ids[~np.isin(ids, np.concatenate(known))] if ids.size and known else ids
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedrec.data.interactions import Interactions, ItemInfo
 from fedrec.data.sparse import csr
-from fedrec.data.spreadsheet import unguarded
+from fedrec.data.spreadsheet import unguard
 from fedrec.errors import FedrecError, reason, some
 
 WORDS = ("tags", "title", "year")
@@ -42,7 +42,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             rows = [
-                (f"{path}, line {reader.line_num}", [unguarded(cell.strip()) for cell in row]) for row in reader if row
+                (f"{path}, line {reader.line_num}", [unguard(cell.strip()) for cell in row]) for row in reader if row
             ]
     except csv.Error as error:
         raise FedrecError(f"cannot read the items in {path}: {error}; look for an unclosed quote") from None

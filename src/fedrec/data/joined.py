@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedrec.data.filtered import counted
+from fedrec.data.filtered import count_in_words
 from fedrec.data.interactions import Array, Interactions, ItemInfo
 from fedrec.data.sparse import csr
 from fedrec.errors import FedrecError
@@ -60,7 +60,7 @@ class Lost:
     rows: int
 
     def __str__(self) -> str:
-        return counted(self.users, self.items, self.rows)
+        return count_in_words(self.users, self.items, self.rows)
 
 
 def join(log: Interactions, rows: Interactions) -> Joined:
@@ -72,7 +72,7 @@ def join(log: Interactions, rows: Interactions) -> Joined:
     _require_same_columns(log, rows)
     _require_same_clock(log, rows)
     numbered = in_one_numbering([log, rows])
-    whole = _stacked(*numbered)
+    whole = _stack(*numbered)
     first, own = _earliest_equal(whole)[len(log) :], np.arange(len(log), len(whole))
     there, new = first < len(log), first == own
     grown = log
@@ -86,19 +86,19 @@ def join(log: Interactions, rows: Interactions) -> Joined:
         new=int(new.sum()),
         there=int(there.sum()),
         repeated=int((~there & ~new).sum()),
-        users=_only_in("user", numbered[1], numbered[0]),
-        items=_only_in("item", numbered[1], numbered[0]),
+        users=_count_only_in("user", numbered[1], numbered[0]),
+        items=_count_only_in("item", numbered[1], numbered[0]),
     )
 
 
-def lost(log: Interactions, other: Interactions) -> Lost:
+def count_lost(log: Interactions, other: Interactions) -> Lost:
     """Count what of a log another table lacks. Rows are compared by the columns that both have."""
-    there, here = in_one_numbering([_narrowed(other, log), _narrowed(log, other)])
-    rows = int((_earliest_equal(_stacked(there, here))[len(there) :] >= len(there)).sum())
-    return Lost(_only_in("user", here, there), _only_in("item", here, there), rows)
+    there, here = in_one_numbering([_drop_columns(other, log), _drop_columns(log, other)])
+    rows = int((_earliest_equal(_stack(there, here))[len(there) :] >= len(there)).sum())
+    return Lost(_count_only_in("user", here, there), _count_only_in("item", here, there), rows)
 
 
-def described_by(data: Interactions, tables: Sequence[Interactions]) -> Interactions:
+def describe_items(data: Interactions, tables: Sequence[Interactions]) -> Interactions:
     """The same rows, with what the first of several tables to know it says of each item; `data` may be one of them."""
     whole = in_one_numbering([*tables, data])[0]
     info = None if whole.info is None else whole.info.take(_places(data.item_ids, whole.item_ids))
@@ -112,7 +112,7 @@ def in_one_numbering(tables: Sequence[Interactions]) -> list[Interactions]:
         [_places(getattr(one, ids), union) for one in tables]
         for ids, union in (("user_ids", user_ids), ("item_ids", item_ids))
     )
-    info = _info([one.info for one in tables], items, len(item_ids))
+    info = _join_info([one.info for one in tables], items, len(item_ids))
     return [
         replace(
             one,
@@ -127,7 +127,7 @@ def in_one_numbering(tables: Sequence[Interactions]) -> list[Interactions]:
     ]
 
 
-def _narrowed(data: Interactions, other: Interactions) -> Interactions:
+def _drop_columns(data: Interactions, other: Interactions) -> Interactions:
     """The table without the columns that another lacks."""
     lacking: dict[str, Any] = {name: None for name in _COLUMNS if getattr(other, name) is None}
     lacking |= {"time": "none"} if "timestamp" in lacking else {}
@@ -144,7 +144,7 @@ def _places(ids: Array, union: Array) -> Array:
     return np.searchsorted(union, ids.astype(union.dtype)).astype(np.int64)
 
 
-def _stacked(first: Interactions, second: Interactions) -> Interactions:
+def _stack(first: Interactions, second: Interactions) -> Interactions:
     """The rows of one table, then those of another in the same numbering, with the same columns."""
     names = ("user", "item", *(name for name in _COLUMNS if getattr(first, name) is not None))
     columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in (first, second)]) for name in names}
@@ -162,7 +162,7 @@ def _earliest_equal(data: Interactions) -> Array:
     return first
 
 
-def _only_in(kind: Literal["user", "item"], one: Interactions, other: Interactions) -> int:
+def _count_only_in(kind: Literal["user", "item"], one: Interactions, other: Interactions) -> int:
     """How many users or items have rows in one table and none in another, in the same numbering."""
     return int(np.setdiff1d(getattr(one, kind), getattr(other, kind)).size)
 
@@ -181,7 +181,7 @@ def _digest(data: Interactions) -> str:
 # -- what is known of items --
 
 
-def _info(infos: Sequence[ItemInfo | None], items: Sequence[Array], n_items: int) -> ItemInfo | None:
+def _join_info(infos: Sequence[ItemInfo | None], items: Sequence[Array], n_items: int) -> ItemInfo | None:
     """`items`: for each table, the places of its items among all."""
     known = [(info, places) for info, places in zip(infos, items, strict=True) if info is not None]
     if not known:
@@ -189,8 +189,10 @@ def _info(infos: Sequence[ItemInfo | None], items: Sequence[Array], n_items: int
     tagged = next(((info, places) for info, places in known if info.tags is not None), None)
     measured = next(((info, places) for info, places in known if info.features is not None), None)
     return ItemInfo(
-        titles=_first_told([(info.titles, places) for info, places in known], np.full(n_items, "", dtype=object)),
-        years=_first_told([(info.years, places) for info, places in known], np.zeros(n_items, dtype=np.int64)),
+        titles=_first_description(
+            [(info.titles, places) for info, places in known], np.full(n_items, "", dtype=object)
+        ),
+        years=_first_description([(info.years, places) for info, places in known], np.zeros(n_items, dtype=np.int64)),
         tags=None if tagged is None else _spread(tagged[0].tags, tagged[1], n_items),
         tag_names=() if tagged is None else tagged[0].tag_names,
         features=None if measured is None else _spread(measured[0].features, measured[1], n_items),
@@ -198,7 +200,7 @@ def _info(infos: Sequence[ItemInfo | None], items: Sequence[Array], n_items: int
     )
 
 
-def _first_told(columns: Sequence[tuple[Array | None, Array]], blank: Array) -> Array | None:
+def _first_description(columns: Sequence[tuple[Array | None, Array]], blank: Array) -> Array | None:
     """For every item what the first table says that says anything of it; None where no table has the column."""
     if all(told is None for told, _ in columns):
         return None

@@ -7,36 +7,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec.data.catalogue import Layout, entry
-from fedrec.data.fetch import cache_folder, find
-from fedrec.data.imported import imported_path
-from fedrec.data.stored import stored_split
+from fedrec.data.fetch import cache_folder, find_folder
+from fedrec.data.imported import path_of_import
+from fedrec.data.stored import find_published_split
 from fedrec.data.table import looks_like_path
 from fedrec.errors import FedrecError
 
 
-def place(spec: str) -> Path | str | None:
+def locate(spec: str) -> Path | str | None:
     """The file or folder that `load(spec)` would read; "generated" for synthetic data; None if it is not here."""
-    if file := _own_file(spec):
+    if file := _find_file(spec):
         return file
-    if stored := stored_split(spec):
+    if stored := find_published_split(spec):
         return stored.available()
     try:
         known = entry(spec.partition("@")[0])
     except FedrecError:
         return None
-    found = _layout(spec)
+    found = _find_layout(spec)
     return "generated" if not known.layouts else None if found is None else found[1]
 
 
-def files(spec: str) -> list[Path]:
+def list_files(spec: str) -> list[Path]:
     """All files that `load(spec)` or `load_split(spec)` would read; none where they are not here, or generated."""
-    if file := _own_file(spec):
+    if file := _find_file(spec):
         return [file]
-    if stored := stored_split(spec):
+    if stored := find_published_split(spec):
         folder = stored.available()
         told = () if folder is None else tuple(name for name in stored.described_by if (folder / name).is_file())
         return [] if folder is None else [folder / name for name in (*stored.files, *told)]
-    found = _layout(spec)
+    found = _find_layout(spec)
     return [] if found is None else [found[1] / name for name in found[0].files]
 
 
@@ -51,9 +51,9 @@ def fingerprint(paths: Sequence[Path]) -> str:
     return whole.hexdigest()
 
 
-def in_words(spec: str, downloaded: bool) -> str:
+def describe_origin(spec: str, downloaded: bool) -> str:
     """Where the data came from, for a person."""
-    where = place(spec)
+    where = locate(spec)
     if not isinstance(where, Path):
         return where or "no longer there"
     if downloaded:
@@ -62,14 +62,14 @@ def in_words(spec: str, downloaded: bool) -> str:
     return f"{where} ({'the cache' if in_cache else 'your own file' if where.is_file() else 'named in FEDREC_DATA'})"
 
 
-def _own_file(spec: str) -> Path | None:
+def _find_file(spec: str) -> Path | None:
     """A file that the user has given or imported; a path may contain '@'."""
     name = spec.partition("@")[0]
-    paths = [Path(text) for text in (spec, name) if looks_like_path(text)] or [imported_path(name)]
+    paths = [Path(text) for text in (spec, name) if looks_like_path(text)] or [path_of_import(name)]
     return next((path for path in paths if path.is_file()), None)
 
 
-def _layout(spec: str) -> tuple[Layout, Path] | None:
+def _find_layout(spec: str) -> tuple[Layout, Path] | None:
     """How the files of a named dataset that are here are laid out, and their folder."""
     name, _, version = spec.partition("@")
     try:
@@ -78,5 +78,5 @@ def _layout(spec: str) -> tuple[Layout, Path] | None:
         return None
     wanted = [part for part in version.split("+") if part and not part.startswith("ties")]
     layouts = [layout for layout in known.layouts if not wanted or layout.version in wanted]
-    found = ((layout, find(known.name, layout.files)) for layout in layouts)
+    found = ((layout, find_folder(known.name, layout.files)) for layout in layouts)
     return next(((layout, folder) for layout, folder in found if folder), None)

@@ -54,28 +54,28 @@ _YEAR = re.compile(r"\((\d{4})\)")
 
 
 def ml_100k(folder: Path) -> Interactions:
-    data = _rated(numbers(folder / "u.data", "\t"), "ml-100k")
+    data = _from_ratings(read_numbers(folder / "u.data", "\t"), "ml-100k")
     info: dict[int, tuple[str, int, Sequence[str]]] = {}
-    for line in _lines(folder / "u.item", "latin-1"):
+    for line in _read_lines(folder / "u.item", "latin-1"):
         cells = line.split("|")
         flags = [g for g, flag in zip(ML_100K_GENRES, cells[5:], strict=True) if flag == "1"]
-        info[int(cells[0])] = (cells[1].strip(), _year(cells[1]), flags)
+        info[int(cells[0])] = (cells[1].strip(), _find_year(cells[1]), flags)
     return replace(data, info=_item_info(data.item_ids, info, ML_100K_GENRES))
 
 
 def ml_100k_atomic(folder: Path) -> Interactions:
     """The copy in RecBole's "atomic" files: tab-separated with a typed header, titles without their year."""
-    data = _rated(numbers(folder / "ml-100k.inter", "\t", header=True), "ml-100k")
+    data = _from_ratings(read_numbers(folder / "ml-100k.inter", "\t", header=True), "ml-100k")
     info: dict[int, tuple[str, int, Sequence[str]]] = {}
-    for line in _lines(folder / "ml-100k.item", "utf-8")[1:]:
+    for line in _read_lines(folder / "ml-100k.item", "utf-8")[1:]:
         item, title, year, genres = line.split("\t")
         titled = f"{title} ({year})" if year.isdigit() else title
-        info[int(item)] = (titled, _year(titled), genres.split())
+        info[int(item)] = (titled, _find_year(titled), genres.split())
     return replace(data, info=_item_info(data.item_ids, info, ML_100K_GENRES))
 
 
 def ml_1m_official(folder: Path) -> Interactions:
-    return _with_movies(_rated(numbers(folder / "ratings.dat", "::"), "ml-1m"), folder)
+    return _with_movies(_from_ratings(read_numbers(folder / "ratings.dat", "::"), "ml-1m"), folder)
 
 
 def ml_1m_positions(folder: Path) -> Interactions:
@@ -83,27 +83,27 @@ def ml_1m_positions(folder: Path) -> Interactions:
 
     Rows of movies that are too rare to have one come before all others (-1).
     """
-    table = numbers(folder / "ratings_with_order.csv.gz", ",", header=True, empty=-1)
+    table = read_numbers(folder / "ratings_with_order.csv.gz", ",", header=True, empty=-1)
     data = from_raw(table[:, 0], table[:, 1], rating=table[:, 2], timestamp=table[:, 4], time="order", name="ml-1m")
     return _with_movies(data, folder)
 
 
 def filmtrust(folder: Path) -> Interactions:
     """Three pairs of one user occur twice; they are kept here as they stand, ``deduplicated()`` removes them."""
-    table = numbers(folder / "ratings.txt", " ", dtype=np.float64)
+    table = read_numbers(folder / "ratings.txt", " ", dtype=np.float64)
     users, items = table[:, 0].astype(np.int64), table[:, 1].astype(np.int64)
     return from_raw(users, items, rating=table[:, 2], name="filmtrust")
 
 
 def lastfm_2k(folder: Path) -> Interactions:
     """The rating is the number of times the user listened to the artist."""
-    table = numbers(folder / "user_artists.dat", "\t", header=True)
+    table = read_numbers(folder / "user_artists.dat", "\t", header=True)
     return from_raw(table[:, 0], table[:, 1], rating=table[:, 2], name="lastfm-2k")
 
 
 def amazon_video(folder: Path) -> Interactions:
     """Times are days, so most users have ties."""
-    rows = [line.split(",") for line in _lines(folder / "ratings.dat", "utf-8")]
+    rows = [line.split(",") for line in _read_lines(folder / "ratings.dat", "utf-8")]
     users, items, ratings, times = (np.array(column) for column in zip(*rows, strict=True))
     return from_raw(
         users,
@@ -117,9 +117,9 @@ def amazon_video(folder: Path) -> Interactions:
 
 def citeulike_a(folder: Path) -> Interactions:
     """Line u lists the articles in user u's library; tags (not the missing text) describe the articles."""
-    libraries = _ragged(folder / "users.dat")
-    tags = _ragged(folder / "item-tag.dat")
-    names = tuple(_lines(folder / "tags.dat", "utf-8"))
+    libraries = _read_id_lists(folder / "users.dat")
+    tags = _read_id_lists(folder / "item-tag.dat")
+    names = tuple(_read_lines(folder / "tags.dat", "utf-8"))
     users = np.repeat(np.arange(len(libraries)), [row.size for row in libraries])
     items = np.concatenate(libraries)
     n_items = len(tags)
@@ -139,16 +139,16 @@ def citeulike_a(folder: Path) -> Interactions:
 
 def xing(folder: Path) -> Interactions:
     """The two validation parts that are public, put together; pairs repeat, and the training part is not among them."""
-    parts = [numbers(folder / f"{name}.csv.gz", ",", header=True, dtype=np.float64) for name in _XING_PARTS]
+    parts = [read_numbers(folder / f"{name}.csv.gz", ",", header=True, dtype=np.float64) for name in _XING_PARTS]
     pairs = np.concatenate(parts).astype(np.int64)
     data = from_raw(pairs[:, 0], pairs[:, 1], name="xing")
-    features = _matrix(folder / "item_content.npz").astype(np.float32)
+    features = _read_matrix(folder / "item_content.npz").astype(np.float32)
     return replace(data, info=ItemInfo(features=features[data.item_ids]))
 
 
 def amazon_beauty(folder: Path) -> Interactions:
     """One review as JSON per line; times are days."""
-    reviews = [json.loads(line) for line in _lines(folder / "reviews_Beauty_5.json.gz", "utf-8")]
+    reviews = [json.loads(line) for line in _read_lines(folder / "reviews_Beauty_5.json.gz", "utf-8")]
     return from_raw(
         np.array([review["reviewerID"] for review in reviews]),
         np.array([review["asin"] for review in reviews]),
@@ -161,14 +161,14 @@ def amazon_beauty(folder: Path) -> Interactions:
 
 def book_crossing(folder: Path) -> Interactions:
     """Ratings 1-10 were given; 0 means an interaction without a rating, which ``with_threshold()`` drops."""
-    rows = list(csv.reader(_lines(folder / "BX-Book-Ratings.csv", "latin-1"), delimiter=";"))[1:]
+    rows = list(csv.reader(_read_lines(folder / "BX-Book-Ratings.csv", "latin-1"), delimiter=";"))[1:]
     users, items, ratings = (np.array(column) for column in zip(*rows, strict=True))
     return from_raw(users.astype(np.int64), items, rating=ratings.astype(np.float32), name="book-crossing")
 
 
-def svmlight(path: Path) -> sp.csr_matrix:
+def read_svmlight(path: Path) -> sp.csr_matrix:
     """Lines of 'label column:value ...', columns from 0: one row per line."""
-    rows = [[cell.split(":") for cell in line.split()[1:]] for line in _lines(path, "ascii")]
+    rows = [[cell.split(":") for cell in line.split()[1:]] for line in _read_lines(path, "ascii")]
     try:
         columns = np.array([int(column) for row in rows for column, _ in row], dtype=np.int64)
         values = np.array([float(value) for row in rows for _, value in row], dtype=np.float32)
@@ -178,38 +178,38 @@ def svmlight(path: Path) -> sp.csr_matrix:
     return csr(values, owner, columns, (len(rows), int(columns.max(initial=-1)) + 1))
 
 
-def numbers(
+def read_numbers(
     path: Path, delimiter: str, *, header: bool = False, empty: int | None = None, dtype: type = np.int64
 ) -> Array:
     """A table of numbers. ``empty`` stands in for empty cells, which are an error otherwise."""
-    text = _read(path)
+    text = _read_bytes(path)
     if len(delimiter) > 1:  # numpy splits at single characters only
         text, delimiter = text.replace(delimiter.encode(), b"\t"), "\t"
     if empty is not None:
-        text = _fill(text, delimiter.encode(), str(empty).encode())
+        text = _fill_empty_cells(text, delimiter.encode(), str(empty).encode())
     try:
         return np.loadtxt(io.BytesIO(text), dtype=dtype, delimiter=delimiter, skiprows=int(header), ndmin=2)
     except ValueError as error:
         raise FedrecError(f"{path} is damaged: {error}; remove it and load the dataset again") from error
 
 
-def _fill(text: bytes, delimiter: bytes, value: bytes) -> bytes:
+def _fill_empty_cells(text: bytes, delimiter: bytes, value: bytes) -> bytes:
     text = text.replace(b"\r\n", b"\n")
     for _ in range(2):  # neighbouring empty cells share a delimiter, so one pass sees only every other one
         text = text.replace(delimiter * 2, delimiter + value + delimiter)
     return text.replace(delimiter + b"\n", delimiter + value + b"\n")
 
 
-def _rated(table: Array, name: str) -> Interactions:
+def _from_ratings(table: Array, name: str) -> Interactions:
     return from_raw(table[:, 0], table[:, 1], rating=table[:, 2], timestamp=table[:, 3], time="real", name=name)
 
 
 def _with_movies(data: Interactions, folder: Path) -> Interactions:
     info: dict[int, tuple[str, int, Sequence[str]]] = {}
     genres: set[str] = set()
-    for line in _lines(folder / "movies.dat", "latin-1"):
+    for line in _read_lines(folder / "movies.dat", "latin-1"):
         movie, title, tags = line.split("::")
-        info[int(movie)] = (title, _year(title), tags.split("|"))
+        info[int(movie)] = (title, _find_year(title), tags.split("|"))
         genres.update(tags.split("|"))
     return replace(data, info=_item_info(data.item_ids, info, tuple(sorted(genres))))
 
@@ -230,23 +230,23 @@ def _item_info(
     )
 
 
-def _year(title: str) -> int:
+def _find_year(title: str) -> int:
     """The last year in brackets: some titles go on after it, as in '(1995) (V)'."""
     return int((_YEAR.findall(title) or [0])[-1])
 
 
-def _ragged(path: Path) -> list[Array]:
+def _read_id_lists(path: Path) -> list[Array]:
     """Lines of 'count id id ...'."""
-    return [np.array(line.split()[1:], dtype=np.int64) for line in _lines(path, "ascii")]
+    return [np.array(line.split()[1:], dtype=np.int64) for line in _read_lines(path, "ascii")]
 
 
-def _lines(path: Path, encoding: str) -> list[str]:
+def _read_lines(path: Path, encoding: str) -> list[str]:
     # Not splitlines(): some tag names hold characters that it takes for line ends.
-    text = _read(path).decode(encoding).replace("\r\n", "\n")
+    text = _read_bytes(path).decode(encoding).replace("\r\n", "\n")
     return text.removesuffix("\n").split("\n")
 
 
-def _matrix(path: Path) -> sp.csr_matrix:
+def _read_matrix(path: Path) -> sp.csr_matrix:
     import scipy.sparse as sp
 
     try:
@@ -256,7 +256,7 @@ def _matrix(path: Path) -> sp.csr_matrix:
         raise FedrecError(f"cannot read {path}: {error}") from error
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return gunzip(path) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

@@ -27,7 +27,7 @@ def by_keyword(role: str, column: str) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ColumnRequest:
     """What whoever gives a table says about its columns, and how messages ask for more."""
 
     columns: Columns = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Column:
 
     @property
     def plain(self) -> str:
-        return plain(self.name)
+        return plain_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -116,24 +116,24 @@ class Roles:
     why: dict[str, str] = field(default_factory=dict)
     maybe: dict[int, str] = field(default_factory=dict)
 
-    def named(self, names: Sequence[str]) -> dict[str, str]:
+    def column_names(self, names: Sequence[str]) -> dict[str, str]:
         return {role: names[place] for role, place in self.places.items()}
 
-    def recorded(self, names: Sequence[str]) -> dict[str, str]:
+    def column_choices(self, names: Sequence[str]) -> dict[str, str]:
         """What chooses the same columns again: names, or numbers where those do not tell columns apart."""
 
-        def told(place: int) -> str:
+        def choice_of(place: int) -> str:
             name = names[place]
             return name if names.count(name) == 1 and name != NONE and as_column(name) == name else str(place + 1)
 
         chosen = ("user", "item", "rating", "timestamp")
-        return {role: told(self.places[role]) if role in self.places else NONE for role in chosen}
+        return {role: choice_of(self.places[role]) if role in self.places else NONE for role in chosen}
 
-    def unused(self, names: Sequence[str]) -> str:
+    def describe_unused(self, names: Sequence[str]) -> str:
         """The columns without a role, and what they may be."""
         others = [place for place in range(len(names)) if place not in self.places.values()]
         words = [names[place] + (f" ({self.maybe[place]})" if place in self.maybe else "") for place in others]
-        return listed(words)
+        return join_names(words)
 
 
 def as_column(text: str | int) -> str | int:
@@ -146,14 +146,14 @@ def as_columns(given: Mapping[str, str | int | None]) -> dict[str, str | int]:
     return {role: as_column(column) for role, column in given.items() if column is not None}
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """'User_ID', 'userId' and RecBole's 'user_id:token' are one name."""
     return re.sub(r"[^a-z0-9]", "", name.split(":")[0].lower())
 
 
 def is_name_of(role: str, name: str) -> bool:
     """Whether a column of this name is commonly this one."""
-    return plain(name) in (*ROLES[role], *LIKELY.get(role, ()))
+    return plain_name(name) in (*ROLES[role], *LIKELY.get(role, ()))
 
 
 def is_known(name: str) -> bool:
@@ -161,17 +161,19 @@ def is_known(name: str) -> bool:
     return any(is_name_of(role, name) for role in ROLES)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """As many as fit in one message, each in a length that does."""
     shown = [name if len(name) <= 100 else f"{name[:40]}..." for name in names[:_TOO_MANY]]
     return ", ".join(shown) + (f" and {len(names) - _TOO_MANY:,} more" if len(names) > _TOO_MANY else "")
 
 
-def find_roles(path: Path | str, columns: Sequence[Column], header: bool, wish: Asked = Asked()) -> Roles:
+def find_roles(
+    path: Path | str, columns: Sequence[Column], header: bool, wish: ColumnRequest = ColumnRequest()
+) -> Roles:
     """What the caller says goes before what names and values suggest."""
     names, ask = [column.name for column in columns], wish.ask
     given = wish.among(names)
-    asked = {role: _given(path, names, role, column) for role, column in given.items() if column != NONE}
+    asked = {role: _find_column(path, names, role, column) for role, column in given.items() if column != NONE}
     _require_ids(given, ask)
     if len(set(asked.values())) < len(asked):
         raise FedrecError(f"{path}: the same column is given as {' and '.join(asked)}; give two different ones")
@@ -200,15 +202,15 @@ def _require_ids(given: Columns, ask: Ask) -> None:
             raise FedrecError(f"{ask(role, NONE)}: every interaction has a user and an item; name their columns")
 
 
-def _given(path: Path | str, names: Sequence[str], role: str, column: str | int) -> int:
+def _find_column(path: Path | str, names: Sequence[str], role: str, column: str | int) -> int:
     if role not in ROLES:
         raise unknown("column role", role, ROLES)
     if isinstance(column, int):
         if not 1 <= column <= len(names):
-            raise FedrecError(f"{path} has columns 1 to {len(names)}, not {column}: {listed(names)}")
+            raise FedrecError(f"{path} has columns 1 to {len(names)}, not {column}: {join_names(names)}")
         return column - 1
     if column not in names:
-        raise FedrecError(f"{path} has no column '{column:.40}'; it has {listed(names)}")
+        raise FedrecError(f"{path} has no column '{column:.40}'; it has {join_names(names)}")
     return names.index(column)
 
 
@@ -221,11 +223,11 @@ class _Guess:
         self.why: dict[str, str] = {}
         self.maybe: dict[int, str] = {}
 
-    def _left(self) -> list[Column]:
+    def _free_columns(self) -> list[Column]:
         return [column for column in self.columns if column.place not in self.places.values()]
 
-    def _usual(self, role: str) -> list[Column]:
-        return [column for column in self._left() if column.plain in ROLES[role]]
+    def _find_usual(self, role: str) -> list[Column]:
+        return [column for column in self._free_columns() if column.plain in ROLES[role]]
 
     def _offer(self, role: str, columns: Sequence[Column]) -> None:
         what = {"timestamp": "times", "rating": "ratings"}.get(role, f"the {role}")
@@ -237,7 +239,7 @@ class _Guess:
         finders: dict[str, Callable[[], Column | None]] = {
             "user": lambda: self._ids("user"),
             "item": lambda: self._ids("item"),
-            "title": lambda: next(iter(self._usual("title")), None),
+            "title": lambda: next(iter(self._find_usual("title")), None),
             "rating": self._rating,
             "timestamp": self._time,
         }
@@ -247,18 +249,20 @@ class _Guess:
 
     def _ids(self, role: str) -> Column | None:
         # 'user_id' goes before 'user', which is often a readable name beside it.
-        usual = sorted(self._usual(role), key=lambda c: (c.holds not in _IDS, not c.plain.endswith("id"), c.place))
-        found = usual or [column for column in self._left() if column.plain in LIKELY[role]]
+        usual = sorted(self._find_usual(role), key=lambda c: (c.holds not in _IDS, not c.plain.endswith("id"), c.place))
+        found = usual or [column for column in self._free_columns() if column.plain in LIKELY[role]]
         chosen = found[0] if usual or len(found) == 1 else None
         self._offer(role, [column for column in found if column is not chosen])
         return chosen
 
     def _rating(self) -> Column | None:
         """By its name, or where it is named after ratings beside other words, and holds numbers."""
-        usual = sorted(self._usual("rating"), key=lambda c: (c.holds not in _NUMBERS, ROLES["rating"].index(c.plain)))
+        usual = sorted(
+            self._find_usual("rating"), key=lambda c: (c.holds not in _NUMBERS, ROLES["rating"].index(c.plain))
+        )
         if usual and (usual[0].holds in _NUMBERS or usual[0].plain in _RATING_WORDS):
             return usual[0]
-        found = [column for column in self._left() if _is_rating_name(column.name) and column.holds in _NUMBERS]
+        found = [column for column in self._free_columns() if _is_rating_name(column.name) and column.holds in _NUMBERS]
         if len(found) == 1:
             return found[0]
         self._offer("rating", found)
@@ -266,8 +270,8 @@ class _Guess:
 
     def _time(self) -> Column | None:
         """By its name and its values: a usual name, another name of a time, dates; at last a usual name alone."""
-        left = self._left()
-        usual = sorted(self._usual("timestamp"), key=lambda c: ROLES["timestamp"].index(c.plain))
+        left = self._free_columns()
+        usual = sorted(self._find_usual("timestamp"), key=lambda c: ROLES["timestamp"].index(c.plain))
         own = [column for column in left if not _OTHER_TIMES.search(column.plain)]
         tiers = [
             [column for column in usual if column.holds in _MOMENTS][:1],
@@ -292,11 +296,11 @@ class _Guess:
 
     def error(self, missing: Sequence[str], names: Sequence[str]) -> FedrecError:
         """Where a column is missing that must be there; those that can hold ids are offered."""
-        able = [column.name for column in self._left() if column.holds in _IDS]
+        able = [column.name for column in self._free_columns() if column.holds in _IDS]
         asked = " ".join(self.ask(role, "COLUMN") for role in missing)
         return FedrecError(
-            f"{self.path}: no column for {' and '.join(missing)} among {listed(names)}; rename one, or "
-            f"choose with: {asked}" + (f" (perhaps {listed(able)})" if able else "")
+            f"{self.path}: no column for {' and '.join(missing)} among {join_names(names)}; rename one, or "
+            f"choose with: {asked}" + (f" (perhaps {join_names(able)})" if able else "")
         )
 
     # -- without --
@@ -315,20 +319,22 @@ class _Guess:
                 self.places[role] = column.place
 
 
-def _words(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     """'eventTime', 'Event Time' and 'event_time' have two words."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name.split(":")[0])]
 
 
 def _is_rating_name(name: str) -> bool:
-    words = set(_words(name))
+    words = set(_split_name(name))
     return bool(words & _RATING_WORDS) and not words & _SUMMED_WORDS
 
 
 def _is_time_name(name: str) -> bool:
-    words = _words(name)
+    words = _split_name(name)
     return bool(
-        _TIME_WORDS & set(words) or (len(words) > 1 and words[-1] in ("at", "on")) or _TIME_ENDING.search(plain(name))
+        _TIME_WORDS & set(words)
+        or (len(words) > 1 and words[-1] in ("at", "on"))
+        or _TIME_ENDING.search(plain_name(name))
     )
 
 

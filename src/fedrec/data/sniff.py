@@ -7,8 +7,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.data.content import content_of
-from fedrec.data.roles import Asked, Column, is_known
+from fedrec.data.content import guess_content
+from fedrec.data.roles import Column, ColumnRequest, is_known
 from fedrec.data.unpack import gunzip
 from fedrec.errors import FedrecError, reason
 
@@ -34,7 +34,7 @@ class Shape:
 
         cells = [[row[place] for row in self.sample if place < len(row)] for place in range(len(self.names))]
         return [
-            Column(place, name, content_of(pl.Series(values, dtype=pl.String)))
+            Column(place, name, guess_content(pl.Series(values, dtype=pl.String)))
             for place, (name, values) in enumerate(zip(self.names, cells, strict=True))
         ]
 
@@ -69,7 +69,7 @@ def _utf8(path: Path, raw: bytes) -> bytes:
         raise FedrecError(f"{path} starts like UTF-16 text but is not; save the file as UTF-8") from None
 
 
-def sniff(path: Path, text: bytes, wish: Asked) -> tuple[Shape, bytes]:
+def sniff(path: Path, text: bytes, wish: ColumnRequest) -> tuple[Shape, bytes]:
     """The shape of the table, and the text with a delimiter of a single character."""
     head = _head(path, text)
     if all("::" in line for line in head):
@@ -133,7 +133,7 @@ def _delimiter(path: Path, head: list[str]) -> str:
     return best
 
 
-def _has_header(rows: list[tuple[str, ...]], wish: Asked) -> bool:
+def _has_header(rows: list[tuple[str, ...]], wish: ColumnRequest) -> bool:
     first, rest = rows[0], rows[1:]
     if any(name in first for name in (*wish.names(), *wish.usual.values())):
         return True
@@ -153,7 +153,7 @@ def _is_name(cell: str, below: list[str]) -> bool:
         return True
     if below and all(_number(value) is not None for value in below):
         return True
-    return content_of(pl.Series(below, dtype=pl.String)) == "dates" and content_of(pl.Series([cell])) == "words"
+    return guess_content(pl.Series(below, dtype=pl.String)) == "dates" and guess_content(pl.Series([cell])) == "words"
 
 
 def _number(cell: str) -> float | None:

@@ -69,7 +69,7 @@ def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random"
     part[order] = np.where(large & (from_end == 0), _TEST, np.where(large & (from_end == 1), _VALID, _TRAIN))
     if small := int(((counts > 0) & (counts < FEWEST_TO_SPLIT)).sum()):
         notes.append(f"{small} users with fewer than {FEWEST_TO_SPLIT} interactions are in training only")
-    return _cut(data, part, f"leave_one_out(time={time},ties={ties})", notes, order)
+    return _cut_parts(data, part, f"leave_one_out(time={time},ties={ties})", notes, order)
 
 
 def ratio(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int = 0, per: Per = "dataset") -> Split:
@@ -88,7 +88,7 @@ def ratio(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int =
     sizes = data.counts() if per == "user" else np.array([len(data)])
     part = np.empty(len(data), dtype=np.int8)
     part[order] = _shares(sizes, test, valid)
-    return _cut(data, part, f"ratio(test={test:g},valid={valid:g},seed={seed},per={per})", [])
+    return _cut_parts(data, part, f"ratio(test={test:g},valid={valid:g},seed={seed},per={per})", [])
 
 
 def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int = 0) -> Split:
@@ -101,7 +101,7 @@ def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: 
     present = np.unique(data.item)
     part_of_item = np.zeros(data.n_items, dtype=np.int8)
     part_of_item[generator(seed).permutation(present)] = _shares(np.array([present.size]), test, valid)
-    return _cut(data, part_of_item[data.item], f"cold_items(test={test:g},valid={valid:g},seed={seed})", [])
+    return _cut_parts(data, part_of_item[data.item], f"cold_items(test={test:g},valid={valid:g},seed={seed})", [])
 
 
 def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Split:
@@ -122,7 +122,7 @@ def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Sp
     test_from = moments[len(data) - for_test]
     valid_from = moments[len(data) - for_test - for_valid] if for_valid else test_from
     part = np.where(data.timestamp >= test_from, _TEST, np.where(data.timestamp >= valid_from, _VALID, _TRAIN))
-    split = _cut(data, part.astype(np.int8), f"global_time(test={test:g},valid={valid:g})", [])
+    split = _cut_parts(data, part.astype(np.int8), f"global_time(test={test:g},valid={valid:g})", [])
     new = int(np.setdiff1d(split.test.user, split.train.user).size)
     return replace(split, notes=(*split.notes, f"{new} users of the test part have no training rows")) if new else split
 
@@ -133,15 +133,15 @@ def before_test(split: Split) -> tuple[Array, Array]:
     Where the parts follow one another in time, validation comes last; where they were cut at random or given, times
     decide, as far as there are any.
     """
-    return _joined(split, (split.train, split.valid))
+    return _join_in_time(split, (split.train, split.valid))
 
 
-def whole(split: Split) -> tuple[Array, Array]:
+def all_in_time(split: Split) -> tuple[Array, Array]:
     """Users and items of all three parts, each user's from the earliest to the latest, as in `before_test`."""
-    return _joined(split, (split.train, split.valid, split.test))
+    return _join_in_time(split, (split.train, split.valid, split.test))
 
 
-def _joined(split: Split, parts: tuple[Interactions, ...]) -> tuple[Array, Array]:
+def _join_in_time(split: Split, parts: tuple[Interactions, ...]) -> tuple[Array, Array]:
     user, item = (np.concatenate([getattr(part, column) for part in parts]) for column in ("user", "item"))
     mixed = split.kind == "given" or split.kind.startswith("ratio")
     if not mixed or any(part.timestamp is None for part in parts):
@@ -149,17 +149,17 @@ def _joined(split: Split, parts: tuple[Interactions, ...]) -> tuple[Array, Array
     joined = replace(
         split.train, user=user, item=item, rating=None, timestamp=np.concatenate([part.timestamp for part in parts])
     )
-    order = in_time(joined)
+    order = order_in_time(joined)
     return user[order], item[order]
 
 
-def undivided(data: Interactions) -> Split:
+def train_on_all(data: Interactions) -> Split:
     """Everything in the training part, for a model that serves and is not tested."""
     none = data.select(np.arange(0))
-    return Split(data.select(in_time(data)), none, none, "undivided", data.notes)
+    return Split(data.select(order_in_time(data)), none, none, "undivided", data.notes)
 
 
-def reunited(split: Split) -> Split:
+def reunite(split: Split) -> Split:
     """A given split with all its parts in training, each pair once."""
     parts = (split.train, split.valid, split.test)
     timed = all(part.timestamp is not None for part in parts)
@@ -172,7 +172,7 @@ def reunited(split: Split) -> Split:
         time=split.train.time if timed else "none",
         timestamp=np.concatenate([part.timestamp for part in parts]) if timed else None,
     )
-    return replace(undivided(rows.deduplicated()), notes=split.notes)
+    return replace(train_on_all(rows.drop_repeats()), notes=split.notes)
 
 
 def write(split: Split, folder: Path | str) -> None:
@@ -192,7 +192,9 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str, columns:
         name: replace(part, version=f"sha256-{digest}+ties0", columns=alike)
         for name, part in zip(parts, numbered, strict=True)
     }
-    shared = {name: part if part.timestamp is None else part.select(in_time(part)) for name, part in shared.items()}
+    shared = {
+        name: part if part.timestamp is None else part.select(order_in_time(part)) for name, part in shared.items()
+    }
     held = shared.get("valid", shared["train"].select(np.arange(0)))
     notes = [note for part in parts.values() for note in part.notes]
     if valid is None:
@@ -201,7 +203,7 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str, columns:
     return Split(shared["train"], held, shared["test"], "given", tuple(notes))
 
 
-def _moments(data: Interactions, time: Time) -> Array:
+def _times_of_rows(data: Interactions, time: Time) -> Array:
     if time == "real" and data.timestamp is not None:
         return data.timestamp
     if time == "item_order":
@@ -210,14 +212,14 @@ def _moments(data: Interactions, time: Time) -> Array:
     return np.arange(len(data)) if time == "line_order" else np.zeros(len(data), dtype=np.int64)
 
 
-def in_time(data: Interactions) -> Array:
+def order_in_time(data: Interactions) -> Array:
     """Rows by user, within the user from the earliest to the latest, ties decided."""
     return _chronological(data, "real", "random")
 
 
 def _chronological(data: Interactions, time: Time, ties: Ties) -> Array:
     """Rows sorted by user, within the user from the earliest to the latest."""
-    row, moments = np.arange(len(data)), _moments(data, time)
+    row, moments = np.arange(len(data)), _times_of_rows(data, time)
     if ties == "first" and time != "random":
         return np.lexsort((-row, moments, data.user))
     return np.lexsort((row, _tie_order(data), moments, data.user))
@@ -266,9 +268,9 @@ def _shares(sizes: Array, test: float, valid: float) -> Array:
     return np.where(in_test, _TEST, np.where(in_valid, _VALID, _TRAIN)).astype(np.int8)
 
 
-def _cut(data: Interactions, part: Array, kind: str, notes: list[str], order: Array | None = None) -> Split:
+def _cut_parts(data: Interactions, part: Array, kind: str, notes: list[str], order: Array | None = None) -> Split:
     """Each part's rows are sorted by user, then from the earliest to the latest, with ties decided."""
-    order = in_time(data) if order is None else order
+    order = order_in_time(data) if order is None else order
     train, valid, test = (data.select(order[part[order] == label]) for label in (_TRAIN, _VALID, _TEST))
     return Split(train, valid, test, kind, (*data.notes, *notes, *overlaps(train, valid, test)))
 

@@ -24,25 +24,25 @@ def _is_formula(text: str) -> bool:
     return _FORMULA.match(text) is not None and _NUMBER.fullmatch(text) is None
 
 
-def guarded(value: Any) -> Any:
+def guard(value: Any) -> Any:
     """A cell as it is written to CSV."""
     return MARK + value if isinstance(value, str) and _is_formula(value) else value
 
 
-def unguarded(text: str) -> str:
+def unguard(text: str) -> str:
     """A cell as it was before it was written."""
     return text[1:] if text.startswith(MARK) and _is_formula(text[1:]) else text
 
 
-def unguarded_column(column: pl.Series) -> pl.Series:
+def unguard_column(column: pl.Series) -> pl.Series:
     marked = column.filter(column.str.starts_with(MARK)).unique().to_list()
-    return column.replace({text: unguarded(text) for text in marked}) if marked else column
+    return column.replace({text: unguard(text) for text in marked}) if marked else column
 
 
 def write_rows(file: TextIO, rows: Iterable[Sequence[Any]], end: str = "\r\n", by: str = ",") -> int:
     """Returns how many."""
     writer, count = csv.writer(file, delimiter=by, lineterminator=end), 0
     for row in rows:
-        writer.writerow([guarded(cell) for cell in row])
+        writer.writerow([guard(cell) for cell in row])
         count += 1
     return count

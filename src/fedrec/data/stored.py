@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedrec.data.fetch import cache_folder, find
+from fedrec.data.fetch import cache_folder, find_folder
 from fedrec.data.interactions import Array, Interactions, ItemInfo
 from fedrec.data.partition import Partition, from_labels, one_user_per_client
-from fedrec.data.readers import citeulike_a, numbers, svmlight
+from fedrec.data.readers import citeulike_a, read_numbers, read_svmlight
 from fedrec.data.splits import Split, overlaps
 from fedrec.errors import FedrecError, unknown
 
@@ -53,7 +53,7 @@ class StoredSplit:
 
     def available(self) -> Path | None:
         """The folder its files are already in, if any."""
-        return find(self.folder, self.files)
+        return find_folder(self.folder, self.files)
 
 
 def _fedcia(
@@ -97,7 +97,7 @@ def _citeulike_items(folder: Path) -> tuple[ItemInfo | None, str]:
             return ItemInfo(features=_features(file)), f"+features-{_checksum(file)}"
     for words in (folder / name for name in _CITEULIKE_WORDS):
         if words.is_file():
-            counts = svmlight(words)
+            counts = read_svmlight(words)
             if counts.shape[0] != _CITEULIKE_ITEMS:
                 raise FedrecError(
                     f"{words} describes {counts.shape[0]:,} items instead of {_CITEULIKE_ITEMS:,}; put "
@@ -158,12 +158,12 @@ _STORED = (
 )
 
 
-def stored_splits() -> list[StoredSplit]:
+def list_published_splits() -> list[StoredSplit]:
     """All published splits that can be loaded by name."""
     return list(_STORED)
 
 
-def stored_split(name: str) -> StoredSplit | None:
+def find_published_split(name: str) -> StoredSplit | None:
     """The published split of this name, if there is one."""
     return next((stored for stored in _STORED if stored.name == name), None)
 
@@ -173,7 +173,7 @@ def load_split(name: str) -> tuple[Split, Partition]:
 
     The item numbering is the published one, columns that nobody met included, so that rankings over all items agree.
     """
-    stored = stored_split(name)
+    stored = find_published_split(name)
     if stored is None:
         raise unknown("stored split", name, (stored.name for stored in _STORED))
     folder = stored.available()
@@ -182,7 +182,7 @@ def load_split(name: str) -> tuple[Split, Partition]:
             f"the files of {name} are missing: put {', '.join(stored.files)} (made from {stored.home}) into "
             f"{cache_folder() / stored.folder}, or into a folder {stored.folder}/ below one named in FEDREC_DATA"
         )
-    tables = [_table(folder, file) for file in (stored.train, stored.valid, stored.test)]
+    tables = [_read_table(folder, file) for file in (stored.train, stored.valid, stored.test)]
     info, mark = stored.info(folder) if stored.info else (None, "")
     train, valid, test = (_part(stored, table[:, -2], table[:, -1], info, mark) for table in tables)
     notes = [*filter(None, [stored.note]), *(["items are described by item_features, not by tags"] if mark else [])]
@@ -190,8 +190,8 @@ def load_split(name: str) -> tuple[Split, Partition]:
     return split, _clients(stored, np.concatenate(tables))
 
 
-def _table(folder: Path, file: str | None) -> Array:
-    return numbers(folder / file, ",", header=True) if file else np.empty((0, 3), dtype=np.int64)
+def _read_table(folder: Path, file: str | None) -> Array:
+    return read_numbers(folder / file, ",", header=True) if file else np.empty((0, 3), dtype=np.int64)
 
 
 def _part(stored: StoredSplit, user: Array, item: Array, info: ItemInfo | None, mark: str) -> Interactions:

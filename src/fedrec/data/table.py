@@ -14,11 +14,11 @@ import numpy as np
 
 from fedrec.data import dates
 from fedrec.data.atomic import atomic_file
-from fedrec.data.content import SAMPLE, content_of
+from fedrec.data.content import SAMPLE, guess_content
 from fedrec.data.interactions import Array, Interactions, ItemInfo, first_rows
-from fedrec.data.roles import Ask, Asked, Column, Columns, Roles, by_flag, find_roles
+from fedrec.data.roles import Ask, Column, ColumnRequest, Columns, Roles, by_flag, find_roles
 from fedrec.data.sniff import bad_line, read_text, sniff
-from fedrec.data.spreadsheet import guarded, unguarded_column
+from fedrec.data.spreadsheet import guard, unguard_column
 from fedrec.errors import FedrecError, reason
 
 if TYPE_CHECKING:
@@ -49,18 +49,28 @@ class Guess:
     """What chooses the same columns again, whatever is guessed then."""
 
     @staticmethod
-    def of(path: str, format: str, header: bool, roles: Roles, names: Sequence[str]) -> Guess:
-        return Guess(path, format, header, roles.named(names), roles.why, roles.unused(names), roles.recorded(names))
+    def from_roles(path: str, format: str, header: bool, roles: Roles, names: Sequence[str]) -> Guess:
+        return Guess(
+            path,
+            format,
+            header,
+            roles.column_names(names),
+            roles.why,
+            roles.describe_unused(names),
+            roles.column_choices(names),
+        )
 
     @property
-    def typed(self) -> bool:
+    def has_types(self) -> bool:
         """Whether its columns have types, and its rows numbers instead of lines."""
         return self.format in ("parquet", FRAME)
 
     def __str__(self) -> str:
         why = {role: f" ({text})" for role, text in self.why.items()}
         roles = ", ".join(f"{role} = column {column}{why.get(role, '')}" for role, column in self.columns.items())
-        header = "" if self.typed or self.format == "JSON Lines" else f", {'with' if self.header else 'without'} header"
+        header = (
+            "" if self.has_types or self.format == "JSON Lines" else f", {'with' if self.header else 'without'} header"
+        )
         absent = "" if "timestamp" in self.columns else "; no times"
         read = "" if self.format == FRAME else f" read as {self.format}{header}"
         unused = f"; not used: {self.unused}" if self.unused else ""
@@ -97,7 +107,7 @@ def read_table(
         if suffix in _JSON_LINES
         else _read_delimited
     )
-    frame, guess = read(path, Asked(columns or {}, usual or {}, ask))
+    frame, guess = read(path, ColumnRequest(columns or {}, usual or {}, ask))
     if frame.height == 0:
         raise FedrecError(f"{path} has no interactions")
     try:
@@ -129,11 +139,11 @@ def write_csv(data: Interactions, path: Path | str) -> None:
     """Write user,item[,rating,timestamp,item_title] in original ids; the file appears only when it is complete."""
     import polars as pl
 
-    columns = {"user": _guarded(data.user_ids)[data.user], "item": _guarded(data.item_ids)[data.item]}
+    columns = {"user": _guard_ids(data.user_ids)[data.user], "item": _guard_ids(data.item_ids)[data.item]}
     columns |= {} if data.rating is None else {"rating": data.rating}
     columns |= {} if data.timestamp is None else {"timestamp": data.timestamp}
     if data.info is not None and data.info.titles is not None:
-        columns["item_title"] = _guarded(data.info.titles)[data.item]
+        columns["item_title"] = _guard_ids(data.info.titles)[data.item]
     try:
         with atomic_file(Path(path)) as temporary:
             pl.DataFrame(columns).write_csv(temporary)
@@ -143,11 +153,11 @@ def write_csv(data: Interactions, path: Path | str) -> None:
         raise FedrecError(f"cannot write {path}: {reason(error)}") from error
 
 
-def _guarded(ids: Array) -> Array:
-    return ids if ids.dtype.kind in "iu" else np.array([guarded(name) for name in ids.tolist()])
+def _guard_ids(ids: Array) -> Array:
+    return ids if ids.dtype.kind in "iu" else np.array([guard(name) for name in ids.tolist()])
 
 
-def _read_delimited(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
+def _read_delimited(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]:
     import polars as pl
 
     shape, text = sniff(path, read_text(path), wish)
@@ -164,24 +174,24 @@ def _read_delimited(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
         )
     except pl.exceptions.PolarsError as error:
         raise bad_line(path, text, shape, _first_line(error)) from error
-    guess = Guess.of(str(path), shape.label, shape.header, roles, shape.names)
+    guess = Guess.from_roles(str(path), shape.label, shape.header, roles, shape.names)
     return frame.select(**{role: pl.col(str(place)) for role, place in roles.places.items()}), guess
 
 
-def _read_parquet(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
+def _read_parquet(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]:
     import polars as pl
 
     try:
         first = pl.read_parquet(path, n_rows=SAMPLE)
         roles = find_roles(path, columns_of(first), True, wish)
-        guess = Guess.of(str(path), "parquet", True, roles, first.columns)
+        guess = Guess.from_roles(str(path), "parquet", True, roles, first.columns)
         frame = pl.read_parquet(path, columns=list(guess.columns.values()))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise FedrecError(f"{path} is not a readable Parquet file: {_first_line(error)}") from error
     return frame.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess
 
 
-def _read_json_lines(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
+def _read_json_lines(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]:
     """One JSON object on each line, with the names of columns."""
     import polars as pl
 
@@ -193,13 +203,13 @@ def _read_json_lines(path: Path, wish: Asked) -> tuple[pl.DataFrame, Guess]:
             f'{path}, line {line}: not a JSON object; write one such as {{"user": 1, "item": 2}} on each line'
         ) from error
     roles = find_roles(path, columns_of(whole), True, wish)
-    guess = Guess.of(str(path), "JSON Lines", False, roles, whole.columns)
+    guess = Guess.from_roles(str(path), "JSON Lines", False, roles, whole.columns)
     return whole.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess
 
 
 def columns_of(frame: pl.DataFrame) -> list[Column]:
     """The columns of a table whose values have types, with what its first rows hold."""
-    return [Column(place, series.name, content_of(series.head(SAMPLE))) for place, series in enumerate(frame)]
+    return [Column(place, series.name, guess_content(series.head(SAMPLE))) for place, series in enumerate(frame)]
 
 
 def _is_object(line: bytes) -> bool:
@@ -212,8 +222,8 @@ def _is_object(line: bytes) -> bool:
 def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -> Interactions:
     """The table of a frame whose columns are named by their roles; `digest` tells its content from another's."""
     location = _Location(guess)
-    user_ids, user = _ids(frame["user"], location)
-    item_ids, item = _ids(frame["item"], location)
+    user_ids, user = _number_ids(frame["user"], location)
+    item_ids, item = _number_ids(frame["item"], location)
     data = Interactions(
         user=user,
         item=item,
@@ -239,7 +249,7 @@ def _remarks(frame: pl.DataFrame, data: Interactions, guess: Guess) -> list[str]
 
     found = []
     written = "timestamp" in guess.columns and frame["timestamp"].dtype == pl.String
-    if written and (zoneless := dates.without_zone(frame["timestamp"])):
+    if written and (zoneless := dates.count_without_zone(frame["timestamp"])):
         found.append(f"{guess.path}: {zoneless:,} of {len(data):,} times have no zone, as others have: taken for UTC")
     if repeated := len(data) - data.distinct_pairs().size:
         found.append(f"{guess.path}: {repeated:,} of {len(data):,} rows repeat a user-item pair")
@@ -253,7 +263,7 @@ class _Location:
     guess: Guess
 
     def error(self, row: int, role: str, problem: str) -> FedrecError:
-        line = f"row {row}" if self.guess.typed else f"line {row + 1 + int(self.guess.header)}"
+        line = f"row {row}" if self.guess.has_types else f"line {row + 1 + int(self.guess.header)}"
         return FedrecError(
             f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; fix or remove this row"
         )
@@ -268,14 +278,14 @@ class _Location:
     def dates(self, text: pl.Series) -> pl.Series:
         """As moments, null where there is none; an error where they can be read in two ways."""
         try:
-            return dates.dates(text)
+            return dates.parse_dates(text)
         except FedrecError as error:
             raise FedrecError(f"{self.guess.path}, column {self.guess.columns['timestamp']}: {error}") from None
 
     def require_one_kind(self, text: pl.Series, numbers: pl.Series) -> None:
         """Numbers and dates in one column cannot be put in order."""
         row = (numbers.is_null() & text.is_not_null()).arg_max()
-        if row is not None and numbers[row] is None and dates.dates(text[row : row + 1])[0] is not None:
+        if row is not None and numbers[row] is None and dates.parse_dates(text[row : row + 1])[0] is not None:
             raise self.error(int(row), "timestamp", f"'{text[row]}' is a date where others are numbers")
 
     def check_type(self, series: pl.Series, legal: bool) -> None:
@@ -285,7 +295,7 @@ class _Location:
             raise FedrecError(f"{where}: {series.dtype} cannot be used as {series.name}; save it as numbers or text")
 
 
-def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
+def _number_ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
     """Distinct ids in sorted order, and each row's index among them."""
     import polars as pl
 
@@ -297,7 +307,7 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
         series = whole
     elif not series.dtype.is_integer():
         series = series.cast(pl.String).str.strip_chars()
-        series = series if location.guess.typed else unguarded_column(series)
+        series = series if location.guess.has_types else unguard_column(series)
         location.check(series, series.is_null() | (series == ""), role, "an id")
         location.check(series, series.is_in(_MISSING), role, "an id: it stands for a missing value")
         whole = series.cast(pl.Int64, strict=False)
@@ -308,7 +318,7 @@ def _ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
     if series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count():
         series = series.cast(pl.String)  # beyond 64 bits
     if series.dtype == pl.String:
-        if location.guess.typed:  # in a text file they were refused before
+        if location.guess.has_types:  # in a text file they were refused before
             location.check(series, series.str.contains("\0", literal=True), role, "an id: it contains a NUL character")
         location.check(
             series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters"
@@ -324,7 +334,7 @@ def _titles(series: pl.Series, item: Array, n_items: int) -> Array:
     """For every item the title of its first row that has one; empty where none has."""
     import polars as pl
 
-    text = unguarded_column(series.cast(pl.String).str.strip_chars()).fill_null("").to_numpy()
+    text = unguard_column(series.cast(pl.String).str.strip_chars()).fill_null("").to_numpy()
     titles = np.full(n_items, "", dtype=object)
     told = np.flatnonzero(text != "")
     places, first = np.unique(item[told], return_index=True)
@@ -336,7 +346,7 @@ def _rating(series: pl.Series, location: _Location) -> Array:
     import polars as pl
 
     location.check_type(series, series.dtype.is_numeric() or series.dtype in (pl.String, pl.Boolean))
-    values = _stripped(series).cast(pl.Float64, strict=False).cast(pl.Float32)
+    values = _strip(series).cast(pl.Float64, strict=False).cast(pl.Float32)
     location.check(series, values.is_null() | ~values.is_finite().fill_null(False), "rating", "a finite number")
     return np.asarray(values.to_numpy())
 
@@ -348,7 +358,7 @@ def _timestamp(series: pl.Series, location: _Location) -> Array:
     series = series.cast(pl.String) if series.dtype in (pl.Categorical, pl.Enum) else series
     is_date = series.dtype in (pl.Date, pl.Datetime)
     location.check_type(series, is_date or series.dtype.is_numeric() or series.dtype == pl.String)
-    text = _stripped(series)
+    text = _strip(series)
     whole = text.cast(pl.Int64, strict=False) if series.dtype.is_integer() or series.dtype == pl.String else None
     if whole is not None and whole.null_count() == 0:
         return np.asarray(whole.to_numpy())
@@ -365,7 +375,7 @@ def _timestamp(series: pl.Series, location: _Location) -> Array:
     return np.asarray(whole.to_numpy())
 
 
-def _stripped(series: pl.Series) -> pl.Series:
+def _strip(series: pl.Series) -> pl.Series:
     import polars as pl
 
     return series.str.strip_chars() if series.dtype == pl.String else series

@@ -26,11 +26,11 @@ class Allowance:
     def spend(self, size: int) -> None:
         self.used += size
         if self.used > LARGEST:
-            raise self._refused(f"{LARGEST:,} bytes")
+            raise self._refusal(f"{LARGEST:,} bytes")
         if self.used > max(HARMLESS, RATIO * self.packed):
-            raise self._refused(f"{RATIO} times its size")
+            raise self._refusal(f"{RATIO} times its size")
 
-    def _refused(self, what: str) -> FedrecError:
+    def _refusal(self, what: str) -> FedrecError:
         return FedrecError(f"{self.archive} unpacks to more than {what}; unpack it by hand if you trust it")
 
     def pieces(self, source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedrec.data.atomic import private_folder
+from fedrec.data.atomic import make_private_folder
 from fedrec.deploy.flower import LOG, Certificates, Joining, SuperLink, free_port, last_line
 from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.keys import make_node_key, make_server_keys
@@ -32,7 +32,7 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
     if beside.exists():
         raise FedrecError(f"{beside} contains the nodes of another demo; choose another --out, or remove it")
     write_job(out, rehearsal.terms, limits, rehearsal.attributes)
-    private_folder(beside)
+    make_private_folder(beside)
     states = rehearsal.deal(beside, nodes)
     keys = beside / "keys"
     make_server_keys(keys, [HOST, "localhost"])

@@ -16,7 +16,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.data.atomic import private_file, private_folder
+from fedrec.data.atomic import make_private_file, make_private_folder
 from fedrec.deploy.extra import require
 from fedrec.deploy.key_files import require_server
 from fedrec.deploy.processes import Processes
@@ -87,7 +87,7 @@ class SuperLink:
         self.home, self.certificates, self.host, self.port = home, certificates, host, port
         self.processes = processes
         self.registered: set[str] = set()
-        private_folder(home)
+        make_private_folder(home)
 
     @property
     def env(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class SuperLink:
         (self.home / "app").mkdir(exist_ok=True)
         (self.home / "app" / "pyproject.toml").write_text(APP, encoding="utf-8")
         database = self.home.resolve() / "state.db"
-        private_file(database)  # what Flower writes beside it gets the same permissions
+        make_private_file(database)  # what Flower writes beside it gets the same permissions
         self.process = self.processes.start(
             [
                 _program("flower-superlink"),
@@ -190,7 +190,7 @@ class Joining:
     def super_node(self, state: Path, processes: Processes, env: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start a SuperNode for a state folder, which also gets its log."""
         home = state / "flower"
-        private_folder(home)
+        make_private_folder(home)
         return processes.start(
             [
                 _program("flower-supernode"),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.data.atomic import atomic_file, private_folder
+from fedrec.data.atomic import atomic_file, make_private_folder
 from fedrec.deploy.link import Limits, Link, Lost
 from fedrec.deploy.server import NODES, Server
 from fedrec.deploy.terms import Terms
@@ -50,7 +50,7 @@ def write_job(
             np.save(out / "attributes.npy", attributes.numpy(), allow_pickle=False)
         _write_items(folder, terms)
     if received:
-        private_folder(out / RECEIVED)
+        make_private_folder(out / RECEIVED)
     with atomic_file(out / "job.json") as temporary:
         temporary.write_text(json.dumps(dataclasses.asdict(limits)), encoding="utf-8")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedrec.data.atomic import atomic_file, private_folder
+from fedrec.data.atomic import atomic_file, make_private_folder
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
@@ -89,6 +89,6 @@ def _require_free(paths: Iterable[Path]) -> None:
 
 
 def _write(path: Path, content: bytes, private: bool = False) -> None:
-    private_folder(path.parent)
+    make_private_folder(path.parent)
     with atomic_file(path, private) as temporary:
         temporary.write_bytes(content)

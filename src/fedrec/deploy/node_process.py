@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedrec.data.atomic import private_folder
+from fedrec.data.atomic import make_private_folder
 from fedrec.deploy.flower import LOG, Joining, require_flower
 from fedrec.deploy.processes import Processes
 from fedrec.deploy.resident_process import staying
@@ -20,7 +20,7 @@ from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrup
 def start_node(state: Path, joining: Joining, processes: Processes, env: dict[str, str]) -> subprocess.Popen[bytes]:
     """A node in a process of its own, with all that belongs to it below."""
     require_flower()
-    private_folder(state)
+    make_private_folder(state)
     words = [str(state), joining.superlink, str(joining.ca), str(joining.key), str(joining.port)]
     return processes.start([sys.executable, "-m", __name__, *words], {**os.environ, **env}, state / LOG)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedrec.data.atomic import private_file
+from fedrec.data.atomic import make_private_file
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PATIENCE = 8.0  # seconds between asking to end and ending
@@ -45,7 +45,7 @@ class Processes:
             self.close()
 
     def start(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-        private_file(log)
+        make_private_file(log)
         with log.open("ab") as file:
             process = subprocess.Popen(
                 list(command),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedrec.data import write_csv
-from fedrec.data.atomic import private_file, private_folder
+from fedrec.data.atomic import make_private_file, make_private_folder
 from fedrec.deploy.node import Settings
 from fedrec.deploy.shard import NodeData, write_places
 from fedrec.deploy.terms import Terms, require_deployable
@@ -37,7 +37,7 @@ class Rehearsal:
 
     def _node(self, folder: Path, clients: np.ndarray) -> Path:
         source, partition = self.prepared.source, self.prepared.partition
-        private_folder(folder)
+        make_private_folder(folder)
         rows: list[tuple[str, int, int]] = []
         for client in clients.tolist():
             users = partition.users[partition.offsets[client] : partition.offsets[client + 1]].tolist()
@@ -46,7 +46,7 @@ class Rehearsal:
         write_csv(source.select(here), folder / "data.csv")
         write_places(folder / "places.csv", rows)
         for name in ("data.csv", "places.csv"):
-            private_file(folder / name)
+            make_private_file(folder / name)
         own = NodeData(folder / "data.csv", places=folder / "places.csv")
         config = self.terms.config
         Settings(own, seeded=True, device=config.device, memory=parse_memory(config.memory)).write(folder)

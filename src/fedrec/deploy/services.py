@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrec.data import Interactions, with_items
-from fedrec.data.atomic import private_folder
+from fedrec.data.atomic import make_private_folder
 from fedrec.data.attributes import item_attributes
 from fedrec.deploy.demo import Show, follow
 from fedrec.deploy.flower import (
@@ -86,7 +86,7 @@ def serve(
     write_job(out, terms, limits, attributes, resume)
     events = out / EVENTS
     begin = events.stat().st_size if events.exists() else 0
-    private_folder(home.path)
+    make_private_folder(home.path)
     with home.held(), Processes() as processes:
         link = SuperLink(home.path, at.certificates, at.host, at.port, processes)
         link.start()

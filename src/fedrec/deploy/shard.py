@@ -129,7 +129,7 @@ def _prepare(mapped: Interactions, terms: Terms, own: NodeData) -> Prepared:
             "file; add a column of times, or name it with --timestamp"
         )
     minimum = rule.min_interactions_for(terms.config.data)
-    data = mapped.with_threshold(rule.min_rating).deduplicated().with_min_interactions(minimum)
+    data = mapped.with_threshold(rule.min_rating).drop_repeats().with_min_interactions(minimum)
     whole = _widen_items(data, terms.items)
     parts = _by_items(whole, terms) if rule.split == "cold-items" else split_by(rule, whole)
     clients = _partition(whole, own)

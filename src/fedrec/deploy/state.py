@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedrec.data.atomic import atomic_file, private_folder
+from fedrec.data.atomic import atomic_file, make_private_folder
 from fedrec.errors import FedrecError
 from fedrec.experiment import checkpoint
 from fedrec.experiment.folder import RunFolder
@@ -37,7 +37,7 @@ class StateFolder:
 
     def create(self) -> None:
         try:
-            private_folder(self.path)
+            make_private_folder(self.path)
         except OSError as error:
             raise FedrecError(f"cannot use {self.path} for the state: {error.strerror}; choose another") from None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrec.data import Interactions
-from fedrec.data.splits import in_time
+from fedrec.data.splits import order_in_time
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def set_aside(data: Interactions, source: Interactions, min_rating: float | None
     user[absent] = source.n_users + np.arange(int(absent.sum()))
     wanted = (absent[data.user] | ~liked) & (item[data.item] >= 0)
     rows = np.flatnonzero(wanted)
-    rows = rows[in_time(data.select(rows))]
+    rows = rows[order_in_time(data.select(rows))]
     return Aside(data.user_ids[absent], user[data.user[rows]], item[data.item[rows]], liked[rows])
 
 

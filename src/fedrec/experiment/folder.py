@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedrec.data.atomic import atomic_file, synced
+from fedrec.data.atomic import atomic_file, flush_to_disk
 from fedrec.data.spreadsheet import write_rows
 from fedrec.errors import FedrecError
 from fedrec.evaluation import UNDIVIDED, Evaluation, protocol
@@ -219,7 +219,7 @@ class RunFolder:
         """Flush the log before a checkpoint, which would make the folder anew, relies on it."""
         self.require_there()
         if self.metrics.exists():
-            synced(self.metrics)
+            flush_to_disk(self.metrics)
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; one that was cut short by a kill is passed over."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedrec.data import Partition, Split
 from fedrec.data.fetch import search_folders
-from fedrec.data.located import files, fingerprint, place
+from fedrec.data.located import fingerprint, list_files, locate
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, recorded
 from fedrec.experiment.aside import Aside
@@ -76,14 +76,14 @@ def data_files(config: RunConfig) -> list[Path]:
     if config.train is not None:
         found = [Path(name) for name in (config.train, config.valid, config.test) if name is not None]
     else:
-        found = files(config.data)
+        found = list_files(config.data)
     found += [Path(config.attributes)] if config.attributes is not None and found else []
     return found if all(file.is_file() for file in found) else []
 
 
 def at_hand(config: RunConfig) -> bool:
     """Whether the data can be read here and now, without fetching anything."""
-    return bool(data_files(config)) or (config.train is None and place(config.data) == "generated")
+    return bool(data_files(config)) or (config.train is None and locate(config.data) == "generated")
 
 
 def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) -> None:

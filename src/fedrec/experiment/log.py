@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedrec import data as rooms
-from fedrec.data import Interactions, Joined, Lost, described_by, join, lost
+from fedrec.data import Interactions, Joined, Lost, count_lost, describe_items, join
 from fedrec.data.joined import WHOLE_LOG
-from fedrec.data.located import place
+from fedrec.data.located import locate
 from fedrec.data.roles import Columns
 from fedrec.data.table import looks_like_path
 from fedrec.errors import FedrecError
@@ -93,7 +93,7 @@ def read_with(config: RunConfig, data: str | None, columns: Columns) -> RunConfi
 
 def write_log(folder: RunFolder, data: Interactions, prepared: Prepared) -> None:
     """Keep a log as it is, with what a run that was prepared of it knows of its items."""
-    log = replace(described_by(data, [prepared.source, data]), filtered=())  # what was left out before is told once
+    log = replace(describe_items(data, [prepared.source, data]), filtered=())  # what was left out before is told once
     if not all(map(is_plain, (log.user_ids, log.item_ids))):
         return
     arrays: Arrays = {} if log.rating is None else {f"{ROWS}.rating": log.rating}
@@ -121,15 +121,15 @@ def read_log(folder: RunFolder) -> Interactions | None:
 def _table(config: RunConfig) -> Interactions | None:
     """The data of a config as one log, in which the parts of a split of one's own are put together."""
     if config.train is not None and config.test is not None:
-        return rooms.reunited(rooms.read(config.train, config.valid, config.test, config.columns)).train
-    return None if rooms.stored_split(config.data) else rooms.load(config.data, columns=config.columns)
+        return rooms.reunite(rooms.read(config.train, config.valid, config.test, config.columns)).train
+    return None if rooms.find_published_split(config.data) else rooms.load(config.data, columns=config.columns)
 
 
 def _is_there(config: RunConfig) -> bool:
     """Whether the data can be read without fetching it."""
     if config.train is not None:
         return bool(data_files(replace(config, attributes=None)))
-    return place(config.data) is not None
+    return locate(config.data) is not None
 
 
 def _named(config: RunConfig, data: str | None, columns: Columns) -> RunConfig:
@@ -159,8 +159,8 @@ def _instead(folder: RunFolder, config: RunConfig, data: str, warm: bool, column
     earlier = _earlier(folder, config)
     if whole is None or earlier is None:
         return Rows(whole, data, story=f"{data} is the whole log; what it drops of the earlier one is not known")
-    less = lost(earlier, whole)
-    whole = described_by(whole, [whole, earlier]) if warm else whole
+    less = count_lost(earlier, whole)
+    whole = describe_items(whole, [whole, earlier]) if warm else whole
     story = f"{whole.name} is the whole log and drops {less} of the earlier one"
     return Rows(whole, data, lost=less, described=warm, story=story)
 
@@ -203,7 +203,7 @@ def _read_again(folder: RunFolder, config: RunConfig, whole: bool) -> Rows:
 
 
 def _place_of(folder: RunFolder, config: RunConfig) -> str | None:
-    if config.train is not None or not looks_like_path(config.data) or place(config.data) is not None:
+    if config.train is not None or not looks_like_path(config.data) or locate(config.data) is not None:
         return config.data
     kept = read_kept(folder, config)
     found = None if kept is None else found_again(kept, config, near=folder.path.parent)
@@ -213,6 +213,6 @@ def _place_of(folder: RunFolder, config: RunConfig) -> str | None:
 def _require_whole(folder: RunFolder, config: RunConfig, data: Interactions) -> None:
     """Without a log of its own, a model goes on only with data that has lost nothing of what it was fitted to."""
     earlier = _earlier(folder, config)
-    less = lost(_rows_of(open_model(folder.path).run.prepared) if earlier is None else earlier, data)
+    less = count_lost(_rows_of(open_model(folder.path).run.prepared) if earlier is None else earlier, data)
     if less != Lost(0, 0, 0):
         raise FedrecError(f"{data.name} lacks {less} that {folder.path} was trained on; {WHOLE_LOG}")

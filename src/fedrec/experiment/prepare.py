@@ -189,7 +189,7 @@ class Prepared:
         """
         if not self.tested or self.warm is not None:
             return None
-        return clients.histories(*rooms.whole(self.split))
+        return clients.histories(*rooms.all_in_time(self.split))
 
 
 def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> Prepared:
@@ -198,7 +198,7 @@ def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> 
     if config.train is not None and config.test is not None:
         given = _as_asked(rooms.read(config.train, config.valid, config.test, config.columns), protocol)
         return prepare_split(given, protocol, silos, centralised, items=items)
-    if rooms.stored_split(config.data):
+    if rooms.find_published_split(config.data):
         rooms.require_no_columns(config.data, config.columns)
         stored, clients = rooms.load_split(config.data)
         given = _as_asked(rooms.disjoint(stored), protocol)
@@ -215,7 +215,7 @@ def prepare(
 ) -> Prepared:
     """Filter, split and partition as the protocol says; `items` is a file that describes them."""
     minimum = protocol.min_interactions_for(data.name)
-    kept = data.with_threshold(protocol.min_rating).deduplicated().with_min_interactions(minimum)
+    kept = data.with_threshold(protocol.min_rating).drop_repeats().with_min_interactions(minimum)
     if protocol.split != UNDIVIDED and kept.n_users == 1:
         raise FedrecError(
             f"'{data.name}' has a single user with at least {minimum} different items, so there "
@@ -231,7 +231,7 @@ def prepare(
 
 def _as_asked(given: Split, protocol: Protocol) -> Split:
     """A given split as it is, or all of it in training where nothing is to be held out."""
-    return rooms.reunited(given) if protocol.split == UNDIVIDED else given
+    return rooms.reunite(given) if protocol.split == UNDIVIDED else given
 
 
 def prepare_split(
@@ -317,8 +317,8 @@ def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions,
             "use a protocol for known items such as honest"
         )
     order = np.argsort(cold, kind="stable")
-    train, valid, test = (part.renumbered(order) for part in (split.train, split.valid, split.test))
-    return replace(split, train=train, valid=valid, test=test), source.renumbered(order), int((~cold).sum())
+    train, valid, test = (part.renumber_items(order) for part in (split.train, split.valid, split.test))
+    return replace(split, train=train, valid=valid, test=test), source.renumber_items(order), int((~cold).sum())
 
 
 def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]:
@@ -342,7 +342,7 @@ def split_by(protocol: Protocol, data: Interactions) -> Split:
         "ratio": lambda: rooms.ratio(data, protocol.test_share, protocol.valid_share, data.tie_seed),
         "cold-items": lambda: rooms.cold_items(data, protocol.test_share, protocol.valid_share, data.tie_seed),
         "global-time": lambda: rooms.global_time(data, protocol.test_share, protocol.valid_share),
-        UNDIVIDED: lambda: rooms.undivided(data),
+        UNDIVIDED: lambda: rooms.train_on_all(data),
     }
     return makers[protocol.split]()
 

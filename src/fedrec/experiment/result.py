@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from fedrec.data.frames import frame_of
+from fedrec.data.frames import make_frame
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.tested import Tested
 from fedrec.schema import is_number
@@ -49,17 +49,17 @@ class Result:
     @property
     def metrics(self) -> Any:
         """A frame with a row for every metric: test, validation, chance."""
-        return frame_of(_metric_columns(self.summary), self.pandas)
+        return make_frame(_metric_columns(self.summary), self.pandas)
 
     @property
     def history(self) -> Any:
         """A frame with a row for every round, counted from 1; validation metrics are missing where none was due."""
-        return frame_of(_rounds(self.records), self.pandas)
+        return make_frame(_rounds(self.records), self.pandas)
 
     @property
     def per_user(self) -> Any:
         """A frame with a row for every tested user."""
-        return frame_of(self.users, self.pandas)
+        return make_frame(self.users, self.pandas)
 
     def __repr__(self) -> str:
         return _text(_title(self.summary), _metric_columns(self.summary), self._where)
@@ -109,20 +109,20 @@ class Results(Sequence[Result]):
     @property
     def metrics(self) -> Any:
         """A frame with a row for every metric: mean and standard deviation over seeds, test and validation."""
-        return frame_of(self._columns(), self[0].pandas)
+        return make_frame(self._columns(), self[0].pandas)
 
     @property
     def history(self) -> Any:
         """The rounds of all seeds, with a column `seed`."""
         rows = [{"seed": seed, **record} for seed, one in zip(self.seeds, self, strict=True) for record in one.records]
-        return frame_of(_rounds(rows), self[0].pandas)
+        return make_frame(_rounds(rows), self[0].pandas)
 
     @property
     def per_user(self) -> Any:
         """The users of all seeds, with a column `seed`."""
         seed = np.concatenate([np.full(len(one.users["user"]), one.summary["seed"]) for one in self])
         names = self[0].users
-        return frame_of(
+        return make_frame(
             {"seed": seed} | {name: np.concatenate([one.users[name] for one in self]) for name in names}, self[0].pandas
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrec.data.spreadsheet import unguarded
+from fedrec.data.spreadsheet import unguard
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.folder import RunFolder
 from fedrec.schema import damaged, is_number
@@ -71,7 +71,7 @@ def per_user(run: FinishedRun) -> dict[str, list[str]]:
         with path.open(newline="", encoding="utf-8") as file:
             names, *lines = csv.reader(file)
         table = dict(zip(names, map(list, zip(*lines, strict=True)), strict=True))
-        table |= {name: [unguarded(cell) for cell in table[name]] for name in ("user", "item") if name in table}
+        table |= {name: [unguard(cell) for cell in table[name]] for name in ("user", "item") if name in table}
         numbers = {name: np.array(table[name], float) for name in names if name not in ("user", "item")}
     except (FileNotFoundError, PermissionError):
         return {}

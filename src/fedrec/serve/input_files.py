@@ -12,7 +12,7 @@ from fedrec.data import read_table
 from fedrec.data.attributes import Arrival, title_terms
 from fedrec.data.items import read_items
 from fedrec.data.roles import Columns, by_flag, is_name_of
-from fedrec.data.spreadsheet import unguarded
+from fedrec.data.spreadsheet import unguard
 from fedrec.errors import FedrecError, reason
 
 
@@ -69,7 +69,7 @@ def _read_single_column(path: Path, role: str, name: str | int | None = None) ->
 def _unquote(line: str) -> str:
     """Remove the quotes around a cell, and make one of doubled ones within."""
     quoted = len(line) > 1 and line[0] == line[-1] == '"'
-    return unguarded(line[1:-1].replace('""', '"') if quoted else line)
+    return unguard(line[1:-1].replace('""', '"') if quoted else line)
 
 
 def _read_text(path: Path) -> str:

@@ -103,7 +103,7 @@ class Recommender:
             )
         if taken := {str(name) for name in self.item_ids} & {arrival.item for arrival in arrivals}:
             raise FedrecError(f"item '{min(taken)}' is already in this run's data; give new items different ids")
-        vectors, unknown = run.prepared.described[1].arriving(arrivals)
+        vectors, unknown = run.prepared.described[1].encode_arrivals(arrivals)
         before = len(self.item_ids)
         placed = torch.from_numpy(vectors).to(run.world.device, run.world.dtype)
         run.simulator.server = run.method.with_items(run.simulator.server, placed)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data import Interactions, Split
-from fedrec.data.roles import Asked, Columns, find_roles
+from fedrec.data.roles import ColumnRequest, Columns, find_roles
 from fedrec.data.sniff import read_text, sniff
-from fedrec.data.spreadsheet import unguarded_column
+from fedrec.data.spreadsheet import unguard_column
 from fedrec.data.table import read_table
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Targets
@@ -66,7 +66,7 @@ def from_files(
     }
     values: NDArray[np.float64] = np.zeros(0)
     if scores:
-        extra["scores"], values = _read_scores(Path(scores), Asked(usual=usual))
+        extra["scores"], values = _read_scores(Path(scores), ColumnRequest(usual=usual))
     numbered = {name: _rows(part) for name, part in parts.items()} | extra
     users = np.unique(np.concatenate([rows.user_ids for rows in numbered.values()]))
     items = np.unique(np.concatenate([rows.item_ids for rows in numbered.values()]))
@@ -134,7 +134,7 @@ def _rectangle(keys: Ints, users: Ints, n_items: int) -> tuple[Ints, Ints]:
     return rows, counts
 
 
-def _read_scores(path: Path, wish: Asked) -> tuple[_Rows, NDArray[np.float64]]:
+def _read_scores(path: Path, wish: ColumnRequest) -> tuple[_Rows, NDArray[np.float64]]:
     """user, item, score. A score that is missing, NaN or infinite is reported by the audit; text is refused."""
     import polars as pl
 
@@ -155,7 +155,7 @@ def _read_scores(path: Path, wish: Asked) -> tuple[_Rows, NDArray[np.float64]]:
     except pl.exceptions.PolarsError as error:
         raise FedrecError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     columns: Sequence[Any] = [
-        unguarded_column(frame[str(roles[role])].fill_null("").str.strip_chars()) for role in ("user", "item")
+        unguard_column(frame[str(roles[role])].fill_null("").str.strip_chars()) for role in ("user", "item")
     ]
     user, item = (np.unique(column.to_numpy().astype(str), return_inverse=True) for column in columns)
     words = frame[str(roles["rating"])].str.strip_chars()

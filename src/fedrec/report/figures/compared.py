@@ -9,7 +9,7 @@ from typing import Any
 
 from fedrec.data.atomic import atomic_file
 from fedrec.data.file_formats import ending_of
-from fedrec.data.frames import frame_of
+from fedrec.data.frames import make_frame
 from fedrec.experiment.finished_run import FinishedRun, find_runs, in_memory, read_run
 from fedrec.experiment.folder import require_harmless
 from fedrec.experiment.result import Result, html_table
@@ -38,7 +38,7 @@ class Compared:
         found: dict[str, list[Any]] = {"method": [row.label for row in rows], "seeds": [row.seeds for row in rows]}
         for name in self.shown:
             found |= {name: [row.mean(name) for row in rows], f"{name}_std": [row.std(name) for row in rows]}
-        return frame_of(found, self.pandas)
+        return make_frame(found, self.pandas)
 
     @property
     def significance(self) -> Any:
@@ -46,7 +46,7 @@ class Compared:
         if self.tests is None:
             return None
         pairs = [pair.to_dict() | {"significant": pair.significant} for pair in self.tests.pairs]
-        return frame_of({name: [pair[name] for pair in pairs] for name in pairs[0]}, self.pandas)
+        return make_frame({name: [pair[name] for pair in pairs] for name in pairs[0]}, self.pandas)
 
     def to_markdown(self) -> str:
         return self._text("markdown")
