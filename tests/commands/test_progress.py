@@ -57,7 +57,7 @@ def shown(rules: Rules, first: tuple[float, float], later: tuple[float, float], 
     for number in range(start, rules.rounds):
         now += (first if number == start else later)[0]
         score = None
-        if rules.due(number) and first[1]:
+        if rules.is_due(number) and first[1]:
             score = Score(0.0, {}, (later if evaluated else first)[1])
             now, evaluated = now + score.seconds, True
         said.append(pace.left(number, score, now))

@@ -52,13 +52,13 @@ def test_what_is_counted_is_what_is_held(kind: type[Method]) -> None:
     held = needs_of(method, data, attributes).parts
     simulator = Simulator(method, data, attributes=attributes)
     assert held["the server"] == sum(value.numel() * value.element_size() for value in simulator.server.values())
-    assert held["client state"] == simulator.client_side.held()[0]
+    assert held["client state"] == simulator.client_side.state_bytes()[0]
 
 
 def test_gathered_uploads_count(monkeypatch: pytest.MonkeyPatch) -> None:
     simulator = Simulator(FedCA(dim=8), tiny_world(dtype=torch.float32))
     server = sum(value.numel() * value.element_size() for value in simulator.server.values())
-    held = server + simulator.client_side.held()[0]
+    held = server + simulator.client_side.state_bytes()[0]
     with_room(monkeypatch, held + 12 * 40 * 8 * 4 - 1)
     with pytest.raises(FedrecError, match=r"gathered uploads .*--participation"):
         require_room_for_uploads(simulator)

@@ -93,7 +93,7 @@ def test_selection_by_hand(values: list[float], every: int, patience: int | None
     assert (progress.best_round, progress.next_round, progress.stopped_early) == chosen_by_hand(values, rules)
     assert script.kept[-1] == progress.best_round
     assert progress.best_value == values[progress.best_round]
-    assert script.evaluated == [n for n in range(progress.next_round) if rules.due(n)]
+    assert script.evaluated == [n for n in range(progress.next_round) if rules.is_due(n)]
 
 
 def test_first_best_and_last_best() -> None:

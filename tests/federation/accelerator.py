@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrec.federation.simulator import Begun, Simulator
+from fedrec.federation.simulator import RunningRound, Simulator
 from fedrec.kernels.registry import KERNELS
 
 DECOMPOSITIONS = ("cholesky", "eigh", "eigvalsh", "norm", "pinv", "qr", "solve", "svd", "svdvals")
@@ -18,7 +18,7 @@ DECOMPOSITIONS = ("cholesky", "eigh", "eigvalsh", "norm", "pinv", "qr", "solve",
 def read_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds begin before the figures of the last one are read, and no server hears first that they are not finite."""
     monkeypatch.setattr(Simulator, "reads_later", property(lambda self: True))
-    monkeypatch.setattr(Begun, "done", property(lambda self: False))
+    monkeypatch.setattr(RunningRound, "is_readable", property(lambda self: False))
 
 
 def as_on_one(monkeypatch: pytest.MonkeyPatch) -> None:

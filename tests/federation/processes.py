@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from fedrec.federation.contract import Tensors
-from fedrec.federation.distributed import Processes, joined
+from fedrec.federation.distributed import Processes, join_processes
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.worlds import all_scores, assert_close, run
 from methods.everything import federated_worlds
@@ -37,7 +37,7 @@ def compare(group: Processes) -> int:
         for members in mine.cohorts:
             mark = f"@{members.cohort.name}" if len(mine.cohorts) > 1 else ""
             for kind, held in (("client", members.state.per_client), ("user", members.state.per_user)):
-                for name, value in group.collected(held).items():
+                for name, value in group.collect_rows(held).items():
                     label = f"{kind}.{name}{mark}"
                     assert_close({label: value}, {label: whole[label]}, tolerance, what)
         count += 1
@@ -54,6 +54,6 @@ def alone(group: Processes, work: Callable[[], Tensors]) -> Tensors:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined(torch.device("cpu")) as together:
+    with join_processes(torch.device("cpu")) as together:
         assert isinstance(together, Processes)
         print(f"rank {together.rank}: {compare(together)} worlds equal")

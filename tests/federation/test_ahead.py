@@ -18,7 +18,7 @@ from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import Listener
 from fedrec.federation.contract import MethodInfo
 from fedrec.federation.loop import AHEAD, Pause, Progress, Rules, Score, run_rounds
-from fedrec.federation.simulator import Begun, RoundLog, Simulator
+from fedrec.federation.simulator import RoundLog, RunningRound, Simulator
 from fedrec.methods.average.fedmf import FedMF
 from fedrec.methods.mixture.fedca import FedCA
 from fedrec.testing import tiny_world
@@ -65,7 +65,7 @@ class Line:
 class OnTheWay:
     line: Line
     number: int
-    done: bool = False
+    is_readable: bool = False
 
     def log(self) -> RoundLog:
         self.line.told.append(("read", self.number))
@@ -123,7 +123,7 @@ def test_a_round_that_fails_because_an_earlier_one_was_broken_says_so():
 
 def test_a_pause_finds_simulator_and_progress_agreed():
     class Often(Pause):
-        def due(self) -> bool:
+        def is_due(self) -> bool:
             return len(line.of("begun")) % 5 == 0
 
         def __call__(self) -> None:
@@ -151,7 +151,7 @@ def _ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     begun: list[int] = []
     begin = Simulator.begin
 
-    def counted(self: Simulator, *arguments: Any) -> Begun:
+    def counted(self: Simulator, *arguments: Any) -> RunningRound:
         begun.append(arguments[0])
         return begin(self, *arguments)
 
@@ -164,7 +164,7 @@ def _ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def plain(**more: Any) -> fedrec.Result:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Simulator, "reads_later", property(lambda self: False))
-        patched.setattr(Begun, "done", property(lambda self: True))
+        patched.setattr(RunningRound, "is_readable", property(lambda self: True))
         return fedrec.run("fedrkg", WORLD, rounds=9, dim=4, interval=3, eval_every=4, **more)
 
 
@@ -234,4 +234,4 @@ class Exploding(FedMF):
 
 
 def test_nothing_is_begun_ahead_on_the_processor():
-    assert Simulator(FedMF(dim=4), tiny_world()).begin(0).done
+    assert Simulator(FedMF(dim=4), tiny_world()).begin(0).is_readable

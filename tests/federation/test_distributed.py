@@ -15,7 +15,7 @@ import tomli_w
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.run import Run, execute
-from fedrec.federation.group import Alone
+from fedrec.federation.group import SingleProcess
 from waiting import GENEROUS
 
 TESTS = Path(__file__).parents[1]
@@ -69,7 +69,7 @@ def test_a_run_in_two_processes_goes_on_in_one(name: str, tmp_path: Path) -> Non
 
 
 def test_what_is_centralised_trains_in_one_process() -> None:
-    class Two(Alone):
+    class Two(SingleProcess):
         size = 2
 
     with pytest.raises(FedrecError, match="start it without torchrun"):

@@ -13,7 +13,7 @@ import fedrec
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
-from fedrec.federation.advice import remedy_of
+from fedrec.federation.advice import divergence_remedy
 from fedrec.federation.contract import Gather, Mean, Method, MethodInfo
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.average.fedmf import FedMF
@@ -55,8 +55,8 @@ def test_divergence_names_the_rate(name: str, backbone: str | None, rate: str) -
 
 
 def test_rates_that_a_method_does_not_use_are_not_named() -> None:
-    assert remedy_of(build_method("fedmf", params={"lr": 5})) == "lower the learning rate (lr=5)"
-    assert remedy_of(build_method("popularity")) == "lower its large parameters"
+    assert divergence_remedy(build_method("fedmf", params={"lr": 5})) == "lower the learning rate (lr=5)"
+    assert divergence_remedy(build_method("popularity")) == "lower its large parameters"
 
 
 @pytest.mark.parametrize("reduction", [Mean, Gather])

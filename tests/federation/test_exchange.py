@@ -11,7 +11,7 @@ import torch
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.exchange import Reply, Step, Task
 from fedrec.federation.messages import Down
-from fedrec.federation.update import Update, merged
+from fedrec.federation.update import Update, merge_updates
 from fedrec.methods import FedCA, FedMF
 from fedrec.testing import tiny_world
 from fedrec.testing.grid import Grid
@@ -101,7 +101,7 @@ def test_a_task_survives_the_wire() -> None:
     assert found.train.options == {"planned": 9}
     assert found.train.sending is not None
     assert found.train.sending.tolist() == [5]
-    torch.testing.assert_close(found.train.delivered(np.array([5])).own["b"], down.own["b"][1:])
+    torch.testing.assert_close(found.train.select_down(np.array([5])).own["b"], down.own["b"][1:])
 
 
 def test_nothing_in_a_message_is_executed() -> None:
@@ -114,7 +114,7 @@ def test_updates_merge() -> None:
         Update({"x": torch.full((2,), float(k)).double()}, {"x": k}, frozenset({"x"}), clients=np.array([k]))
         for k in (1, 3)
     )
-    found = merged([one, two, Update()])
+    found = merge_updates([one, two, Update()])
     assert found.clients.tolist() == [1, 3]
     assert found.ups(torch.float64)["x"].tolist() == [1.0, 1.0]
 

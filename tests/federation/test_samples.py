@@ -221,7 +221,7 @@ class TestUniqueOfAUser:
 
 
 def test_pool_ranks_are_the_allowed_items():
-    pool = Pool.outside(np.array([0, 0, 0, 1]), np.array([2, 0, 5, 3]), 2)
+    pool = Pool.excluding(np.array([0, 0, 0, 1]), np.array([2, 0, 5, 3]), 2)
     for user, banned in ((0, {0, 2, 5}), (1, {3})):
         gap = pool.gap[pool.indptr[user] : pool.indptr[user + 1]]
         allowed = [i for i in range(8) if i not in banned]

@@ -29,7 +29,7 @@ from federation.test_training import (
     fit,
     fit_network,
 )
-from fedrec.federation.accumulator import weighted_sum
+from fedrec.federation.accumulator import sum_uploads
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Down, PartialSum, Rows, State
 from fedrec.kernels import find
@@ -291,7 +291,7 @@ def gram_sums(method: FedGram, data: ClientData, compiled: bool) -> dict[str, Te
     data = replace(data, world=replace(data.world, compiled=compiled))
     chunk = data.chunk(data.clients, foldable=True)
     sent = method.local(State(), Down(), chunk, 0)[1]
-    return {name: weighted_sum(reduction.value, None) for name, reduction in sent.items()}
+    return {name: sum_uploads(reduction.value, None) for name, reduction in sent.items()}
 
 
 @pytest.mark.parametrize(("form", "temperature"), [("paper", 0.1), ("released", 0.02)])
@@ -322,7 +322,7 @@ def additive(data: ClientData, compiled: bool, clients: np.ndarray, **more: Any)
     down = Down(shared={"item": method.trainer.init_items(data.world)})
     state, sent = method.local(method.init_clients(data.world, chunk), down, chunk, 4)
     assert isinstance(sent["item"].value, PartialSum if compiled else Rows)
-    return state, weighted_sum(sent["item"].value, None), float(chunk.observed["loss"][0])
+    return state, sum_uploads(sent["item"].value, None), float(chunk.observed["loss"][0])
 
 
 ADDITIVE: dict[str, dict[str, Any]] = {

@@ -233,7 +233,7 @@ def numbers(method: LocalMethod, data: ClientData) -> dict[str, float]:
     """What one client holds by the counters of a run: between rounds, with what comes down at once, to score."""
     simulator = Simulator(method, data)
     simulator.round(0)
-    counted = simulator.held() | simulator.wire.ledger.per_client_round()
+    counted = simulator.state_bytes_per_client() | simulator.wire.ledger.per_client_round()
     kept = counted["kept_per_client"] / 4
     return {
         "training": kept,

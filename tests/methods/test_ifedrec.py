@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.experiment.params import build_method
-from fedrec.federation.accumulator import weighted_sum
-from fedrec.federation.advice import remedy_of
+from fedrec.federation.accumulator import sum_uploads
+from fedrec.federation.advice import divergence_remedy
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import Down, Rows, State, participants
 from fedrec.federation.noise import Laplace, UploadContext
@@ -300,9 +300,11 @@ def test_rates_that_only_the_released_gradient_survives(name, scale):
 
 
 def test_what_is_said_when_it_diverges():
-    said = remedy_of(build_method("IFedNCF"))
+    said = divergence_remedy(build_method("IFedNCF"))
     assert said.startswith("use --set saturate=released, or lower")
-    assert remedy_of(build_method("IFedNCF", preset="released")).startswith("use --set last_batch=drop, or lower")
+    assert divergence_remedy(build_method("IFedNCF", preset="released")).startswith(
+        "use --set last_batch=drop, or lower"
+    )
 
 
 def test_without_samples_rows_go_the_share_and_without_pull_nowhere():
@@ -386,9 +388,9 @@ def test_stages_see_whole_tables():
     chunk = data.chunk(np.arange(12))
     down = method.broadcast(simulator.server, chunk.clients, 0)
     rows = method.local(simulator.cohorts[0].state, down, chunk, 0)[1]["item"].value
-    assert torch.allclose(weighted_sum(rows, None), rows.dense().sum(0))
+    assert torch.allclose(sum_uploads(rows, None), rows.dense().sum(0))
     weight = torch.arange(12, dtype=D)
-    assert torch.allclose(weighted_sum(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))
+    assert torch.allclose(sum_uploads(rows, weight), torch.tensordot(weight, rows.dense(), dims=1))
     place = UploadContext(data.world, chunk.clients, 0, down.shared)
     sparse, whole = (Clip(3.0).apply({"item": value}, place)["item"] for value in (rows, rows.dense()))
     assert torch.allclose(sparse.dense(), whole)

@@ -26,7 +26,7 @@ def test_every_number_of_every_method_has_a_least_and_is_finite(cls: type[Method
     for name, hint in parameters(cls).items():
         if hint not in NUMBERS:
             continue
-        anything = interval_of(cls, name, hint in (int, int | None)).missed(-1.0) == []
+        anything = interval_of(cls, name, hint in (int, int | None)).broken_bounds(-1.0) == []
         assert not anything or name in ("threshold", "popularity_power")
         for wrong in [float("nan"), float("inf"), *([] if anything else [-1])]:
             with pytest.raises(FedrecError, match=f"{name}={wrong} does not fit {cls.info.name}: it must be "):

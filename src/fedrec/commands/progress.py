@@ -46,7 +46,7 @@ class Pace:
 
     def left(self, round: int, score: Score | None, now: float) -> str:
         """At the end of a round, on any clock; nothing as long as there is too little to judge by."""
-        if self.rules.due(round):
+        if self.rules.is_due(round):
             self._evaluations.append(0.0 if score is None else score.seconds)
         if self._begun is None:
             self._begun = round, now

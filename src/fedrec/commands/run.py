@@ -22,7 +22,7 @@ from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
 from fedrec.experiment.run import Listener
-from fedrec.federation.distributed import joined
+from fedrec.federation.distributed import join_processes
 
 
 def require_place(out: Path, seeds: Sequence[int] | None, resume: bool) -> None:
@@ -63,8 +63,8 @@ def run_seeds(
 
     Of several processes that share the work, the first one writes and prints.
     """
-    with joined(device_named(config.device)) as group:
-        place = Path(group.agreed(str(out if out is not None else _free_folder(config, seeds))))
+    with join_processes(device_named(config.device)) as group:
+        place = Path(group.share_text(str(out if out is not None else _free_folder(config, seeds))))
         folders = _folders(place, seeds)
         configs = [dataclasses.replace(config, seed=seed) for seed in seeds or [config.seed]]
         if not resume and group.first:

@@ -27,7 +27,7 @@ from fedrec.federation.codec import BadMessage
 from fedrec.federation.contract import Tensors
 from fedrec.federation.exchange import Figures, Node, Reply, Task
 from fedrec.federation.secret import OwnSecret
-from fedrec.federation.update import merged
+from fedrec.federation.update import merge_updates
 
 PATHS = ("places", "items", "key", "peers")  # settings that are files or folders, where they are given
 OFFER = "offer"  # the name of what was offered for scoring among the tensors of a scored state
@@ -179,7 +179,7 @@ class NodeHost:
         node = Node(side, _Ranker(terms, shard), shard.histories(side.data))
         replies = [self._take(node, task, int(header["start"])) for task in tasks]
         sent = [(reply.blind() if masks else reply).encode() for reply in replies]
-        sent += [self.masks.mask(mask, merged(reply.update for reply in replies)) for mask in masks]
+        sent += [self.masks.mask(mask, merge_updates(reply.update for reply in replies)) for mask in masks]
         sent += [self.masks.keys(int(header["member"]), sums) for sums in parts[count + len(masks) :]]
         self.state.save(turn, side.tensors(), {"terms": terms.identity, "best": best})
         self.state.forget_scored({best} if header["restore"] else {best, *self.state.numbers(SCORED)[-1:]})
@@ -213,7 +213,7 @@ class NodeHost:
         return []
 
     def _reply_header(self, terms: Terms, turn: int, missed: int, notes: list[str], side: ClientSide) -> dict[str, Any]:
-        kept, scoring = side.held()
+        kept, scoring = side.state_bytes()
         return {
             "turn": turn,
             "terms": terms.identity,

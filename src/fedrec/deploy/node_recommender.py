@@ -70,7 +70,7 @@ class NodeLists:
     def _scores(self, place: int) -> Tensor:
         number = int(self.shard.numbers.users[place])
         items = torch.from_numpy(self.items).to(self.side.world.device)
-        return self.side.scores_of(number, items, self.step.delivered, self._known)
+        return self.side.scores_of(number, items, self.step.select_down, self._known)
 
     def similar(self, item: Any, k: int = 10) -> list[SimilarItem]:
         """By the rows of items that the server offered; nobody else's users are known here."""

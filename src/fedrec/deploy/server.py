@@ -32,9 +32,9 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.observers import observer_of
 from fedrec.federation.contract import Plan, Tensors
 from fedrec.federation.exchange import Coordinator, Step, Task
-from fedrec.federation.exposure import seen_by_server
+from fedrec.federation.exposure import describe_server_view
 from fedrec.federation.loop import Progress, Rules, Score
-from fedrec.federation.schema import Like
+from fedrec.federation.schema import ClientSetup
 from fedrec.federation.server_side import ServerSide
 
 NODES = "nodes.json"  # who was let in, in the run folder
@@ -47,7 +47,7 @@ class Server:
         self.terms, self.folder, self.limits, self.tell = terms, folder, limits, tell
         method, rule = terms.method, terms.protocol
         side = ServerSide(method, terms.world(), attributes)
-        like = Like(rule.negatives, rule.neg_unique, terms.stages)  # type: ignore[arg-type]
+        like = ClientSetup(rule.negatives, rule.neg_unique, terms.stages)  # type: ignore[arg-type]
         patience = terms.config.patience if terms.config.patience is not None else rule.patience
         self.rules = Rules(
             method.rounds, terms.config.eval_every, patience, rule.select_last, may_stop=observer_of(method).may_stop
@@ -88,18 +88,18 @@ class Server:
                 size = math.prod(kind.shape) * (kind.dtype.itemsize if kind.gathered else 8)
                 sums, each = sums + size * (not kind.gathered), each + size * kind.gathered
         taking = max(1, int(self.terms.clients * self.terms.config.participation))
-        seen = "" if self.terms.secure else seen_by_server(self.terms.method)
+        seen = "" if self.terms.secure else describe_server_view(self.terms.method)
         return {"sums": sums, "gathered": each * taking, "seen": seen}
 
     def _round(self, number: int) -> None:
         started = time.perf_counter()
-        due = number - 1 if number and self.rules.due(number - 1) else None
+        due = number - 1 if number and self.rules.is_due(number - 1) else None
         best = self.progress.best_round
         turn = self.turns.run(TurnRequest(number, best, lambda group: [self._task(group, due, train=True)]))
         if due is not None and self._judge(due, turn.figures(0)):
             return  # it ended with the round before; what was trained since is dropped
         coordinator = self.coordinator
-        plan, arrived = coordinator.plan, coordinator.arrived
+        plan, arrived = coordinator.plan, coordinator.senders
         try:
             coordinator.end()
         except DivergedError as error:
@@ -151,7 +151,7 @@ class Server:
                 )
             )
             self._judge(last, turn.figures(0))
-        self.coordinator.answered()
+        self.coordinator.drop_answer()
         self._flush()
         if self._best is None:
             return last
@@ -266,7 +266,7 @@ class Server:
         self._best = _under("best.", tensors) or None
         upload = tensors.get("plan.upload")
         plan = Plan(tensors["plan.train"].numpy(), None if upload is None else upload.numpy())
-        self.coordinator.go_on(int(about["round"]), plan, tensors["arrived"].numpy())
+        self.coordinator.resume_after(int(about["round"]), plan, tensors["arrived"].numpy())
         self.folder.forget_after(int(about["round"]))
         self.tell("resumed", {"round": self.progress.next_round})
 

@@ -207,7 +207,7 @@ class Turns:
         riding = {phase: sum for phase, sum in (("masked", now), ("keys", after)) if sum and group in sum.down}
         if len(parts) != turn.tasks + len(riding):
             raise BadMessage(f"{len(parts)} replies to {turn.tasks + len(riding)} tasks")
-        replies = [self.coordinator.checked(group, part) for part in parts[: turn.tasks]]
+        replies = [self.coordinator.check_reply(group, part) for part in parts[: turn.tasks]]
         if now is not None and any(len(reply.update.clients) for reply in replies):
             raise BadMessage("an unmasked update; only masked ones are accepted")
         figures = [_check_figures(reply.figures, member) for reply in replies]

@@ -31,7 +31,7 @@ def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
 def collected(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same of all processes, in the first of them."""
     held = {name: value for name, value in tensors.items() if not name.startswith("server.")}
-    return tensors | simulator.group.collected(held)
+    return tensors | simulator.group.collect_rows(held)
 
 
 def part_of(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

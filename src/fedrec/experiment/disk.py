@@ -80,4 +80,4 @@ def _state(run: Run) -> int:
     """Bytes of the state of the server and of the clients of all processes."""
     sizes = {name: value.nbytes for name, value in tensors_of(run.simulator).items()}
     server = sum(size for name, size in sizes.items() if name.startswith("server."))
-    return server + int(run.group.totals([float(sum(sizes.values()) - server)])[0])
+    return server + int(run.group.sum_numbers([float(sum(sizes.values()) - server)])[0])

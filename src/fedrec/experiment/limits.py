@@ -57,10 +57,10 @@ def require_room_for_uploads(simulator: Simulator) -> None:
     method, world, room = simulator.method, simulator.world, memory_of(simulator.world.device)
     sending = max(1, int(world.participation * world.clients))
     held = sum(value.nbytes for value in simulator.server.values())
-    kept = simulator.client_side.held()[0]
+    kept = simulator.client_side.state_bytes()[0]
     if room is None or SURELY * (sending * held + kept) < room:
         return
-    fields = schema_of(simulator.server_side, simulator.like()).fields.values()
+    fields = schema_of(simulator.server_side, simulator.client_setup()).fields.values()
     each = sum(math.prod(kind.shape) * kind.dtype.itemsize for kinds in fields for kind in kinds if kind.gathered)
     needs = Needs({"the server": held, "client state": kept, "gathered uploads": sending * each})
     if needs.total * _sharing() > room:
@@ -89,7 +89,7 @@ def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None)
         with meta, _Peak() as made:
             server = method.init_server(world, None if attributes is None else attributes.to(meta))
             states = [
-                method.init_clients(world, shapes.chunk(data.hosted(cohort.clients), cohort.name))
+                method.init_clients(world, shapes.chunk(data.select_hosted(cohort.clients), cohort.name))
                 for cohort in cohorts_of(method, world)
             ]
     except RuntimeError as error:

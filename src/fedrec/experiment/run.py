@@ -38,7 +38,7 @@ from fedrec.experiment.prepare import Part, Prepared, prepare, prepare_config
 from fedrec.experiment.result import Result
 from fedrec.experiment.states import States
 from fedrec.experiment.summary import summary_of
-from fedrec.federation.advice import remedy_of
+from fedrec.federation.advice import divergence_remedy
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.group import ALONE, Group
@@ -255,7 +255,7 @@ class Run:
 
     def _seen_inside(self, round: int) -> dict[str, Any]:
         """What a record of a simulation may tell beside its metrics, in a round that is evaluated."""
-        if not self.rules.due(round):
+        if not self.rules.is_due(round):
             return {}
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
         whole = self.group.size == 1  # what looks across clients needs them all here
@@ -276,9 +276,11 @@ class Run:
         except DivergedError as error:
             what = error.what
         if self.group.any(bool(what)):
-            raise DivergedError(what or "scores are no longer finite in another process", remedy_of(self.method))
+            raise DivergedError(
+                what or "scores are no longer finite in another process", divergence_remedy(self.method)
+            )
         if self.group.size > 1:
-            evaluator.combine(self.group.summed)
+            evaluator.combine(self.group.sum_arrays)
         return evaluator.result()
 
     # -- the end --
@@ -308,7 +310,7 @@ class _Checkpoints(Pause):
         self.run, self.folder, self.interrupt = run, folder, interrupt
         self._next = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return self._late() or self.interrupt.heard is not None
 
     def _late(self) -> bool:
@@ -377,7 +379,7 @@ def _require_place(out: Path, config: RunConfig, resume: bool, group: Group) -> 
             folder.require_free()
     except FedrecError as error:
         problem = str(error)
-    if problem := group.agreed(problem):
+    if problem := group.share_text(problem):
         raise FedrecError(problem)
 
 

@@ -125,7 +125,7 @@ def starting_point(method: Method, space: Space) -> dict[str, Any]:
 
 def _require_fits(method: Method, name: str, value: Any) -> None:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        missed = interval_of(type(method), name, isinstance(value, int)).missed(value)
+        missed = interval_of(type(method), name, isinstance(value, int)).broken_bounds(value)
         if missed:
             wanted = " and ".join(missed)
             raise FedrecError(f"--space {name}: {value} does not fit {method.info.name}: it must be {wanted}")
@@ -160,7 +160,7 @@ def _taken(method: Method, name: str, text: str) -> bool:
 def _around(limits: Interval, value: float) -> Iterator[str]:
     """Whole numbers: half, the same and double. Others: to the ends of their range where it has any, else tenfold."""
     if isinstance(value, int):
-        yield ",".join(str(one) for one in (value // 2, value, 2 * value) if one and not limits.missed(one))
+        yield ",".join(str(one) for one in (value // 2, value, 2 * value) if one and not limits.broken_bounds(one))
         return
     bounded = math.isfinite(limits.high)
     low = limits.low if bounded and not limits.above else max(limits.low, value / WIDE)

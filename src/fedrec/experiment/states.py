@@ -109,7 +109,7 @@ class States:
             raise FedrecError(
                 f"{folder.path} has {found.progress.next_round} rounds already; resume with --rounds at least that"
             )
-        found.progress.stopped_early = run.rules.ended(found.progress)
+        found.progress.stopped_early = run.rules.has_ended(found.progress)
         state = found.tensors or self._state_of_ended(folder, found)
         if state is None:
             return None

@@ -100,7 +100,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "test": test.mean(),
         "valid": valid,
         "chance": chance(run.prepared.test, run.protocol.ks, with_chance(run.protocol.metrics)),
-        "bytes": run.simulator.ledger().per_client_round() | run.simulator.held(),
+        "bytes": run.simulator.ledger().per_client_round() | run.simulator.state_bytes_per_client(),
         "seconds": {
             "train": progress.seconds_train,
             "evaluate": progress.seconds_evaluate,

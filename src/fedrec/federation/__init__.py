@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from fedrec.plugins import lazily
 
 if TYPE_CHECKING:
-    from fedrec.federation.clients import ClientData, Pool, concatenated_ranges, pointers
+    from fedrec.federation.clients import ClientData, Pool, concatenate_ranges, pointers
     from fedrec.federation.codec import BadMessage, pack, unpack
     from fedrec.federation.contract import Method, Tensors, World
-    from fedrec.federation.distributed import joined
+    from fedrec.federation.distributed import join_processes
     from fedrec.federation.exchange import Reply, Task
     from fedrec.federation.loop import Progress, Rules, run_rounds
     from fedrec.federation.schema import schema_of
@@ -23,16 +23,17 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "fedrec.federation.clients": ["ClientData", "Pool", "concatenated_ranges", "pointers"],
+            "fedrec.federation.clients": ["ClientData", "Pool", "concatenate_ranges", "pointers"],
             "fedrec.federation.codec": ["BadMessage", "pack", "unpack"],
             "fedrec.federation.contract": ["Method", "Tensors", "World"],
-            "fedrec.federation.distributed": ["joined"],
+            "fedrec.federation.distributed": ["join_processes"],
             "fedrec.federation.exchange": ["Reply", "Task"],
             "fedrec.federation.loop": ["Progress", "Rules", "run_rounds"],
             "fedrec.federation.schema": ["schema_of"],
             "fedrec.federation.simulator": ["Simulator"],
             "fedrec.federation.update": ["Update"],
         },
+        old={"concatenated_ranges": "concatenate_ranges", "joined": "join_processes"},
     )
 
 __all__ = [
@@ -48,8 +49,8 @@ __all__ = [
     "Tensors",
     "Update",
     "World",
-    "concatenated_ranges",
-    "joined",
+    "concatenate_ranges",
+    "join_processes",
     "pack",
     "pointers",
     "run_rounds",

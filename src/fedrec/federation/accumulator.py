@@ -12,12 +12,13 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Gather, Mean, PartialSum, Reduction, Rows, Upload
 from fedrec.federation.messages import content
-from fedrec.federation.noise import Noise, OnSums, SumGaussian, dense, upload_of
+from fedrec.federation.noise import Noise, SumContext, SumGaussian, to_dense, upload_name
 from fedrec.federation.update import Update, distinct
 from fedrec.kernels.device import beside
 
-BLOCK = 1 << 14  # rows that are made double at a time
-NEAR, FAR = 1 << 20, 1 << 26  # numbers that are made double at a time, in a cache or on an accelerator
+BLOCK = 1 << 14  # rows converted to double at a time, so that the copy stays small beside the uploads
+# Numbers converted to double at a time: 8 MB stay in a processor's cache, a GPU needs more work than that per launch.
+DOUBLES_ON_CPU, DOUBLES_ON_DEVICE = 1 << 20, 1 << 26
 
 
 class Accumulator:
@@ -37,28 +38,28 @@ class Accumulator:
         self._clients.append(clients)
         for name, reduction in payload.items():
             if isinstance(reduction, Gather):
-                self._gathered.setdefault(name, []).append((clients, dense(reduction.value)))
+                self._gathered.setdefault(name, []).append((clients, to_dense(reduction.value)))
                 continue
             key = f"{name}@{cohort}" if reduction.by_cohort else name
             weight = reduction.weight if isinstance(reduction, Mean) else None
-            total = weighted_sum(reduction.value, weight)
+            total = sum_uploads(reduction.value, weight)
             self._totals[key] = self._totals[key] + total if key in self._totals else total
-            self._weights[key] = self._weights.get(key, 0.0) + _whole(weight, len(clients))
+            self._weights[key] = self._weights.get(key, 0.0) + _total_weight(weight, len(clients))
             if isinstance(reduction, Mean):
                 self._means.add(key)
             self.owed.update({(key, stage): len(clients) for stage in late})
 
-    def add_deferred_noise(self, noise: Noise, stage: int, where: OnSums) -> None:
+    def add_deferred_noise(self, noise: Noise, stage: int, where: SumContext) -> None:
         """The noise of a stage that clients left to the sums."""
         for (key, owed), clients in self.owed.items():
-            if owed == stage and noise.reaches(upload_of(key)):
-                self._totals[key] = noise.in_sum(key, self._totals[key], clients, where)
+            if owed == stage and noise.reaches(upload_name(key)):
+                self._totals[key] = noise.add_to_sum(key, self._totals[key], clients, where)
 
-    def add_noise_to_sums(self, noise: SumGaussian, where: OnSums) -> None:
+    def add_noise_to_sums(self, noise: SumGaussian, where: SumContext) -> None:
         """These clients' share of the noise on the sums; it hides no mean's weights and no single upload."""
         if self._means or self._gathered:
             raise FedrecError("privacy stage 'sum-gaussian' is for plain sums; use gaussian with this method")
-        self._totals = {key: noise.on_sum(key, total, where) for key, total in self._totals.items()}
+        self._totals = {key: noise.add_share_to_sum(key, total, where) for key, total in self._totals.items()}
 
     @property
     def clients(self) -> np.ndarray:
@@ -69,37 +70,37 @@ class Accumulator:
         return Update(self._totals, self._weights, frozenset(self._means), self._gathered, self.clients)
 
 
-def weighted_sum(value: Upload, weight: Tensor | None) -> Tensor:
+def sum_uploads(value: Upload, weight: Tensor | None) -> Tensor:
     """Sum over clients in float64, so that the size of chunks hardly shows."""
     if isinstance(value, PartialSum):
-        return torch.add(value.total, value.base, alpha=_whole(weight, value.clients))
+        return torch.add(value.total, value.base, alpha=_total_weight(weight, value.clients))
     near = None if weight is None else beside(weight, content(value).device)
     if isinstance(value, Rows):
         if value.shift is not None and value.towards is not None:
-            return _shifted_sum(value, value.shift, value.towards, near)
+            return _sum_shifted_tables(value, value.shift, value.towards, near)
         change = (value.value - value.base[value.item]).double()
         if near is not None:
             change *= near.double()[value.owner, None]
-        return (value.base.double() * _whole(weight, value.clients)).index_add_(0, value.item, change)
-    return summed(value, near)
+        return (value.base.double() * _total_weight(weight, value.clients)).index_add_(0, value.item, change)
+    return sum_in_double(value, near)
 
 
-def _whole(weight: Tensor | None, clients: int) -> float:
+def _total_weight(weight: Tensor | None, clients: int) -> float:
     """All weights together."""
     return clients if weight is None else float(weight.sum())
 
 
-def summed(value: Tensor, weight: Tensor | None = None) -> Tensor:
+def sum_in_double(value: Tensor, weight: Tensor | None = None) -> Tensor:
     """The weighted sum over the leading axis in float64, without a copy of all in that type."""
     total = torch.zeros(value.shape[1:], dtype=torch.float64, device=value.device)
-    step = max(1, (NEAR if value.device.type == "cpu" else FAR) // max(1, total.numel()))
+    step = max(1, (DOUBLES_ON_CPU if value.device.type == "cpu" else DOUBLES_ON_DEVICE) // max(1, total.numel()))
     for k in range(0, len(value), step):
         part = value[k : k + step].double()
         total += part.sum(0) if weight is None else torch.tensordot(weight[k : k + step].double(), part, dims=1)
     return total
 
 
-def _shifted_sum(rows: Rows, shift: Tensor, towards: Tensor, weight: Tensor | None) -> Tensor:
+def _sum_shifted_tables(rows: Rows, shift: Tensor, towards: Tensor, weight: Tensor | None) -> Tensor:
     """Every table counted as untouched, then in each changed row what is there put in the place of what is not."""
     base, weight = rows.base.double(), torch.ones_like(shift).double() if weight is None else weight.double()
     gone = weight * shift.double()  # of the way from base to towards

@@ -13,7 +13,7 @@ from fedrec.errors import DivergedError
 from fedrec.federation.contract import Method
 
 
-def remedy_of(method: Method) -> str:
+def divergence_remedy(method: Method) -> str:
     """When training diverged: the learning rates, with what they are, after what the method itself would change."""
     found = [(item.name, getattr(method, item.name)) for item in fields(method) if _is_rate(item.name)]
     named = ", ".join(f"{name}={value:g}" for name, value in found if value is not None)
@@ -21,7 +21,7 @@ def remedy_of(method: Method) -> str:
     return usual if method.info.remedy is None else method.info.remedy(method) + usual
 
 
-def covering(method: Method) -> str:
+def noise_remedy(method: Method) -> str:
     """When something leaves a client without noise: the settings with which noise reaches everything."""
     wanted = {name: value for name, value in method.disclosure.covered_with.items() if getattr(method, name) != value}
     settings = " ".join(f"--set {name}={value}" for name, value in wanted.items())
@@ -33,7 +33,7 @@ def _is_rate(name: str) -> bool:
 
 
 @contextmanager
-def say_divergence(method: Method, round: int) -> Iterator[None]:
+def explain_divergence(method: Method, round: int) -> Iterator[None]:
     """Say in one line that numbers have diverged: a matrix that cannot be decomposed is made of such.
 
     What has overflowed shows in the round's figures; numpy need not warn of it as well.
@@ -43,4 +43,4 @@ def say_divergence(method: Method, round: int) -> Iterator[None]:
             yield
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         what = f"a matrix cannot be decomposed in round {round + 1}"
-        raise DivergedError(what, remedy_of(method)) from None
+        raise DivergedError(what, divergence_remedy(method)) from None

@@ -18,7 +18,7 @@ class BlindSum(Protocol):
     """Of one round."""
 
     @property
-    def given_up(self) -> bool:
+    def is_given_up(self) -> bool:
         """Too few were left, so there is no sum."""
         ...
 

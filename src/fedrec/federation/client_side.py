@@ -15,18 +15,18 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError, some
 from fedrec.federation.accumulator import Accumulator
-from fedrec.federation.advice import covering, say_divergence
+from fedrec.federation.advice import explain_divergence, noise_remedy
 from fedrec.federation.clients import (
     Chunk,
     ClientData,
+    DeferredWork,
     Histories,
-    LeftWork,
-    ascending,
-    concatenated_ranges,
+    concatenate_ranges,
     pointers,
+    sort_if_needed,
 )
 from fedrec.federation.contract import Cohort, Down, Method, Reduction, State, Tensors, cohorts_of
-from fedrec.federation.figures import Seen
+from fedrec.federation.figures import ChunkFigures
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Wire
@@ -35,7 +35,7 @@ from fedrec.kernels.device import handed
 if TYPE_CHECKING:
     from fedrec.federation.blind import BlindSum
 
-Delivered = Callable[[np.ndarray], Down]
+MakeDown = Callable[[np.ndarray], Down]
 """What went down, for some of its clients."""
 
 
@@ -49,7 +49,7 @@ class CohortState:
     cohort: Cohort
     unfinished: State  # with work on it left, or not
     user_ptr: np.ndarray
-    left: dict[range, list[LeftWork]] = field(default_factory=dict)  # by the run of clients that it is about
+    left: dict[range, list[DeferredWork]] = field(default_factory=dict)  # by the run of clients that it is about
 
     @property
     def state(self) -> State:
@@ -87,7 +87,7 @@ class CohortState:
         return clients[here], at[here]
 
     def users(self, where: np.ndarray) -> np.ndarray:
-        return concatenated_ranges(self.user_ptr[where], self.user_ptr[where + 1])
+        return concatenate_ranges(self.user_ptr[where], self.user_ptr[where + 1])
 
 
 class ClientSide:
@@ -103,10 +103,10 @@ class ClientSide:
         """`sealed`: nothing may leave that no noise reaches. `apart`: each upload by itself, in a secure sum."""
         self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
         self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise, data.secret, apart)
-        self.cohorts = [self._settle(cohort) for cohort in cohorts_of(method, self.world)]
+        self.cohorts = [self._init_cohort(cohort) for cohort in cohorts_of(method, self.world)]
 
-    def _settle(self, cohort: Cohort) -> CohortState:
-        hosted = Cohort(cohort.name, self.data.hosted(cohort.clients))
+    def _init_cohort(self, cohort: Cohort) -> CohortState:
+        hosted = Cohort(cohort.name, self.data.select_hosted(cohort.clients))
         state = self.method.init_clients(self.world, self.data.chunk(hosted.clients, hosted.name))
         users = np.diff(self.data.client_ptr)[self.data.positions(hosted.clients)]
         self._require_rows("user", state.per_user, int(users.sum()))
@@ -129,18 +129,18 @@ class ClientSide:
         clients: np.ndarray,
         sending: np.ndarray,
         round: int,
-        down: Delivered,
+        down: MakeDown,
         planned: int | None = None,
         blind: BlindSum | None = None,
         will_be_read: bool = False,
-    ) -> tuple[Update, Seen]:
+    ) -> tuple[Update, ChunkFigures]:
         """Local training of some hosted clients; the uploads of those who send, reduced, and what was seen of it.
 
         `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
         `blind`: each upload enters this sum by itself, and nothing but what comes out of it is seen.
         `will_be_read`: somebody will read the state before their next training, so nothing is put off.
         """
-        self.wire.ledger.trained(round, len(clients))
+        self.wire.ledger.record_training(round, len(clients))
         accumulator, seen = Accumulator(), []
         for group, send in _by_sending(clients, sending):
             for members, chunk, where in self._chunks(group, leaving=not will_be_read):
@@ -158,12 +158,12 @@ class ClientSide:
         self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int, down: Down
     ) -> dict[str, Reduction]:
         self.wire.send_down(down, chunk.clients, round)
-        with say_divergence(self.method, round):
+        with explain_divergence(self.method, round):
             state, payload = self.method.local(self._take(members, where, to_train=True), down, chunk, round)
         run = _run_of(where)
         if chunk.later and run is not None:
             members.left[run] = chunk.later
-        self._put(members, where, state)
+        self._write_back(members, where, state)
         return payload
 
     def _send(
@@ -182,17 +182,17 @@ class ClientSide:
         for update in self.wire.send_apart(payload, down, chunk.clients, chunk.cohort, round, planned):
             blind.take(update)
 
-    def receive(self, clients: np.ndarray, round: int, down: Delivered) -> None:
+    def receive(self, clients: np.ndarray, round: int, down: MakeDown) -> None:
         """What hosted clients do with the answer of a round."""
         for members, chunk, where in self._chunks(clients):
             answer = down(chunk.clients)
             self.wire.send_down(answer, chunk.clients, round)
-            with say_divergence(self.method, round):
+            with explain_divergence(self.method, round):
                 state = self.method.receive(self._take(members, where), answer, chunk, round)
-            self._put(members, where, state)
+            self._write_back(members, where, state)
 
     def scores(
-        self, items: Tensor, offer: Delivered, known: Histories | None = None, clients: np.ndarray | None = None
+        self, items: Tensor, offer: MakeDown, known: Histories | None = None, clients: np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
         """User indices of the data set and their logits, chunk by chunk; all hosted clients, trained or not, or some.
 
@@ -205,10 +205,10 @@ class ClientSide:
                 asked = replace(chunk, known=known)
                 yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)
 
-    def scores_of(self, user: int, items: Tensor, offer: Delivered, known: Histories | None = None) -> Tensor:
+    def scores_of(self, user: int, items: Tensor, offer: MakeDown, known: Histories | None = None) -> Tensor:
         """[1, items] logits of one user, without those of the others of its client; as `scores` gives them."""
         place = int(self.data.place_of[user])
-        data = self.data.alone(place)
+        data = self.data.isolate_user(place)
         members, at = next(
             (members, int(at[0])) for members in self.cohorts for _, at in [members.positions(data.clients)] if len(at)
         )
@@ -224,16 +224,16 @@ class ClientSide:
         with torch.no_grad():
             return self.method.score(state, offer(data.clients), asked, items)
 
-    def payload(self, client: int, round: int, down: Down) -> dict[str, Reduction]:
+    def preview_payload(self, client: int, round: int, down: Down) -> dict[str, Reduction]:
         """What a client would send; nothing is sent or kept."""
-        return next(self._rehearsed(client, round, down))[1]
+        return next(self._rehearse(client, round, down))[1]
 
-    def would_send(self, client: int, round: int, down: Down) -> tuple[set[str], set[str]]:
+    def preview_names(self, client: int, round: int, down: Down) -> tuple[set[str], set[str]]:
         """The names of what a client would send, and what of it no noise reaches."""
-        chunk, payload = next(self._rehearsed(client, round, down))
+        chunk, payload = next(self._rehearse(client, round, down))
         return set(payload), set(self._require_covered(payload, chunk, round, Accumulator()))
 
-    def _rehearsed(self, client: int, round: int, down: Down) -> Iterator[tuple[Chunk, dict[str, Reduction]]]:
+    def _rehearse(self, client: int, round: int, down: Down) -> Iterator[tuple[Chunk, dict[str, Reduction]]]:
         for members, chunk, where in self._chunks(np.array([client])):
             taken = self._take(members, where)
             state = State(
@@ -245,15 +245,15 @@ class ClientSide:
         self, payload: dict[str, Reduction], chunk: Chunk, round: int, accumulator: Accumulator
     ) -> dict[str, int]:
         """What no noise reaches; where nothing of that kind may leave, an error."""
-        found = self.wire.unprotected(payload, len(chunk.clients), chunk.cohort, accumulator)
+        found = self.wire.bytes_without_noise(payload, len(chunk.clients), chunk.cohort, accumulator)
         if self.sealed and found:
             raise FedrecError(
                 f"--epsilon: {self.method.info.name} sends {some(found)} without noise (round {round + 1}), so no "
-                f"epsilon holds; {covering(self.method)}"
+                f"epsilon holds; {noise_remedy(self.method)}"
             )
         return found
 
-    def held(self) -> tuple[int, int]:
+    def state_bytes(self) -> tuple[int, int]:
         """Bytes that all hosted clients keep between rounds, and those among them that they score with."""
         kept = scoring = 0
         idle = self.method.footprint(self.world).training_only
@@ -264,7 +264,7 @@ class ClientSide:
                 scoring += size * (name not in idle)
         return kept, scoring
 
-    def put_off(self) -> int:
+    def deferred_bytes(self) -> int:
         """Bytes of hosted clients' states that are to be written when somebody looks at them."""
         return sum(work.nbytes for members in self.cohorts for left in members.left.values() for work in left)
 
@@ -297,9 +297,9 @@ class ClientSide:
             if needed.cache is not None and self.world.device.type == "cpu":
                 budget = min(budget, needed.cache)
         for members in self.cohorts:
-            here, where = members.positions(ascending(clients))  # `_index` counts on ascending places
+            here, where = members.positions(sort_if_needed(clients))  # `_index` counts on ascending places
             for part in _pieces(cost[self.data.positions(here)], budget):
-                later: list[LeftWork] | None = [] if leaving and _run_of(where[part]) is not None else None
+                later: list[DeferredWork] | None = [] if leaving and _run_of(where[part]) is not None else None
                 yield members, self.data.chunk(here[part], members.cohort.name, self.wire.foldable, later), where[part]
 
     def _take(self, members: CohortState, where: np.ndarray, to_train: bool = False) -> State:
@@ -310,7 +310,7 @@ class ClientSide:
             {name: value[users] for name, value in state.per_user.items()},
         )
 
-    def _put(self, members: CohortState, where: np.ndarray, state: State) -> None:
+    def _write_back(self, members: CohortState, where: np.ndarray, state: State) -> None:
         clients, users = self._index(where), self._index(members.users(where))
         for kept, new, index in (
             (members.unfinished.per_client, state.per_client, clients),

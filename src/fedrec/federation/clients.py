@@ -48,7 +48,7 @@ class Pool:
     gap: np.ndarray
 
     @staticmethod
-    def outside(user: np.ndarray, item: np.ndarray, n_users: int) -> Pool:
+    def excluding(user: np.ndarray, item: np.ndarray, n_users: int) -> Pool:
         span = int(item.max(initial=0)) + 1
         pairs = np.sort(user * span + item)  # one number each: sorted faster than two
         pairs = pairs[np.diff(pairs, prepend=-1) > 0]
@@ -66,7 +66,7 @@ class Histories:
 
     def take(self, places: np.ndarray) -> Histories:
         """Of some users, in the order given."""
-        where = concatenated_ranges(self.ptr[places], self.ptr[places + 1])
+        where = concatenate_ranges(self.ptr[places], self.ptr[places + 1])
         return Histories(pointers(np.diff(self.ptr)[places]), self.items[where])
 
     def by_item(self) -> np.ndarray:
@@ -107,16 +107,16 @@ class ClientData:
     ) -> ClientData:
         """From training pairs in time order; `users` and `client_ptr` are the partition of `clients` (default: all)."""
         user, item, users, client_ptr = (_int64(array) for array in (user, item, users, client_ptr))
-        where = _places(users, user)
+        where = _find_places(users, user)
         by_time = np.argsort(where, kind="stable")
         by_item = np.lexsort((item, where))
         user_ptr = np.zeros(len(users) + 1, dtype=np.int64)
         np.cumsum(np.bincount(where, minlength=len(users)), out=user_ptr[1:])
         out_user, out_item = where, item
         if forbidden is not None:
-            out_user = np.concatenate([where, _places(users, forbidden.user)])
+            out_user = np.concatenate([where, _find_places(users, forbidden.user)])
             out_item = np.concatenate([item, forbidden.item])
-        pool = Pool.outside(out_user, out_item, len(users))
+        pool = Pool.excluding(out_user, out_item, len(users))
         full = np.flatnonzero(np.diff(pool.indptr) >= world.items)
         if negatives and len(full):
             raise FedrecError(
@@ -141,11 +141,11 @@ class ClientData:
 
     def shard(self, clients: np.ndarray) -> ClientData:
         """Some of these clients as a group of their own."""
-        clients = ascending(_int64(clients))
+        clients = sort_if_needed(_int64(clients))
         at = self.positions(clients)
-        places = concatenated_ranges(self.client_ptr[at], self.client_ptr[at + 1])
-        where = concatenated_ranges(self.user_ptr[places], self.user_ptr[places + 1])
-        out = concatenated_ranges(self.pool.indptr[places], self.pool.indptr[places + 1])
+        places = concatenate_ranges(self.client_ptr[at], self.client_ptr[at + 1])
+        where = concatenate_ranges(self.user_ptr[places], self.user_ptr[places + 1])
+        out = concatenate_ranges(self.pool.indptr[places], self.pool.indptr[places + 1])
         return replace(
             self,
             clients=clients,
@@ -157,7 +157,7 @@ class ClientData:
             pool=Pool(pointers(np.diff(self.pool.indptr)[places]), self.pool.gap[out]),
         )
 
-    def alone(self, place: int) -> ClientData:
+    def isolate_user(self, place: int) -> ClientData:
         """One user as the only one of its client."""
         at = int(np.searchsorted(self.client_ptr, place, side="right")) - 1
         mine, out = (slice(ptr[place], ptr[place + 1]) for ptr in (self.user_ptr, self.pool.indptr))
@@ -198,7 +198,7 @@ class ClientData:
         """Where in this group some of its clients stand."""
         return clients if self.complete else np.searchsorted(self.clients, clients)
 
-    def hosted(self, clients: np.ndarray) -> np.ndarray:
+    def select_hosted(self, clients: np.ndarray) -> np.ndarray:
         """Those of some clients that are in this group."""
         return clients[np.isin(clients, self.clients)] if len(self.clients) < self.world.clients else clients
 
@@ -207,13 +207,13 @@ class ClientData:
         if len(self.clients) < self.world.clients:
             here = np.isin(user, self.users)
             user, item = user[here], item[here]
-        where = _places(self.users, user)
+        where = _find_places(self.users, user)
         return Histories(
             pointers(np.bincount(where, minlength=len(self.users))), _int64(item[np.argsort(where, kind="stable")])
         )
 
     @property
-    def trained(self) -> Histories:
+    def training_histories(self) -> Histories:
         """What was trained on, as a history."""
         return Histories(self.user_ptr, self.history)
 
@@ -228,12 +228,12 @@ class ClientData:
         return len(self.users) == len(self.clients) and bool((np.diff(self.client_ptr) == 1).all())
 
     def chunk(
-        self, clients: np.ndarray, cohort: str = "all", foldable: bool = False, later: list[LeftWork] | None = None
+        self, clients: np.ndarray, cohort: str = "all", foldable: bool = False, later: list[DeferredWork] | None = None
     ) -> Chunk:
         return Chunk(self, _int64(clients), cohort, foldable, later)
 
 
-class LeftWork(Protocol):
+class DeferredWork(Protocol):
     """What training has put off. Doing it twice is as good as once."""
 
     def __call__(self) -> None: ...
@@ -251,7 +251,7 @@ class Chunk:
     clients: np.ndarray
     cohort: str = "all"
     foldable: bool = False
-    later: list[LeftWork] | None = None
+    later: list[DeferredWork] | None = None
     """Where training may leave work on tensors of the state that it wrote in place, such as rows that did not change.
 
     It is done when somebody looks at the state, but not for these clients' next training: a method that leaves work
@@ -287,7 +287,7 @@ class Chunk:
     def places(self) -> np.ndarray:
         """Places of the users of these clients, client after client."""
         ptr = self.data.client_ptr
-        return concatenated_ranges(ptr[self.positions], ptr[self.positions + 1])
+        return concatenate_ranges(ptr[self.positions], ptr[self.positions + 1])
 
     @property
     def users(self) -> np.ndarray:
@@ -310,7 +310,7 @@ class Chunk:
     def where(self) -> np.ndarray:
         """Where these users' items lie in the flat arrays of all clients."""
         ptr = self.data.user_ptr
-        return concatenated_ranges(ptr[self.places], ptr[self.places + 1])
+        return concatenate_ranges(ptr[self.places], ptr[self.places + 1])
 
     @cached_property
     def items(self) -> np.ndarray:
@@ -323,7 +323,7 @@ class Chunk:
     @cached_property
     def context(self) -> Histories:
         """These users' histories to answer from; all that `score` may use beside what was trained on."""
-        return (self.known or self.data.trained).take(self.places)
+        return (self.known or self.data.training_histories).take(self.places)
 
     @cached_property
     def owner(self) -> Tensor:
@@ -357,14 +357,14 @@ def _int64(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def _places(users: np.ndarray, user: np.ndarray) -> np.ndarray:
+def _find_places(users: np.ndarray, user: np.ndarray) -> np.ndarray:
     """Where in `users` each of some of them stands."""
     place = np.full(int(users.max(initial=-1)) + 1, -1, dtype=np.int64)
     place[users] = np.arange(len(users))
     return place[user]
 
 
-def ascending(numbers: np.ndarray) -> np.ndarray:
+def sort_if_needed(numbers: np.ndarray) -> np.ndarray:
     """Sorted; as they are where they are so already."""
     return numbers if (numbers[1:] >= numbers[:-1]).all() else np.sort(numbers)
 
@@ -375,7 +375,7 @@ def pointers(counts: np.ndarray) -> np.ndarray:
     return ptr
 
 
-def concatenated_ranges(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+def concatenate_ranges(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
     """start[0]..stop[0]-1, start[1]..stop[1]-1, ... in one array."""
     count = stop - start
     if len(count) == 0:

@@ -27,15 +27,15 @@ Heads = Sequence[Mapping[str, Any]]
 """What every process sends, before it is sent."""
 
 
-def asked_for() -> bool:
+def is_one_of_several() -> bool:
     """Whether this process was started as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[Group]:
+def join_processes(device: torch.device) -> Iterator[Group]:
     """The processes that were started together, or this one alone. nccl between GPUs, gloo elsewhere."""
-    if not asked_for():
+    if not is_one_of_several():
         yield ALONE
         return
     local = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -67,15 +67,15 @@ class Processes:
         ends = np.searchsorted(work, work[-1] * np.arange(1, self.size) / self.size, side="left")
         return data.shard(np.split(data.clients, ends)[self.rank])
 
-    def merged(self, update: Update) -> Update:
-        heads = self._everyones(_head(update))
+    def merge_updates(self, update: Update) -> Update:
+        heads = self._gather_objects(_head(update))
         gathered: dict[str, list[tuple[np.ndarray, Tensor]]] = {}
         for name in sorted({name for head in heads for name in head["gathered"]}):
             gathered[name] = list(self._parts(name, update, heads))
         totals = self._totals(update.totals, {key: shape for head in heads for key, shape in head["totals"].items()})
         weights = {key: sum(head["weights"].get(key, 0.0) for head in heads) for key in totals}
         means = frozenset().union(*(head["means"] for head in heads))
-        clients = [self._sent(update.clients, rank, head["clients"]) for rank, head in enumerate(heads)]
+        clients = [self._share_numbers(update.clients, rank, head["clients"]) for rank, head in enumerate(heads)]
         return Update(totals, weights, means, gathered, distinct(clients))
 
     def _totals(self, mine: Tensors, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
@@ -97,9 +97,9 @@ class Processes:
                 clients, value = mine[k] if mine else (None, torch.empty(shape, dtype=dtype, device=self.device))
                 value = value.contiguous()
                 dist.broadcast(value, rank)
-                yield self._sent(clients, rank, shape[0]), value
+                yield self._share_numbers(clients, rank, shape[0]), value
 
-    def _sent(self, numbers: np.ndarray | None, rank: int, count: int) -> np.ndarray:
+    def _share_numbers(self, numbers: np.ndarray | None, rank: int, count: int) -> np.ndarray:
         """Whole numbers of one process, to all."""
         held = np.zeros(count, dtype=np.int64) if rank != self.rank or numbers is None else np.asarray(numbers)
         sent = torch.from_numpy(np.ascontiguousarray(held, dtype=np.int64)).to(self.device)
@@ -107,31 +107,33 @@ class Processes:
             dist.broadcast(sent, rank)
         return sent.cpu().numpy()
 
-    def observed(self, observed: Observed) -> Observed:
+    def sum_observed(self, observed: Observed) -> Observed:
         found = Observed()
-        for total, count, diverged in self._everyones((observed.total, observed.count, observed.diverged)):
+        for total, count, diverged in self._gather_objects((observed.total, observed.count, observed.diverged)):
             found.add({name: (total[name], count[name]) for name in total})
             found.diverged = found.diverged or diverged
         return found
 
-    def totals(self, numbers: Sequence[float]) -> list[float]:
-        return [float(value) for value in self.summed(np.asarray(numbers, dtype=np.float64))]
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        return [float(value) for value in self.sum_arrays(np.asarray(numbers, dtype=np.float64))]
 
-    def summed(self, array: np.ndarray) -> np.ndarray:
+    def sum_arrays(self, array: np.ndarray) -> np.ndarray:
         flat = torch.from_numpy(np.ascontiguousarray(array)).to(self.device, copy=True)
         dist.all_reduce(flat)
         return np.asarray(flat.cpu().numpy())
 
     def any(self, flag: bool) -> bool:
-        return self.totals([float(flag)])[0] > 0
+        return self.sum_numbers([float(flag)])[0] > 0
 
-    def agreed(self, text: str) -> str:
-        return str(self._everyones(text)[0])
+    def share_text(self, text: str) -> str:
+        return str(self._gather_objects(text)[0])
 
-    def ledger(self, ledger: Ledger) -> Ledger:
+    def merge_ledgers(self, ledger: Ledger) -> Ledger:
         found = Ledger(ledger.clients)
-        found.up, found.down, found.uploads = (self.summed(part) for part in (ledger.up, ledger.down, ledger.uploads))
-        for rounds, unprotected in self._everyones((ledger.rounds, ledger.unprotected)):
+        found.up, found.down, found.uploads = (
+            self.sum_arrays(part) for part in (ledger.up, ledger.down, ledger.uploads)
+        )
+        for rounds, unprotected in self._gather_objects((ledger.rounds, ledger.unprotected)):
             for number, entry in rounds.items():
                 known = found.rounds.setdefault(number, {})
                 for name, value in entry.items():
@@ -141,11 +143,11 @@ class Processes:
                 found.unprotected[part] = found.unprotected.get(part, 0) + size
         return found
 
-    def collected(self, tensors: Tensors) -> Tensors:
+    def collect_rows(self, tensors: Tensors) -> Tensors:
         whole: Tensors = {}
         for name in sorted(tensors):
             value = tensors[name].contiguous()
-            counts = self._everyones(len(value))
+            counts = self._gather_objects(len(value))
             if not self.first:
                 if len(value):
                     dist.send(value, 0)
@@ -159,9 +161,9 @@ class Processes:
         return whole
 
     def offset(self, rows: int) -> int:
-        return sum(self._everyones(rows)[: self.rank])
+        return sum(self._gather_objects(rows)[: self.rank])
 
-    def _everyones(self, mine: Any) -> list[Any]:
+    def _gather_objects(self, mine: Any) -> list[Any]:
         """A small value of every process, in all of them."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, mine)

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.client_side import ClientSide, Delivered
+from fedrec.federation.client_side import ClientSide, MakeDown
 from fedrec.federation.clients import Histories
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.contract import Answer, Down, Plan, Tensors, cohorts_of
-from fedrec.federation.schema import Like, Schema, schema_of
+from fedrec.federation.schema import ClientSetup, Schema, schema_of
 from fedrec.federation.server_side import ServerSide
-from fedrec.federation.update import Update, merged
+from fedrec.federation.update import Update, merge_updates
 
 Figures = tuple[dict[str, float], Tensors]
 """What a group tells of an evaluation: sums over its users."""
@@ -42,7 +42,7 @@ class Step:
     def clients(self) -> np.ndarray:
         return np.sort(np.concatenate([clients for clients, _ in self.parts]))
 
-    def delivered(self, clients: np.ndarray) -> Down:
+    def select_down(self, clients: np.ndarray) -> Down:
         """For some clients of one cohort."""
         owners, down = next(part for part in self.parts if np.isin(clients[0], part[0]))
         at = torch.from_numpy(np.searchsorted(owners, clients))
@@ -95,13 +95,13 @@ NUMBERS = ("sending", "items")
 def _step(name: str, header: Mapping[str, Any], tensors: Tensors, device: torch.device) -> Step:
     parts = []
     for k in range(int(header["parts"])):
-        shared, own = (_under(f"{name}.{k}.{kind}.", tensors, device) for kind in ("shared", "own"))
+        shared, own = (_tensors_under(f"{name}.{k}.{kind}.", tensors, device) for kind in ("shared", "own"))
         parts.append((tensors[f"{name}.{k}.clients"].numpy(), Down(shared, own)))
     numbers = {label: tensors[f"{name}.{label}"].numpy() for label in NUMBERS if f"{name}.{label}" in tensors}
     return Step(int(header["round"]), parts, dict(header["options"]), **numbers)
 
 
-def _under(start: str, tensors: Tensors, device: torch.device) -> Tensors:
+def _tensors_under(start: str, tensors: Tensors, device: torch.device) -> Tensors:
     """Those whose names start so, under the rest of their names."""
     return {key.removeprefix(start): value.to(device) for key, value in tensors.items() if key.startswith(start)}
 
@@ -134,7 +134,10 @@ class Reply:
     def decode(message: bytes, device: torch.device, limit: int | None = None) -> Reply:
         header, tensors = unpack(message, limit)
         try:
-            totals, found = _under("total.", tensors, device), _under("figures.", tensors, torch.device("cpu"))
+            totals, found = (
+                _tensors_under("total.", tensors, device),
+                _tensors_under("figures.", tensors, torch.device("cpu")),
+            )
             gathered = {
                 name: [
                     (tensors[f"owners.{k}.{name}"].numpy(), tensors[f"gathered.{k}.{name}"].to(device))
@@ -170,8 +173,8 @@ class Node:
         if task.restore and self.best is not None:
             self.side.restore(self.best)
         if task.answer is not None:
-            hosted = self.side.data.hosted(task.answer.clients)
-            self.side.receive(hosted, task.answer.round, task.answer.delivered)
+            hosted = self.side.data.select_hosted(task.answer.clients)
+            self.side.receive(hosted, task.answer.round, task.answer.select_down)
         figures = None if task.score is None else self._score(task.score)
         return Reply(Update() if task.train is None else self._train(task.train), figures)
 
@@ -180,17 +183,17 @@ class Node:
         self.scored = {name: value.clone() for name, value in self.side.tensors().items()}
         items = np.arange(self.side.world.items) if step.items is None else step.items
         known = self.known.get(str(step.options["part"]))
-        scores = self.side.scores(torch.from_numpy(items).to(self.side.world.device), step.delivered, known)
+        scores = self.side.scores(torch.from_numpy(items).to(self.side.world.device), step.select_down, known)
         return self.evaluate(step.options, scores)
 
     def _train(self, step: Step) -> Update:
         sending = step.clients if step.sending is None else step.sending
         planned = int(step.options["planned"])
-        return self.side.train(step.clients, sending, step.round, step.delivered, planned, will_be_read=True)[0]
+        return self.side.train(step.clients, sending, step.round, step.select_down, planned, will_be_read=True)[0]
 
 
 @dataclass
-class Rejected:
+class Rejection:
     """An update that was refused: whose, when and why."""
 
     group: int
@@ -201,11 +204,11 @@ class Rejected:
 class Coordinator:
     """The server's end: makes tasks for groups of clients and folds their replies in as they come."""
 
-    def __init__(self, server: ServerSide, groups: list[np.ndarray], like: Like) -> None:
+    def __init__(self, server: ServerSide, groups: list[np.ndarray], setup: ClientSetup) -> None:
         """`groups`: the clients of each, ascending."""
         self.server, self.groups = server, groups
-        self.schema: Schema = schema_of(server, like)
-        self.rejected: list[Rejected] = []
+        self.schema: Schema = schema_of(server, setup)
+        self.rejected: list[Rejection] = []
         self._answer: tuple[Answer, int] | None = None  # that rides on the next task
         self._plan, self._round, self._update = Plan(np.zeros(0, dtype=np.int64)), -1, Update()
 
@@ -239,7 +242,7 @@ class Coordinator:
         sending = None if self._plan.upload is None else np.intersect1d(mine, self._plan.upload)
         return replace(step, options={"planned": len(self._plan.uploads())}, sending=sending)
 
-    def step(self, round: int, clients: np.ndarray, make: Delivered) -> Step:
+    def step(self, round: int, clients: np.ndarray, make: MakeDown) -> Step:
         """What some clients get, cohort by cohort."""
         cohorts = cohorts_of(self.server.method, self.server.world)
         groups = [np.intersect1d(clients, cohort.clients) for cohort in cohorts]
@@ -249,9 +252,9 @@ class Coordinator:
     def fold(self, group: int, message: bytes) -> Reply | None:
         """Take the reply of a group, or refuse it by name. None: refused."""
         try:
-            reply = self.checked(group, message)
+            reply = self.check_reply(group, message)
         except BadMessage as error:
-            self.rejected.append(Rejected(group, self._round, str(error)))
+            self.rejected.append(Rejection(group, self._round, str(error)))
             return None
         self.add(reply)
         return reply
@@ -259,24 +262,24 @@ class Coordinator:
     def fold_sum(self, update: Update) -> None:
         """Take the sum over all groups that a secure sum ended with; `fold` took blind replies."""
         self.schema.check(update, self._plan.uploads())
-        self._update = merged([self._update, update.to(self.server.world.device)])
+        self._update = merge_updates([self._update, update.to(self.server.world.device)])
 
-    def asked(self, group: int) -> np.ndarray:
+    def expected_clients(self, group: int) -> np.ndarray:
         """Clients of a group whose uploads the round is to have."""
         return np.intersect1d(self.groups[group], self._plan.uploads())
 
-    def checked(self, group: int, message: bytes) -> Reply:
+    def check_reply(self, group: int, message: bytes) -> Reply:
         """The reply of a group, if it is what that group may send now."""
         mine = self.groups[group]
         reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
-        self.schema.check(reply.update, self.asked(group))
+        self.schema.check(reply.update, self.expected_clients(group))
         return reply
 
     def add(self, reply: Reply) -> None:
-        self._update = merged([self._update, reply.update])
+        self._update = merge_updates([self._update, reply.update])
 
     @property
-    def arrived(self) -> np.ndarray:
+    def senders(self) -> np.ndarray:
         """Whose uploads of the round are here."""
         return self._update.clients
 
@@ -289,11 +292,11 @@ class Coordinator:
         answer = self.server.aggregate(self._update, self._plan, self._round)
         self._answer = None if answer is None else (answer, self._round)
 
-    def answered(self) -> None:
+    def drop_answer(self) -> None:
         """The answer has gone out to everybody."""
         self._answer = None
 
-    def go_on(self, round: int, plan: Plan, arrived: np.ndarray) -> None:
+    def resume_after(self, round: int, plan: Plan, arrived: np.ndarray) -> None:
         """After a restart, with the server's tensors of a round's end: its answer is still to be told."""
         told = len(arrived) or not len(plan.uploads())
         answer = self.server.method.answer(self.server.tensors, plan, arrived, round) if told else None

@@ -7,7 +7,7 @@ from fedrec.federation.contract import Method
 UPLOADS = "computed from the client's own items, which can be inferred from the rows that moved and their direction"
 
 
-def seen_by_server(method: Method) -> str:
+def describe_server_view(method: Method) -> str:
     """In a sentence, without secure sums and with them."""
     disclosure, revealed = method.disclosure, method.disclosure.reveals or UPLOADS
     if disclosure.secure_aggregation:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Figure
 
-Seen = Sequence[Mapping[str, tuple[Figure, Figure]]]
+ChunkFigures = Sequence[Mapping[str, tuple[Figure, Figure]]]
 """Totals and counts by name, chunk by chunk."""
 
 
@@ -29,7 +29,7 @@ class Observed:
             self.count[name] = self.count.get(name, 0.0) + count
 
     @staticmethod
-    def of(chunks: Seen, numbers: Iterable[float]) -> Observed:
+    def from_chunks(chunks: ChunkFigures, numbers: Iterable[float]) -> Observed:
         """`numbers`: what `figures_of` these chunks turned out to be."""
         found, number = Observed(), iter(numbers)
         for figures in chunks:
@@ -40,7 +40,7 @@ class Observed:
         return {name: total / max(self.count[name], 1) for name, total in self.total.items()}
 
 
-def figures_of(chunks: Seen) -> list[Figure]:
+def figures_of(chunks: ChunkFigures) -> list[Figure]:
     return [figure for figures in chunks for both in figures.values() for figure in both]
 
 
@@ -94,7 +94,7 @@ class Clock:
         self._marks.append(self._mark())
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether the device has come to the end."""
         end = self._marks[-1]
         return isinstance(end, torch.cuda.Event) and end.query()

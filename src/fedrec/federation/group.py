@@ -31,17 +31,17 @@ class Group(Protocol):
         """The clients of this process."""
         ...
 
-    def merged(self, update: Update) -> Update:
+    def merge_updates(self, update: Update) -> Update:
         """What all processes send, the same in each."""
         ...
 
-    def observed(self, observed: Observed) -> Observed: ...
+    def sum_observed(self, observed: Observed) -> Observed: ...
 
-    def totals(self, numbers: Sequence[float]) -> list[float]:
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Sums over processes."""
         ...
 
-    def summed(self, array: np.ndarray) -> np.ndarray:
+    def sum_arrays(self, array: np.ndarray) -> np.ndarray:
         """The sum over processes of an array that has the same shape in each."""
         ...
 
@@ -49,13 +49,13 @@ class Group(Protocol):
         """Whether it is so in at least one process."""
         ...
 
-    def agreed(self, text: str) -> str:
+    def share_text(self, text: str) -> str:
         """What the first process says."""
         ...
 
-    def ledger(self, ledger: Ledger) -> Ledger: ...
+    def merge_ledgers(self, ledger: Ledger) -> Ledger: ...
 
-    def collected(self, tensors: Tensors) -> Tensors:
+    def collect_rows(self, tensors: Tensors) -> Tensors:
         """Rows of all processes, which are in order of clients; in all processes but the first, nothing."""
         ...
 
@@ -64,7 +64,7 @@ class Group(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """One process."""
 
     size = 1
@@ -73,32 +73,32 @@ class Alone:
     def shard(self, data: ClientData) -> ClientData:
         return data
 
-    def merged(self, update: Update) -> Update:
+    def merge_updates(self, update: Update) -> Update:
         return update
 
-    def observed(self, observed: Observed) -> Observed:
+    def sum_observed(self, observed: Observed) -> Observed:
         return observed
 
-    def totals(self, numbers: Sequence[float]) -> list[float]:
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         return list(numbers)
 
-    def summed(self, array: np.ndarray) -> np.ndarray:
+    def sum_arrays(self, array: np.ndarray) -> np.ndarray:
         return array
 
     def any(self, flag: bool) -> bool:
         return flag
 
-    def agreed(self, text: str) -> str:
+    def share_text(self, text: str) -> str:
         return text
 
-    def ledger(self, ledger: Ledger) -> Ledger:
+    def merge_ledgers(self, ledger: Ledger) -> Ledger:
         return ledger
 
-    def collected(self, tensors: Tensors) -> Tensors:
+    def collect_rows(self, tensors: Tensors) -> Tensors:
         return tensors
 
     def offset(self, rows: int) -> int:
         return 0
 
 
-ALONE = Alone()
+ALONE = SingleProcess()

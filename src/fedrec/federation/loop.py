@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedrec.errors import DivergedError
-from fedrec.federation.simulator import Begun, RoundLog, Simulator
+from fedrec.federation.simulator import RoundLog, RunningRound, Simulator
 
 AHEAD = 2  # rounds that an accelerator is given before the host waits for the first of them
 
@@ -43,7 +43,7 @@ class Progress:
         self.seconds_evaluate += score.seconds
         if not rules.selects:
             return False
-        if rules.better(score.value, self.best_value):
+        if rules.is_better(score.value, self.best_value):
             self.best_round, self.best_value, self.best_metrics = number, score.value, score.metrics
             self.stale = 0
             return True
@@ -65,15 +65,15 @@ class Rules:
     may_stop: Callable[[int], bool] = lambda round: True  # whether a run may end early after this round
     settled: Callable[[int, Mapping[str, float], Mapping[str, float]], bool] | None = None
 
-    def due(self, round: int) -> bool:
+    def is_due(self, round: int) -> bool:
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
 
-    def ended(self, progress: Progress) -> bool:
+    def has_ended(self, progress: Progress) -> bool:
         """Whether a run that stands there has stopped early by these rules; a longer patience goes on."""
         waited = self.patience is not None and progress.stale >= self.patience
         return (waited and self.may_stop(progress.next_round - 1)) or progress.settled
 
-    def better(self, value: float, best: float) -> bool:
+    def is_better(self, value: float, best: float) -> bool:
         return value > best or (self.last_among_equals and value == best)
 
 
@@ -108,7 +108,7 @@ def run_rounds(
 class Pause:
     """Between two rounds, when everything could be saved."""
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Asked in every round: whether the next ones should wait."""
         return False
 
@@ -127,18 +127,18 @@ class _Rounds:
     on_round: Callable[[RoundLog, Score | None], None]
     before_answer: Callable[[int], None] | None
     pause: Pause
-    begun: deque[Begun] = field(default_factory=deque)
+    begun: deque[RunningRound] = field(default_factory=deque)
 
     def advance(self) -> None:
         """Begin one more round, and take those that are done or that somebody wants to know of."""
         number = self.progress.next_round + len(self.begun)
-        due = self.rules.due(number)
+        due = self.rules.is_due(number)
         try:
             self.begun.append(self.simulator.begin(number, self.before_answer if due else None, due))
         except Exception:
             self._take(down_to=0)  # what went wrong may have begun there
             raise
-        if due or self.begun[-1].done or self.rules.settled is not None or self.pause.due():
+        if due or self.begun[-1].is_readable or self.rules.settled is not None or self.pause.is_due():
             self._take(down_to=1)
             self._take_last(number, due)
             self.pause()

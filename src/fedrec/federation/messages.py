@@ -55,7 +55,7 @@ class Rows:
         """The shift of rows that no sample touched, relative to `base`."""
         return None if self.towards is None else self.towards - self.base
 
-    def untouched(self) -> Tensor:
+    def values_if_unchanged(self) -> Tensor:
         """What the changed rows would be, had no sample touched them."""
         start, way = self.base[self.item], self.way()
         return start if way is None or self.shift is None else start + self.shift[self.owner, None] * way[self.item]
@@ -179,14 +179,14 @@ class Ups:
         parts = self.gathered[name]
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)
-        values = tuple(_filled(value, longest) for _, value in parts)
+        values = tuple(_pad_last_axis(value, longest) for _, value in parts)
         if (np.diff(ids) > 0).all():  # as it is without cohorts
             return Stack(ids, values)
         order = np.argsort(ids, kind="stable")
         return Stack(ids[order], values, torch.from_numpy(order))
 
 
-def _filled(value: Tensor, length: int) -> Tensor:
+def _pad_last_axis(value: Tensor, length: int) -> Tensor:
     """The last axis filled up with zeros, unless it is the one of the clients."""
     full = value.dim() == 1 or value.shape[-1] == length
     return value if full else pad(value, (0, length - value.shape[-1]))

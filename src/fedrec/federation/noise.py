@@ -21,7 +21,7 @@ from fedrec.kernels import find
 from fedrec.random import Purpose, fold, fold_tensor, gamma, laplace, laplace_of, normal, normal_of
 
 Values = dict[str, Tensor | Rows]
-Behind = tuple[str, ...]  # which upload every noise so far acted on; empty: on all
+EarlierNoise = tuple[str, ...]  # which upload every noise so far acted on; empty: on all
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Stream:
 
     secret: Secret
     round: int
-    behind: Behind = ()
+    earlier: EarlierNoise = ()
 
     def name(self, what: str, upload: str) -> str:
         """Of the stream of noise on `what` is made of an upload. Every noise on it has one of its own."""
-        earlier = sum(only in ("", upload) for only in self.behind)
+        earlier = sum(only in ("", upload) for only in self.earlier)
         return f"{what}, noise {earlier + 1}" if earlier else what
 
     def key(self, what: str, upload: str) -> int:
@@ -52,16 +52,16 @@ class UploadContext:
     clients: np.ndarray
     round: int
     reference: Tensors
-    behind: Behind = ()
+    earlier: EarlierNoise = ()
     secret: Secret | None = None
 
     @property
     def stream(self) -> Stream:
-        return Stream(self.secret or SeededSecret(self.world.seed), self.round, self.behind)
+        return Stream(self.secret or SeededSecret(self.world.seed), self.round, self.earlier)
 
 
 @dataclass(frozen=True)
-class OnSums:
+class SumContext:
     """Noise on sums over a group's clients. `share`: the part of a round's planned uploads that are theirs."""
 
     world: World
@@ -88,24 +88,24 @@ class Noise:
         if self.only and self.only not in values:
             raise unknown("upload", self.only, values)
         return {
-            name: self._noised(dense(value), name, context) if self.reaches(name) else value
+            name: self._add_to_upload(to_dense(value), name, context) if self.reaches(name) else value
             for name, value in values.items()
         }
 
     def reaches(self, name: str) -> bool:
         return self.only in ("", name)
 
-    def _noised(self, value: Tensor, name: str, context: UploadContext) -> Tensor:
+    def _add_to_upload(self, value: Tensor, name: str, context: UploadContext) -> Tensor:
         if not value.is_floating_point():
             return value
-        return self._added(value, context.stream, name, name, context.clients, self.scale, context.world)
+        return self._add_noise(value, context.stream, name, name, context.clients, self.scale, context.world)
 
-    def _added(
+    def _add_noise(
         self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float, world: World
     ) -> Tensor:
         """With noise from one stream per leading index, each of which has an owner."""
         if not stream.secret.repeatable:
-            return value + scale * self._from_bits(value, stream, stream.name(what, upload), owners)
+            return value + scale * self._draw_each_from_bits(value, stream, stream.name(what, upload), owners)
         keys = fold_tensor(stream.key(what, upload), torch.from_numpy(owners).to(value.device))
         add = find(self.kernel, value.device, world.compiled)
         if add is not None:
@@ -115,23 +115,23 @@ class Noise:
         position = torch.arange(value[0].numel(), device=value.device)[None]
         return value + scale * self._draw(keys[:, None], position, value.dtype).reshape(value.shape)
 
-    def _from_bits(self, value: Tensor, stream: Stream, name: str, owners: np.ndarray) -> Tensor:
+    def _draw_each_from_bits(self, value: Tensor, stream: Stream, name: str, owners: np.ndarray) -> Tensor:
         words, where, parts = self.words * value[0].numel(), f"{stream.round},{name}", []
         for owner in owners.tolist():
             bits = stream.secret.bits(where, owner, words).reshape(self.words, -1)
-            parts.append(self._of_bits(bits).reshape(value.shape[1:]))
+            parts.append(self._draw_from_bits(bits).reshape(value.shape[1:]))
         return torch.stack(parts).to(value.device, value.dtype)
 
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
 
-    def _of_bits(self, bits: Tensor) -> Tensor:
+    def _draw_from_bits(self, bits: Tensor) -> Tensor:
         """One draw of scale 1 from every column."""
         raise NotImplementedError
 
-    def in_sum(self, key: str, total: Tensor, clients: int, where: OnSums) -> Tensor:
+    def add_to_sum(self, key: str, total: Tensor, clients: int, where: SumContext) -> Tensor:
         """A sum over clients, each with this noise, drawn at once: a normal whose variance may be random."""
-        base = where.stream.key(where.label(f"all of {key}"), upload_of(key))
+        base = where.stream.key(where.label(f"all of {key}"), upload_name(key))
         keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
         position = torch.arange(total[0].numel(), device=total.device)[None]
         noise = self.scale * self._width(clients, fold_tensor(keys, -1), position) * normal(keys, position)
@@ -154,7 +154,7 @@ class Laplace(Noise):
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return laplace(key, position, dtype)
 
-    def _of_bits(self, bits: Tensor) -> Tensor:
+    def _draw_from_bits(self, bits: Tensor) -> Tensor:
         return laplace_of(bits[0])
 
     def _width(self, clients: int, key: Tensor, position: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class Gaussian(Noise):
     def _draw(self, key: Tensor, position: Tensor, dtype: torch.dtype) -> Tensor:
         return normal(key, position, dtype)
 
-    def _of_bits(self, bits: Tensor) -> Tensor:
+    def _draw_from_bits(self, bits: Tensor) -> Tensor:
         return normal_of(bits[0], bits[1])
 
     def _width(self, clients: int, key: Tensor, position: Tensor) -> float:
@@ -192,16 +192,16 @@ class SumGaussian(Gaussian):
     def apply(self, values: Values, context: UploadContext) -> Values:
         return values
 
-    def on_sum(self, key: str, total: Tensor, where: OnSums) -> Tensor:
+    def add_share_to_sum(self, key: str, total: Tensor, where: SumContext) -> Tensor:
         """With the share of these clients."""
         what, scale = where.label(f"sum of {key}"), self.scale * where.share**0.5
-        return self._added(total, where.stream, what, upload_of(key), np.arange(len(total)), scale, where.world)
+        return self._add_noise(total, where.stream, what, upload_name(key), np.arange(len(total)), scale, where.world)
 
 
-def upload_of(key: str) -> str:
+def upload_name(key: str) -> str:
     """The upload that a sum is made of: there may be one for each cohort."""
     return key.split("@")[0]
 
 
-def dense(value: Tensor | Rows) -> Tensor:
+def to_dense(value: Tensor | Rows) -> Tensor:
     return value.dense() if isinstance(value, Rows) else value

@@ -39,11 +39,11 @@ class Interval:
     def below(self) -> bool:
         return self.text[-1] == ")"
 
-    def missed(self, value: float) -> list[str]:
+    def broken_bounds(self, value: float) -> list[str]:
         """The bound that a value breaks, as text; empty if it fits or is not a number."""
         high_enough = value > self.low if self.above else value >= self.low
         low_enough = value < self.high if self.below else value <= self.high
-        return [word for good, word in zip((high_enough, low_enough), self.words(), strict=True) if not good]
+        return [word for good, word in zip((high_enough, low_enough), self.bound_texts(), strict=True) if not good]
 
     def __str__(self) -> str:
         """As short text for a table; empty where every number fits."""
@@ -51,7 +51,7 @@ class Interval:
             return f"{'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
         return "" if math.isinf(self.low) else f"{'>' if self.above else '>='} {self.low:g}"
 
-    def words(self) -> tuple[str, str]:
+    def bound_texts(self) -> tuple[str, str]:
         return (
             f"{'above' if self.above else 'at least'} {_number(self.low)}",
             f"{'below' if self.below else 'at most'} {_number(self.high)}",
@@ -92,7 +92,7 @@ def require_in_range(method: Method) -> None:
     for item in dataclasses.fields(method):
         value = getattr(method, item.name)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            missed = interval_of(type(method), item.name, isinstance(value, int)).missed(value)
+            missed = interval_of(type(method), item.name, isinstance(value, int)).broken_bounds(value)
             if missed:
                 wanted = " and ".join(missed)
                 raise FedrecError(f"{item.name}={value} does not fit {method.info.name}: it must be {wanted}")

@@ -1,4 +1,4 @@
-"""What an upload must look like. An example client that has nobody's data shows it before any arrives."""
+"""What an upload must look setup. An example client that has nobody's data shows it before any arrives."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ class Schema:
             raise BadMessage(f"'{key}' contains huge numbers (beyond {largest:g})")
 
 
-def schema_of(server: ServerSide, like: Like) -> Schema:
+def schema_of(server: ServerSide, setup: ClientSetup) -> Schema:
     """By an example client of every cohort, in the first round in which one uploads."""
     fields: dict[str, list[Field]] = {}
     for cohort, client, number in server.first_uploads():
-        example = like.example(server.method, server.world, client)
-        payload = example.payload(client, number, server.broadcast(np.array([client]), number))
+        example = setup.example(server.method, server.world, client)
+        payload = example.preview_payload(client, number, server.broadcast(np.array([client]), number))
         for name, reduction in payload.items():
             by_cohort = not isinstance(reduction, Gather) and reduction.by_cohort
             fields.setdefault(f"{name}@{cohort.name}" if by_cohort else name, []).append(_field(reduction))
@@ -115,7 +115,7 @@ def _field(reduction: Reduction) -> Field:
 
 
 @dataclass(frozen=True)
-class Like:
+class ClientSetup:
     """How clients are set up, as far as everybody may know: settings of the protocol and what uploads pass."""
 
     negatives: int

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError
-from fedrec.federation.advice import remedy_of, say_divergence
+from fedrec.federation.advice import divergence_remedy, explain_divergence
 from fedrec.federation.clients import Figure
 from fedrec.federation.contract import Answer, Cohort, Down, Method, Plan, Tensors, Ups, World, cohorts_of
 from fedrec.federation.figures import Reading
@@ -47,7 +47,7 @@ class ServerSide:
             watch(figures)
         else:
             self.require_finite(dict(zip(figures, Reading(list(figures.values())).numbers(), strict=True)), round)
-        with say_divergence(self.method, round):
+        with explain_divergence(self.method, round):
             self.tensors = self.method.aggregate(self.tensors, ups, round)
         return self.method.answer(self.tensors, plan, ups.clients, round)
 
@@ -56,7 +56,7 @@ class ServerSide:
         for name, figure in figures.items():
             if not math.isfinite(figure):
                 what = f"the upload '{name}' is no longer finite in round {round + 1}"
-                raise DivergedError(what, remedy_of(self.method))
+                raise DivergedError(what, divergence_remedy(self.method))
 
     # -- the schedule, as far as the server knows it now --
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import DivergedError
-from fedrec.federation.advice import remedy_of
+from fedrec.federation.advice import divergence_remedy
 from fedrec.federation.blind import MakeBlindSums
 from fedrec.federation.client_side import ClientSide, CohortState
 from fedrec.federation.clients import ClientData, Figure, Histories
 from fedrec.federation.contract import Answer, Method, Tensors
-from fedrec.federation.figures import Clock, Observed, Reading, Seen, figures_of
+from fedrec.federation.figures import ChunkFigures, Clock, Observed, Reading, figures_of
 from fedrec.federation.group import ALONE, Group
-from fedrec.federation.schema import Like, schema_of
+from fedrec.federation.schema import ClientSetup, schema_of
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
@@ -43,13 +43,13 @@ class RoundLog:
     lost: int = 0
 
 
-class Begun:
+class RunningRound:
     """A round that was asked for. To read what became of it is to wait for its end."""
 
     def __init__(self, simulator: Simulator, number: int, clients: int) -> None:
         self.simulator, self.number, self.clients = simulator, number, clients
         self.clock = Clock(simulator.world.device)
-        self.seen: Seen = ()
+        self.seen: ChunkFigures = ()
         self.lost = 0
         self._uploads: Mapping[str, Figure] = {}
         self._reading: Reading | None = None
@@ -65,18 +65,18 @@ class Begun:
         self.clock.stop()
 
     @property
-    def done(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether its figures can be read without a wait."""
-        return not self.simulator.reads_later or self.clock.stopped
+        return not self.simulator.reads_later or self.clock.is_stopped
 
     def require_finite(self, diverged: str = "") -> Observed:
         """The figures of all processes; training that has diverged ends the run. `diverged`: what went wrong here."""
         if self._observed is None:
             numbers = self._read().numbers()
             count = len(numbers) - len(self._uploads)
-            found = Observed.of(self.seen, numbers[:count])
+            found = Observed.from_chunks(self.seen, numbers[:count])
             found.diverged = diverged
-            found = self.simulator.group.observed(found)
+            found = self.simulator.group.sum_observed(found)
             self._check(found, dict(zip(self._uploads, numbers[count:], strict=True)))
             self._observed = found
         return self._observed
@@ -87,7 +87,7 @@ class Begun:
         return self._reading
 
     def _check(self, observed: Observed, uploads: dict[str, float]) -> None:
-        remedy = remedy_of(self.simulator.method)
+        remedy = divergence_remedy(self.simulator.method)
         if observed.diverged:
             raise DivergedError(observed.diverged, remedy)
         if not math.isfinite(observed.total.get("loss", 0.0)):
@@ -97,7 +97,7 @@ class Begun:
     def log(self) -> RoundLog:
         """What it looked like, if it was finite."""
         observed, entry = self.require_finite(), self.simulator.wire.ledger.rounds[self.number]
-        up, down = self.simulator.group.totals([entry["up"], entry["down"]])
+        up, down = self.simulator.group.sum_numbers([entry["up"], entry["down"]])
         return RoundLog(
             self.number, self.clients, self.clock.seconds(), int(up), int(down), observed.means(), self.lost
         )
@@ -126,7 +126,7 @@ class Simulator:
         self.lost_uploads = lost_uploads
         self.server_side = ServerSide(method, data.world, attributes)
         self.client_side = ClientSide(method, data, stages, memory, sealed, blind is not None)
-        self.blind = None if blind is None else blind(schema_of(self.server_side, self.like()))
+        self.blind = None if blind is None else blind(schema_of(self.server_side, self.client_setup()))
 
     @property
     def server(self) -> Tensors:
@@ -154,15 +154,15 @@ class Simulator:
 
     def begin(
         self, number: int, before_answer: Callable[[int], None] | None = None, will_be_read: bool = False
-    ) -> Begun:
+    ) -> RunningRound:
         """A round whose figures nobody has read: an accelerator may still be at it, and the next one may begin.
 
         `will_be_read`: somebody will read clients' states before their next round, so nothing is put off.
         """
         plan = self.server_side.plan(number)
-        begun = Begun(self, number, len(plan.train))
-        arriving = self.arriving(plan.uploads(), number)
-        train = self.data.hosted(plan.train)
+        begun = RunningRound(self, number, len(plan.train))
+        arriving = self.draw_arrivals(plan.uploads(), number)
+        train = self.data.select_hosted(plan.train)
         blind = None if self.blind is None else self.blind.begin(plan.uploads(), number)
         diverged = ""
         try:
@@ -179,7 +179,7 @@ class Simulator:
             update, diverged = Update(), error.what
         if diverged or not self.reads_later:
             begun.require_finite(diverged)
-        merged = self.group.merged(update)
+        merged = self.group.merge_updates(update)
         try:
             answer = self.server_side.aggregate(merged, plan, number, begun.watch if self.reads_later else None)
         except DivergedError:
@@ -193,7 +193,7 @@ class Simulator:
         self._answer(answer, number)
         lost = len(plan.uploads()) - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
         if blind is not None:
-            lost = len(plan.uploads()) if blind.given_up else lost
+            lost = len(plan.uploads()) if blind.is_given_up else lost
             for way, clients, sizes in blind.traffic():
                 self.wire.ledger.record(way, number, clients, sizes)
         begun.end(lost)
@@ -204,7 +204,7 @@ class Simulator:
         """Whether rounds go on before their figures are read; several processes agree on them first."""
         return self.world.device.type != "cpu" and self.group.size == 1
 
-    def arriving(self, uploads: np.ndarray, number: int) -> np.ndarray:
+    def draw_arrivals(self, uploads: np.ndarray, number: int) -> np.ndarray:
         """Those of the planned uploads that are not lost: a client trains and keeps its state, and nobody hears."""
         if not self.lost_uploads:
             return uploads
@@ -214,7 +214,7 @@ class Simulator:
     def _answer(self, answer: Answer | None, number: int) -> None:
         if answer is None:
             return
-        clients = self.data.clients if answer.clients is None else self.data.hosted(answer.clients)
+        clients = self.data.clients if answer.clients is None else self.data.select_hosted(answer.clients)
         self.client_side.receive(clients, number, answer.make)
 
     # -- before a run, and beside it --
@@ -227,29 +227,29 @@ class Simulator:
         names: set[str] = set()
         unprotected: set[str] = set()
         for _, client, number in self.server_side.first_uploads():
-            example = self.like().example(self.method, self.world, client)
+            example = self.client_setup().example(self.method, self.world, client)
             down = self.server_side.broadcast(np.array([client]), number)
-            sent, found = example.would_send(client, number, down)
+            sent, found = example.preview_names(client, number, down)
             names |= sent
             unprotected |= found
         return sorted(names), sorted(unprotected)
 
-    def like(self) -> Like:
+    def client_setup(self) -> ClientSetup:
         side = self.client_side
-        return Like(self.data.negatives, self.data.unique, side.wire.stages, side.sealed)
+        return ClientSetup(self.data.negatives, self.data.unique, side.wire.stages, side.sealed)
 
     def schedule(self) -> np.ndarray:
         """How often each client uploads in all rounds, by what the server knows now."""
         return self.server_side.schedule()
 
-    def held(self) -> dict[str, float]:
+    def state_bytes_per_client(self) -> dict[str, float]:
         """Bytes that a client keeps between rounds, and those among them that it scores with; means over clients."""
-        kept, scoring = self.group.totals(self.client_side.held())
+        kept, scoring = self.group.sum_numbers(self.client_side.state_bytes())
         return {"kept_per_client": kept / self.world.clients, "to_score_per_client": scoring / self.world.clients}
 
     def ledger(self) -> Ledger:
         """Of the clients in all processes."""
-        return self.group.ledger(self.wire.ledger)
+        return self.group.merge_ledgers(self.wire.ledger)
 
     # -- inference --
 

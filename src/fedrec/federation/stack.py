@@ -46,7 +46,7 @@ class Stack:
 
     def columns(self, some: slice) -> Tensor:
         """These numbers of every client: [clients, columns]. To be read only: it may be a part itself."""
-        return self._ordered([part.flatten(1)[:, some] for part in self.parts])
+        return self._put_in_order([part.flatten(1)[:, some] for part in self.parts])
 
     def runs(self) -> Iterator[tuple[slice, Tensor]]:
         """All columns, and these numbers of every client without gaps between them: as they lie, or some at a time."""
@@ -58,9 +58,9 @@ class Stack:
     def some(self, clients: slice) -> Tensor:
         """All numbers of these clients, by their places: [clients, ...]."""
         places = torch.arange(len(self)) if self.order is None else self.order
-        return torch.stack([self._one(place) for place in places[clients].tolist()])
+        return torch.stack([self._find_row(place) for place in places[clients].tolist()])
 
-    def _one(self, place: int) -> Tensor:
+    def _find_row(self, place: int) -> Tensor:
         for part in self.parts:
             if place < len(part):
                 return part[place]
@@ -69,8 +69,8 @@ class Stack:
 
     def whole(self) -> Tensor:
         """All of it: to be read only, like `columns`."""
-        return self._ordered(list(self.parts))
+        return self._put_in_order(list(self.parts))
 
-    def _ordered(self, parts: list[Tensor]) -> Tensor:
+    def _put_in_order(self, parts: list[Tensor]) -> Tensor:
         together = parts[0] if len(parts) == 1 else torch.cat(parts)
         return together if self.order is None else together[self.order]

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError, unknown
 from fedrec.federation.contract import Rows
 from fedrec.federation.messages import is_exact
-from fedrec.federation.noise import Gaussian, Laplace, Noise, SumGaussian, UploadContext, Values, dense
+from fedrec.federation.noise import Gaussian, Laplace, Noise, SumGaussian, UploadContext, Values, to_dense
 
 SQUARED = 1 << 18  # numbers that are made double at a time
 
@@ -52,11 +52,11 @@ class Clip:
                 change = (value.value - start).double().square().sum(1)
                 if way is not None and value.shift is not None:  # all rows but the changed ones shifted as well
                     square += value.shift.double().square() * way.double().square().sum()
-                    change -= (value.untouched() - start).double().square().sum(1)
+                    change -= (value.values_if_unchanged() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
             else:
                 change = value - context.reference[name] if name in context.reference else value
-                square += _squares(change)
+                square += _squared_norms(change)
         factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
         return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
 
@@ -88,12 +88,12 @@ class Shortening:
         reached = [name for name in values if self.reaches(name)]
         if not reached:
             raise unknown("upload", self.only, values)
-        return values | {name: self._short(dense(values[name]), context.reference.get(name)) for name in reached}
+        return values | {name: self._shorten(to_dense(values[name]), context.reference.get(name)) for name in reached}
 
     def reaches(self, name: str) -> bool:
         return self.only in ("", name) or name.startswith(self.only + ".")
 
-    def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
+    def _shorten(self, value: Tensor, reference: Tensor | None) -> Tensor:
         raise NotImplementedError
 
 
@@ -106,7 +106,7 @@ class TopRows(Shortening):
 
     INDEX: ClassVar[int] = 4  # bytes
 
-    def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
+    def _shorten(self, value: Tensor, reference: Tensor | None) -> Tensor:
         if value.dim() < 3 or value.shape[1] <= self.number or not value.is_floating_point():
             return value
         change = value if reference is None else value - reference
@@ -114,21 +114,21 @@ class TopRows(Shortening):
         sent = torch.zeros_like(value) if reference is None else reference.expand_as(value).clone()
         return sent.scatter_(1, farthest, value.gather(1, farthest))
 
-    def kept(self, rows: int) -> int:
+    def rows_sent(self, rows: int) -> int:
         return min(rows, self.number)
 
     def bytes(self, entries: int, rows: int, plain: int) -> int:
-        return plain * self.kept(rows) // rows
+        return plain * self.rows_sent(rows) // rows
 
 
 @dataclass(frozen=True)
 class Quantise(Shortening):
     """Each row (last axis) as integers of so many bits between its minimum and maximum, which go as two floats."""
 
-    def _short(self, value: Tensor, reference: Tensor | None) -> Tensor:
-        return self._rounded(value)
+    def _shorten(self, value: Tensor, reference: Tensor | None) -> Tensor:
+        return self._round_to_levels(value)
 
-    def _rounded(self, value: Tensor) -> Tensor:
+    def _round_to_levels(self, value: Tensor) -> Tensor:
         if not value.is_floating_point():
             return value
         rows = value.reshape(len(value), -1) if value.dim() < 3 else value  # never across clients
@@ -178,7 +178,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _squares(value: Tensor) -> Tensor:
+def _squared_norms(value: Tensor) -> Tensor:
     """Squared norms of clients' tensors in float64, without a copy of all in that type."""
     if value.device.type != "cpu" and value.dim() > 2:  # a pass over rows, then over their norms
         return torch.linalg.vector_norm(value, dim=-1).double().square().flatten(1).sum(1)

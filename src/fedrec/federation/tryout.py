@@ -56,7 +56,7 @@ class _Tryout:
         with self._step("plan", server=server):
             plan = self.method.plan(world, server, number)
         for cohort in cohorts_of(self.method, world):
-            clients = self.data.hosted(np.intersect1d(cohort.clients, plan.uploads()))[:FEW]
+            clients = self.data.select_hosted(np.intersect1d(cohort.clients, plan.uploads()))[:FEW]
             if len(clients):  # else nobody of these uploads in the first round
                 chunk = self.data.shard(clients).chunk(clients, cohort.name, foldable=True)
                 server = self._cohort(server, plan, chunk, number)
@@ -69,7 +69,7 @@ class _Tryout:
         with self._step("broadcast", server=server):
             down = self.method.broadcast(server, chunk.clients, number)
         self._require_down("broadcast", down, chunk)
-        given = _copied(state)
+        given = _copy(state)
         with self._step("local", state=given, down=down):
             returned = self.method.local(given, down, chunk, number)
         after, payload = self._require_pair(returned)
@@ -78,15 +78,15 @@ class _Tryout:
         if not payload:
             self._score(server, after, chunk, number)
             return server
-        ups = self._ups(payload, down, chunk, number)
+        ups = self._send_up(payload, down, chunk, number)
         with self._step("aggregate", server=server, ups=ups.reduced):
             aggregated = self.method.aggregate(dict(server), ups, number)
         server = self._require_same_server(aggregated, server)
-        after = self._answered(server, after, plan, chunk, number)
+        after = self._answer(server, after, plan, chunk, number)
         self._score(server, after, chunk, number)
         return server
 
-    def _ups(self, payload: dict[str, Any], down: Down, chunk: Chunk, number: int) -> Ups:
+    def _send_up(self, payload: dict[str, Any], down: Down, chunk: Chunk, number: int) -> Ups:
         wire, folded = (
             Wire(self.data.world, noised=self.method.disclosure.own_noise, secret=self.data.secret),
             Accumulator(),
@@ -94,14 +94,14 @@ class _Tryout:
         wire.send_up(payload, down, chunk.clients, chunk.cohort, number, folded)
         return wire.collect(folded, number).ups(self.data.world.dtype)
 
-    def _answered(self, server: Tensors, state: State, plan: Plan, chunk: Chunk, number: int) -> State:
+    def _answer(self, server: Tensors, state: State, plan: Plan, chunk: Chunk, number: int) -> State:
         with self._step("answer", server=server):
             answer = self.method.answer(server, plan, chunk.clients, number)
             down = None if answer is None else answer.make(chunk.clients)
         if down is None:
             return state
         self._require_down("answer", down, chunk)
-        given = _copied(state)
+        given = _copy(state)
         with self._step("receive", state=given, down=down):
             after = self.method.receive(given, down, chunk, number)
         self._require_same_state("receive", after, state, chunk)
@@ -228,17 +228,19 @@ class _Tryout:
             raise FedrecError(f"{self.name} has no {function}; see `Method.{function}` for what it must do") from None
         except KeyError as error:
             raise self._wrong(
-                function, f"asks for {error}, which is not there: {_there(given)}{_place(error)}"
+                function, f"asks for {error}, which is not there: {_list_names(given)}{_locate_in_own_file(error)}"
             ) from error
         except Exception as error:
             words = " ".join(str(error).split())
-            raise self._wrong(function, f"failed: {type(error).__name__}: {words}{_place(error)}") from error
+            raise self._wrong(
+                function, f"failed: {type(error).__name__}: {words}{_locate_in_own_file(error)}"
+            ) from error
 
     def _wrong(self, function: str, what: str) -> FedrecError:
         return FedrecError(f"{self.name}.{function} {what}")
 
 
-def _copied(state: State) -> State:
+def _copy(state: State) -> State:
     return State(
         *({name: value.clone() for name, value in part.items()} for part in (state.per_client, state.per_user))
     )
@@ -254,7 +256,7 @@ def _kind(value: Any) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def _there(given: Mapping[str, Any]) -> str:
+def _list_names(given: Mapping[str, Any]) -> str:
     """The names that a function could have asked for."""
     found = []
     for where, value in given.items():
@@ -267,7 +269,7 @@ def _there(given: Mapping[str, Any]) -> str:
     return "; ".join(found) or "nothing was given"
 
 
-def _place(error: BaseException) -> str:
+def _locate_in_own_file(error: BaseException) -> str:
     """Where in somebody's own file it happened."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     own = [(path.name, line) for path, line in frames if PACKAGE not in path.parents and PACKAGES not in path.parts]

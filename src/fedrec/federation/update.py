@@ -43,7 +43,7 @@ class Update:
         return Ups(reduced, self.gathered, self.clients)
 
 
-def merged(updates: Iterable[Update]) -> Update:
+def merge_updates(updates: Iterable[Update]) -> Update:
     """All of a round. Sums are formed in place, in the order given."""
     totals: Tensors = {}
     weights: dict[str, float] = {}

@@ -17,7 +17,16 @@ from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, World
 from fedrec.federation.messages import content, is_exact
-from fedrec.federation.noise import Behind, Noise, OnSums, Stream, SumGaussian, UploadContext, Values, dense
+from fedrec.federation.noise import (
+    EarlierNoise,
+    Noise,
+    Stream,
+    SumContext,
+    SumGaussian,
+    UploadContext,
+    Values,
+    to_dense,
+)
 from fedrec.federation.secret import Secret, SeededSecret
 from fedrec.federation.stages import Shortening, Stage, TopRows
 from fedrec.federation.update import Update
@@ -51,13 +60,13 @@ class Ledger:
         entry[direction] += int(np.broadcast_to(each, len(clients)).sum())
         entry[LARGEST + direction] = max(entry.get(LARGEST + direction, 0), int(np.max(each, initial=0)))
 
-    def uploaded(self, clients: np.ndarray, unprotected: Mapping[str, int]) -> None:
+    def record_upload(self, clients: np.ndarray, unprotected: Mapping[str, int]) -> None:
         """An upload of each of these clients, and bytes of it that no noise reached."""
         self.uploads[clients] += 1
         for part, size in unprotected.items():
             self.unprotected[part] = self.unprotected.get(part, 0) + size
 
-    def trained(self, round: int, clients: int) -> None:
+    def record_training(self, round: int, clients: int) -> None:
         self._entry(round)["trained"] += clients
 
     def _entry(self, round: int) -> dict[str, int]:
@@ -113,18 +122,20 @@ class Wire:
             return
         _require_reductions(payload)
         self.ledger.record("up", round, clients, sum(self._bytes(name, r, len(clients)) for name, r in payload.items()))
-        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, accumulator))
+        self.ledger.record_upload(clients, self.bytes_without_noise(payload, len(clients), cohort, accumulator))
         if not self.stages:
             accumulator.add(payload, clients, cohort)
             return
-        now = len(self.stages) - self._late(payload, len(clients))
+        now = len(self.stages) - self._count_deferrable_stages(payload, len(clients))
         stages, late = self.stages[:now], range(now, len(self.stages))
         per_client = sum(8 * _entries(r.value, len(clients)) * self.world.dtype.itemsize for r in payload.values())
         block = max(1, self.memory // per_client) if any(s.per_entry for s in stages) else len(clients)
         for start in range(0, len(clients), block):
             keep = slice(start, min(start + block, len(clients)))
-            part = {name: _block(reduction, keep) for name, reduction in payload.items()}
-            accumulator.add(self._staged(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late)
+            part = {name: _slice_clients(reduction, keep) for name, reduction in payload.items()}
+            accumulator.add(
+                self._apply_stages(part, stages, down, clients[keep], keep, round), clients[keep], cohort, late
+            )
 
     def send_apart(
         self,
@@ -142,14 +153,14 @@ class Wire:
         if not payload:
             return
         _require_reductions(payload)
-        self.ledger.uploaded(clients, self.unprotected(payload, len(clients), cohort, Accumulator()))
+        self.ledger.record_upload(clients, self.bytes_without_noise(payload, len(clients), cohort, Accumulator()))
         for k in range(len(clients)):
             keep, one = slice(k, k + 1), Accumulator()
-            part = {name: _block(reduction, keep) for name, reduction in payload.items()}
-            one.add(self._staged(part, self.stages, down, clients[keep], keep, round), clients[keep], cohort)
+            part = {name: _slice_clients(reduction, keep) for name, reduction in payload.items()}
+            one.add(self._apply_stages(part, self.stages, down, clients[keep], keep, round), clients[keep], cohort)
             yield self.collect(one, round, planned)
 
-    def _late(self, payload: dict[str, Reduction], clients: int) -> int:
+    def _count_deferrable_stages(self, payload: dict[str, Reduction], clients: int) -> int:
         """Stages at the end whose noise can wait for the sums: one draw per entry, not one per entry and client.
 
         Nobody sees more than plain sums, whose distribution is the same. Only where the draws would be too many.
@@ -159,7 +170,7 @@ class Wire:
         if (
             draws < DRAWS
             or not self.secret.repeatable
-            or not all(_plain_sum(reduction) for reduction in payload.values())
+            or not all(_is_plain_sum(reduction) for reduction in payload.values())
         ):
             return 0
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
@@ -173,14 +184,14 @@ class Wire:
         clients = accumulator.clients
         share = len(clients) / planned if planned else 1.0
         for number, stage in enumerate(self.stages):
-            where = OnSums(self.world, Stream(self.secret, round, self._behind(number)), clients, share)
+            where = SumContext(self.world, Stream(self.secret, round, self._earlier_noise(number)), clients, share)
             if isinstance(stage, SumGaussian):
                 accumulator.add_noise_to_sums(stage, where)
             elif isinstance(stage, Noise):
                 accumulator.add_deferred_noise(stage, number, where)
         return accumulator.update()
 
-    def _staged(
+    def _apply_stages(
         self,
         payload: dict[str, Reduction],
         stages: Sequence[Stage],
@@ -195,15 +206,15 @@ class Wire:
             assert not isinstance(reduction.value, PartialSum), "folded uploads cannot pass stages"
             values[name] = reduction.value
         for number, stage in enumerate(stages):
-            context = UploadContext(self.world, clients, round, reference, self._behind(number), self.secret)
+            context = UploadContext(self.world, clients, round, reference, self._earlier_noise(number), self.secret)
             values = stage.apply(values, context)
         return {name: _with_value(reduction, values[name]) for name, reduction in payload.items()}
 
-    def _behind(self, number: int) -> Behind:
+    def _earlier_noise(self, number: int) -> EarlierNoise:
         """The noise that an upload got before the stage of this number, by the upload that each acted on."""
         return (*self.noised, *(stage.only for stage in self.stages[:number] if isinstance(stage, Noise)))
 
-    def unprotected(
+    def bytes_without_noise(
         self, payload: dict[str, Reduction], clients: int, cohort: str, accumulator: Accumulator
     ) -> dict[str, int]:
         """Bytes of all these clients that no noise reaches, by what they are: whatever is not known to get some.
@@ -213,16 +224,16 @@ class Wire:
         """
         found: dict[str, int] = {}
         for name, reduction in payload.items():
-            found |= dict(self._open(name, reduction, clients))
+            found |= dict(self._parts_without_noise(name, reduction, clients))
             shape = _shape(reduction.value)
             if not _has_lengths(reduction) and accumulator.shapes.setdefault((cohort, name), shape) != shape:
                 found[f"the size of '{name}'"] = clients * LENGTH
         return found
 
-    def _open(self, name: str, reduction: Reduction, clients: int) -> Iterator[tuple[str, int]]:
+    def _parts_without_noise(self, name: str, reduction: Reduction, clients: int) -> Iterator[tuple[str, int]]:
         weighted = isinstance(reduction, Mean) and reduction.weight is not None
         weights = clients * self.world.dtype.itemsize if weighted else 0
-        if is_exact(reduction.value) or not any(_noises(stage, name, reduction) for stage in self.stages):
+        if is_exact(reduction.value) or not any(_adds_noise(stage, name, reduction) for stage in self.stages):
             sizes = np.broadcast_to(self._bytes(name, reduction, clients), clients)
             yield f"'{name}'", int(sizes.sum()) - weights
         if weights:
@@ -246,8 +257,8 @@ class Wire:
             if isinstance(stage, Shortening) and not stage.reaches(name):
                 continue
             size = stage.bytes(entries, rows, size)
-            if isinstance(stage, TopRows) and stage.kept(rows) < rows:
-                entries, rows = entries // rows * stage.kept(rows), stage.kept(rows)
+            if isinstance(stage, TopRows) and stage.rows_sent(rows) < rows:
+                entries, rows = entries // rows * stage.rows_sent(rows), stage.rows_sent(rows)
                 indices = rows * stage.INDEX
         return size + indices
 
@@ -258,13 +269,13 @@ def _require_reductions(payload: dict[str, Reduction]) -> None:
             raise FedrecError(f"the upload '{name}' has no reduction; return Sum, Mean or Gather of it from local")
 
 
-def _plain_sum(reduction: Reduction) -> bool:
+def _is_plain_sum(reduction: Reduction) -> bool:
     """Whether its sum over clients is all that is seen, each counting once."""
     weighted = isinstance(reduction, Mean) and reduction.weight is not None
     return not isinstance(reduction, Gather) and not weighted and not is_exact(reduction.value)
 
 
-def _noises(stage: Stage, name: str, reduction: Reduction) -> bool:
+def _adds_noise(stage: Stage, name: str, reduction: Reduction) -> bool:
     """Whether a stage puts noise on the values of an upload; that on sums reaches plain sums alone."""
     on_sums = isinstance(stage, SumGaussian) and not isinstance(reduction, Sum)
     return isinstance(stage, Noise) and stage.reaches(name) and not on_sums
@@ -284,7 +295,7 @@ def _entries(value: Upload, clients: int) -> int:
     return value.base.numel() if isinstance(value, Rows | PartialSum) else value.numel() // max(1, clients)
 
 
-def _block(reduction: Reduction, keep: slice) -> Reduction:
+def _slice_clients(reduction: Reduction, keep: slice) -> Reduction:
     value = reduction.value
     if isinstance(value, Rows):
         inside = (value.owner >= keep.start) & (value.owner < keep.stop)
@@ -311,5 +322,5 @@ def _with_value(reduction: Reduction, value: Upload, weight: Tensor | None = Non
     if isinstance(reduction, Gather):
         assert not isinstance(value, PartialSum)
         same = Gather(value, reduction.lengths)
-        return same if reduction.lengths is None else Gather(same.sent() * dense(value), reduction.lengths)
+        return same if reduction.lengths is None else Gather(same.sent() * to_dense(value), reduction.lengths)
     return type(reduction)(value, reduction.by_cohort)

@@ -67,7 +67,7 @@ class Listing:
 
 def listing_of(method: type[Method]) -> Listing:
     """The listing of a method, from what it declares."""
-    from fedrec.federation.exposure import seen_by_server
+    from fedrec.federation.exposure import describe_server_view
     from fedrec.methods.kinds import backbones_of, kinds_of
 
     info, names = method.info, dict[str, str]()
@@ -85,7 +85,7 @@ def listing_of(method: type[Method]) -> Listing:
         names=names,
         paper=info.paper,
         about=inspect.cleandoc(getattr(inspect.getmodule(method), "__doc__", None) or ""),
-        server="" if info.centralised else seen_by_server(plain),
+        server="" if info.centralised else describe_server_view(plain),
         kinds=list(map(_kind, kinds_of(method))),
     )
 

@@ -70,7 +70,7 @@ class SimulatedSum:
     device: torch.device
     heard: Callable[[str, int, bytes], None] | None = None
     cohorts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    given_up: bool = False
+    is_given_up: bool = False
     _bytes: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     _members: dict[int, Member] = field(default_factory=dict)
     _downs: dict[int, bytes] = field(default_factory=dict)
@@ -79,18 +79,18 @@ class SimulatedSum:
     def take(self, update: Update) -> None:
         collector = self._opened()
         client = int(update.clients[0])
-        if not self.given_up:
+        if not self.is_given_up:
             message = self._members[client].masked(self._downs.pop(client), update)
             collector.take_masked(client, self._counted("up", "masked", client, message))
 
     def result(self) -> Update:
-        if self._collector is None or self.given_up:
+        if self._collector is None or self.is_given_up:
             return Update()
         try:
             self._ask("unmask", self._collector.close_masked(), self._collector.take_unmasked, Member.unmask)
             return self._collector.result().to(self.device)
         except Aborted:
-            self.given_up = True
+            self.is_given_up = True
             return Update()
 
     def traffic(self) -> Traffic:
@@ -108,7 +108,7 @@ class SimulatedSum:
                 self._ask("shares", collector.close_keys(), collector.take_shares, Member.shares)
                 self._downs = collector.close_shares()
             except Aborted:
-                self.given_up = True
+                self.is_given_up = True
             for client, down in self._downs.items():
                 self._counted("down", "masked", client, down)
         return self._collector

@@ -12,7 +12,7 @@ from fedrec.federation.client_side import ClientSide
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method, Tensors
 from fedrec.federation.exchange import Coordinator, Node
-from fedrec.federation.schema import Like
+from fedrec.federation.schema import ClientSetup
 from fedrec.federation.server_side import ServerSide
 
 
@@ -22,7 +22,7 @@ class Grid:
     def __init__(self, method: Method, data: ClientData, groups: Sequence[np.ndarray]) -> None:
         self.world, self.groups = data.world, [np.sort(group) for group in groups]
         self.nodes = [Node(ClientSide(method, data.shard(group))) for group in self.groups]
-        like = Like(data.negatives, data.unique)
+        like = ClientSetup(data.negatives, data.unique)
         self.coordinator = Coordinator(ServerSide(method, data.world), self.groups, like)
 
     def round(self, number: int) -> None:
@@ -37,7 +37,7 @@ class Grid:
         """As `worlds.outcome`, after the last answer has gone out."""
         for k, node in enumerate(self.nodes):
             node.handle(self.coordinator.task(k, train=False).encode())
-        self.coordinator.answered()
+        self.coordinator.drop_answer()
         found = {f"server.{name}": value for name, value in self.coordinator.server.tensors.items()}
         return found | self._states() | {"scores": self._scores(round)}
 
@@ -62,7 +62,7 @@ class Grid:
         parts: list[tuple[np.ndarray, Tensor]] = []
         for node, group in zip(self.nodes, self.groups, strict=True):
             offer = self.coordinator.step(round, group, lambda some: self.coordinator.server.offer(some, round, items))
-            parts += node.side.scores(items, offer.delivered)
+            parts += node.side.scores(items, offer.select_down)
         return _ordered(parts)
 
 

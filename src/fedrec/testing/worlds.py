@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.client_side import CohortState
-from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique, concatenated_ranges
+from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique, concatenate_ranges
 from fedrec.federation.contract import Method, State, Tensors, World
 from fedrec.federation.simulator import Simulator
 
@@ -126,7 +126,7 @@ def inhabited(simulator: Simulator) -> list[CohortState]:
 def state_of(simulator: Simulator, members: CohortState, clients: np.ndarray) -> State:
     """A copy of what some clients hold, in any order."""
     _, where = members.positions(clients)
-    users = torch.from_numpy(concatenated_ranges(members.user_ptr[where], members.user_ptr[where + 1]))
+    users = torch.from_numpy(concatenate_ranges(members.user_ptr[where], members.user_ptr[where + 1]))
     return State(
         {name: value[torch.from_numpy(where)].clone() for name, value in members.state.per_client.items()},
         {name: value[users].clone() for name, value in members.state.per_user.items()},
@@ -142,4 +142,4 @@ def named(state: State) -> Tensors:
 def lost_in(simulator: Simulator, round: int) -> np.ndarray:
     """Clients whose uploads are lost in a round."""
     uploads = simulator.server_side.plan(round).uploads()
-    return np.setdiff1d(uploads, simulator.arriving(uploads, round))
+    return np.setdiff1d(uploads, simulator.draw_arrivals(uploads, round))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk, concatenated_ranges, pointers
+from fedrec.federation.clients import Chunk, concatenate_ranges, pointers
 from fedrec.federation.contract import World
 from fedrec.kernels import find as find_kernel
 from fedrec.random import Purpose, below, fold_tensor, permute, shuffle
@@ -79,7 +79,7 @@ def _of_users(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots: in
 def allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:
     """The rank-th item of each user's pool. One sorted array serves all users: each has its own range of values."""
     ptr, places, stride = chunk.data.pool.indptr, chunk.places, chunk.world.items + 1
-    gap = chunk.tensor(chunk.data.pool.gap[concatenated_ranges(ptr[places], ptr[places + 1])])
+    gap = chunk.tensor(chunk.data.pool.gap[concatenate_ranges(ptr[places], ptr[places + 1])])
     start = chunk.tensor(pointers(np.diff(ptr)[places]))
     user = owners(start, len(gap))
     before = torch.searchsorted(gap + user * stride, rank + owner[:, None] * stride, right=True)

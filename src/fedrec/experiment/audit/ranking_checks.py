@@ -134,7 +134,9 @@ def histories(case: Case) -> Finding:
     name, prepared = "histories used for scoring", case.prepared
     data = prepared.clients(World(items=prepared.n_trained, clients=prepared.partition.n_clients))
     known = prepared.known_at_test(data)
-    trained, at_test = (_keys(data, history, case.n_items) for history in (data.trained, known or data.trained))
+    trained, at_test = (
+        _keys(data, history, case.n_items) for history in (data.training_histories, known or data.training_histories)
+    )
     early = int(np.setdiff1d(np.intersect1d(trained, case.keys("valid", "test")), case.keys("train")).size)
     tested = int(np.intersect1d(at_test, case.keys("test")).size)
     more = int(np.setdiff1d(at_test, trained).size)

@@ -12,7 +12,7 @@ from fedrec.federation.client_side import ClientSide
 from fedrec.federation.clients import ClientData
 from fedrec.federation.codec import unpack
 from fedrec.federation.contract import Method
-from fedrec.federation.schema import Like, schema_of
+from fedrec.federation.schema import ClientSetup, schema_of
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.update import Update
 from fedrec.privacy.sign_attack import auc, sign_attack
@@ -48,7 +48,7 @@ class Recorded:
 
     def __init__(self, inner: SimulatedSum) -> None:
         self.inner, self.updates = inner, dict[int, Update]()
-        self.given_up, self.result, self.traffic = False, inner.result, inner.traffic
+        self.is_given_up, self.result, self.traffic = False, inner.result, inner.traffic
 
     def take(self, update: Update) -> None:
         self.updates[int(update.clients[0])] = update
@@ -61,7 +61,7 @@ def exposed(method: Method, data: ClientData, count: int) -> Exposed:
     hosted = data.shard(chosen)
     server = ServerSide(method, data.world)
     before = server.tensors.get(TABLE)
-    layout = layout_of(schema_of(server, Like(data.negatives, data.unique)), method.info.name)
+    layout = layout_of(schema_of(server, ClientSetup(data.negatives, data.unique)), method.info.name)
     names = [part.name for part in layout.parts]
     if before is None or TABLE not in names or method.info.centralised:
         raise FedrecError(f"{method.info.name} uploads no item table, which the sign attack needs; try fedmf")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.accumulator import summed
+from fedrec.federation.accumulator import sum_in_double
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Answer,
@@ -149,4 +149,4 @@ class PerFedRec(LocalMethod):
 
 
 def _mean(models: Tensor) -> Tensor:
-    return (summed(models) / len(models)).to(models.dtype)
+    return (sum_in_double(models) / len(models)).to(models.dtype)

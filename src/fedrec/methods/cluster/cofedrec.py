@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.federation.accumulator import summed
+from fedrec.federation.accumulator import sum_in_double
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Answer,
@@ -132,7 +132,7 @@ class CoFedRec(LocalMethod):
             return server | {"group": group}
         tables, key = ups.gathered["item"], fold(int(server["key"]), round)
         clients = np.concatenate([some for some, _ in tables])
-        mean = torch.stack([summed(part) for _, part in tables]).sum(0) / len(clients)
+        mean = torch.stack([sum_in_double(part) for _, part in tables]).sum(0) / len(clients)
         labels, _ = kmeans(mean, self.clusters, key)
         drawn = np.sort(clients)[fold(key, CLIENT) % len(clients)]
         used = labels.unique()
@@ -141,7 +141,7 @@ class CoFedRec(LocalMethod):
         total, item = torch.zeros_like(mean), server["item"]
         for some, part in tables:
             mine = group[torch.from_numpy(some)].to(part.device)
-            total += summed(part[mine])
+            total += sum_in_double(part[mine])
         item = (total / int(group.sum())).to(item.dtype)
         return server | {"labels": labels.to(server["labels"].dtype), "group": group, "item": item}
 

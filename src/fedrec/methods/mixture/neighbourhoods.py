@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.accumulator import summed
+from fedrec.federation.accumulator import sum_in_double
 from fedrec.federation.stack import Stack
 from fedrec.methods.mixture.aggregation import mix
 from fedrec.training.compiled import CompiledKernel, find_kernel
@@ -32,7 +32,7 @@ class Neighbourhoods:
         kernel = find_kernel("neighbours", stack.device)
         if kernel is None:
             mixed = mix(self.near.double() / self.near.sum(1, keepdim=True), stack)
-            return mixed, summed(mixed) / len(mixed)
+            return mixed, sum_in_double(mixed) / len(mixed)
         mixed = torch.empty(stack.shape, dtype=stack.dtype) if out is None else out
         return mixed, self._by_steps(kernel, stack, mixed)
 

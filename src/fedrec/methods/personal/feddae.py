@@ -208,7 +208,9 @@ class FedDAE(Method):
         """First layers in the rows of the histories to answer from: those of items never trained on are initial."""
         if chunk.known is None:
             return own
-        met, trained = (_keys(chunk, some) for some in (chunk.context, chunk.data.trained.take(chunk.places)))
+        met, trained = (
+            _keys(chunk, some) for some in (chunk.context, chunk.data.training_histories.take(chunk.places))
+        )
         at, item = chunk.tensor(np.searchsorted(met, trained)), chunk.tensor(met % chunk.world.items)
         first = {}
         for name, value in (self.network.initial(chunk.world, OWN) | self.network.initial(chunk.world, GATE)).items():

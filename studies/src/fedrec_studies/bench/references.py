@@ -21,7 +21,7 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.experiment import Prepared, Run
-from fedrec.federation import ClientData, Simulator, concatenated_ranges
+from fedrec.federation import ClientData, Simulator, concatenate_ranges
 from fedrec_studies.bench.machine import in_a_process
 from fedrec_studies.bench.phases import TRAINING
 from fedrec_studies.bench.task import Task
@@ -73,8 +73,8 @@ def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
     sizes = np.diff(data.user_ptr) if central else data.positives
     spread = ((np.arange(count) + 0.5) / count * len(sizes)).astype(int)
     chosen = np.sort(np.unique(np.argsort(sizes, kind="stable")[spread]))
-    places = chosen if central else concatenated_ranges(data.client_ptr[chosen], data.client_ptr[chosen + 1])
-    mine = data.trained.take(places)
+    places = chosen if central else concatenate_ranges(data.client_ptr[chosen], data.client_ptr[chosen + 1])
+    mine = data.training_histories.take(places)
     client_ptr = np.array([0, len(places)]) if central else np.cumsum([0, *np.diff(data.client_ptr)[chosen]])
     world = replace(data.world, clients=len(client_ptr) - 1, dtype=torch.float64, device=torch.device("cpu"))
     made = ClientData.build(

@@ -19,7 +19,7 @@ import torch
 
 from fedrec.errors import explained, unknown
 from fedrec.experiment import build_method, require_room, require_room_for_uploads
-from fedrec.federation import ClientData, Pool, Simulator, World, joined, pointers
+from fedrec.federation import ClientData, Pool, Simulator, World, join_processes, pointers
 from fedrec_studies.bench.kept import Kept, Row
 from fedrec_studies.bench.machine import Elsewhere, describe, in_a_process, peak_gib, told
 from fedrec_studies.bench.phases import Phases, split_kernel
@@ -168,7 +168,7 @@ def random_clients(clients: int, items: int, interactions: int) -> ClientData:
 def one_point(name: str, clients: int, items: int, interactions: int) -> dict[str, Any] | None:
     """Three rounds, the last with its phases; in several processes, None in all but the first."""
     about = {"method": name, "clients": clients, "items": items, "base_gib": peak_gib()}
-    with joined(CPU) as group:
+    with join_processes(CPU) as group:
         started = time.perf_counter()
         data = random_clients(clients, items, interactions)
         total = len(data.items)
@@ -188,7 +188,7 @@ def one_point(name: str, clients: int, items: int, interactions: int) -> dict[st
             return about | {"interactions": total, "refused": message} if group.first else None
         peaks = np.zeros(group.size)
         peaks[group.offset(1)] = peak_gib()
-        peaks = group.summed(peaks)
+        peaks = group.sum_arrays(peaks)
         if not group.first:
             return None
         return about | {

@@ -180,7 +180,9 @@ def server_sees(config: RunConfig) -> str:
         return ALL
     run = Run(dataclasses.replace(config, data=WORLD, silos=None, device="cpu"))
     fields = [
-        kind for kinds in schema_of(run.simulator.server_side, run.simulator.like()).fields.values() for kind in kinds
+        kind
+        for kinds in schema_of(run.simulator.server_side, run.simulator.client_setup()).fields.values()
+        for kind in kinds
     ]
     return NOTHING if not fields else SINGLE if any(kind.gathered for kind in fields) else SUMS
 
