@@ -19,8 +19,8 @@ from typing import Any
 
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Method
-from fedrec_studies.bench.machine import told
-from fedrec_studies.bench.references import few_of, seconds_of_a_round, some_clients, units_of
+from fedrec_studies.bench.machine import print_result
+from fedrec_studies.bench.plain_programs import select_few, seconds_of_a_round, select_clients, units_of
 from fedrec_studies.bench.task import Task
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
@@ -38,9 +38,9 @@ OTHER_SETTINGS = (
 
 def naive(task: Task, users: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
     run = task.run(task.interactions())
-    data, share = some_clients(run.simulator.data, users)
+    data, share = select_clients(run.simulator.data, users)
     whole = users == units_of(run)
-    few = some_clients(run.simulator.data, few_of(users))[0] if whole else data
+    few = select_clients(run.simulator.data, select_few(users))[0] if whole else data
     for kind in _kinds(run.method):
         made = kind()
         made.method = _with_settings(kind.method, run.method)
@@ -75,4 +75,4 @@ def _kinds(method: Method) -> Iterator[Any]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
-    sys.exit(told(lambda: naive(Task(**json.loads(sys.argv[1])), int(sys.argv[2]))))
+    sys.exit(print_result(lambda: naive(Task(**json.loads(sys.argv[1])), int(sys.argv[2]))))

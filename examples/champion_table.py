@@ -30,7 +30,7 @@ from fedrec.evaluation.significance import paired_bootstrap
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec_studies.leaderboard import users as user_values
-from fedrec_studies.leaderboard.definition import safe, stored_trials
+from fedrec_studies.leaderboard.board_definition import read_trials, safe
 
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
 USERS, NOBODY = DATA.parent / "leaderboard" / "users", user_values.UserValues("", {})
@@ -142,7 +142,7 @@ def of_leaderboard(runs: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarr
         kept = user_values.read(USERS / f"{safe(data)}.npz")
         found |= {
             (data, method): values
-            for method, values in user_values.joined(kept, NOBODY, rows, "ndcg@10").of_row.items()
+            for method, values in user_values.merge_user_values(kept, NOBODY, rows, "ndcg@10").of_row.items()
         }
     return found
 
@@ -224,7 +224,7 @@ def table(data: dict[str, Any]) -> str:
         row = [_cell(cells[method, name], told.get((method, name)), data["strongest"][name] == method) for name in SETS]
         if not any(cells[method, name] for name in SETS):
             continue
-        trials = len(stored_trials(DATA.parent / "leaderboard", method))
+        trials = len(read_trials(DATA.parent / "leaderboard", method))
         lines.append(f"| {words.format(trials=trials)} | " + " | ".join(row) + " |")
     return "\n".join(lines)
 

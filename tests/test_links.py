@@ -11,9 +11,9 @@ import pytest
 
 from conftest import Cli
 from fedrec.errors import FedrecError
-from fedrec_studies.commands.reproduce import Wanted, reproduce
-from fedrec_studies.reproduce.cells import cells, run_cells
-from fedrec_studies.reproduce.definition import Row, Table
+from fedrec_studies.commands.reproduce import ReproduceRequest, reproduce
+from fedrec_studies.reproduce.cells import plan_cells, run_cells
+from fedrec_studies.reproduce.table_definition import Row, Table
 from fuzz.property import tidy
 from fuzz.test_folders import COMMANDS, FEDMF
 
@@ -143,7 +143,7 @@ def test_a_study_neither_writes_nor_copies_through_links(tmp_path: Path) -> None
         rows=[Row("P", {"method": "popularity"})],
     )
     other = dataclasses.replace(table, name="second")
-    first, second = (cells(one, tmp_path / "study", "cpu", "8G") for one in (table, other))
+    first, second = (plan_cells(one, tmp_path / "study", "cpu", "8G") for one in (table, other))
     assert run_cells(first, 1, lambda line: None) == {}
     (tmp_path / "mine.txt").write_text(MINE)
     (first[0].folder / "notes.txt").symlink_to(tmp_path / "mine.txt")
@@ -170,5 +170,5 @@ def test_a_study_stays_within_its_folder(tmp_path: Path) -> None:
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "table3").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FedrecError, match="table3 is a link; replace it by the folder itself"):
-        reproduce("fedrkg", Wanted(), tmp_path / "study", dry_run=True)
+        reproduce("fedrkg", ReproduceRequest(), tmp_path / "study", dry_run=True)
     assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -18,7 +18,7 @@ from fedrec.methods import CentralSASRec, FedAvg, FedCA, Local, PerFedRec, PFedR
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from fedrec.training.sequences import SequenceSamples
 from fedrec.training.softmax_training import sampled_softmax_loss, softmax_loss
-from fedrec_studies.reproduce.definition import tables
+from fedrec_studies.reproduce.table_definition import tables
 from methods import naive_sequences as naive
 
 SMALL = {"backbone": "sasrec", "dim": 4, "length": 5, "batch": 2, "init_std": 0.3, "optimiser": "adam", "lr": 0.02}

@@ -16,7 +16,7 @@ from fedrec.report.figures import FIGURES
 from fedrec.report.figures.figure import Drawing
 from fedrec.report.figures.write import write_figure
 from fedrec.report.records import converged
-from fedrec_studies.reproduce.definition import Table, tables
+from fedrec_studies.reproduce.table_definition import Table, tables
 
 DATA, PROTOCOL = "synthetic@users=40+items=200", "ifedrec,ks=5,select_metric=recall@5"
 STUDIES = {"figure3": "align", "figure4": "server_epochs", "figure5": "participation"}

@@ -30,24 +30,24 @@ from fedrec.testing import outcome, tiny_world
 from fedrec.training.samples import Samples
 from fedrec_studies.bench import goals
 from fedrec_studies.bench.estimates import work_of
-from fedrec_studies.bench.kept import Kept
 from fedrec_studies.bench.machine import describe, in_a_process
-from fedrec_studies.bench.measure import measured
-from fedrec_studies.bench.page import speed_page
+from fedrec_studies.bench.measure import measure_method
 from fedrec_studies.bench.phases import PHASES, SAMPLING, TRAINING, Phases, seconds_of_draws
-from fedrec_studies.bench.references import (
+from fedrec_studies.bench.plain_programs import (
     FEW,
     MORE,
     NAIVE,
     PLAIN,
     Part,
-    of_all,
+    estimate_round,
     reference_of,
     seconds_of_a_round,
-    some_clients,
+    select_clients,
     units_of,
 )
-from fedrec_studies.bench.suite import compared, reach_all
+from fedrec_studies.bench.result_file import RowFile
+from fedrec_studies.bench.speed_page import speed_page
+from fedrec_studies.bench.suite import compare_seconds, reach_all
 from fedrec_studies.bench.task import Task
 
 ROOT = Path(__file__).parents[3]
@@ -160,7 +160,7 @@ def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
     script.write_text("print('{\"seconds_per_round\": 50}')", encoding="utf-8")
     about = describe(CPU)
     for method, alone in (("fedca", True), ("fedmf", False)):
-        row = measured(Task(method, size="quick", turns=1), {PLAIN: script})
+        row = measure_method(Task(method, size="quick", turns=1), {PLAIN: script})
         trained = row["phases"][TRAINING] + row["phases"][SAMPLING]
         assert row["ratio"] == pytest.approx(50 / (trained if alone else row["seconds"]["round"]))
         assert row["training_ratio"] == (row["ratio"] if alone else None)
@@ -170,7 +170,7 @@ def test_a_ratio_of_training_alone_stands_apart(tmp_path: Path) -> None:
 
 
 def test_rows_of_different_days_are_told_apart() -> None:
-    row = measured(Task("popularity", size="quick", turns=1), {})
+    row = measure_method(Task("popularity", size="quick", turns=1), {})
     about = {"command": "bench", "complete": True, "machine": describe(CPU)}
     same, other = (
         [row | {"day": "2026-01-01"}, row | {"method": "fedmf"} | day] for day in ({"day": "2026-01-01"}, {})
@@ -187,11 +187,11 @@ def test_draws_of_kernels_are_timed_alone() -> None:
 
 def test_a_few_clients_stand_for_all() -> None:
     data = tiny_world(dtype=torch.float32)
-    few, share = some_clients(data, 4)
+    few, share = select_clients(data, 4)
     assert few.world.clients == 4
     assert share == len(few.items) / len(data.items)
     assert few.positives.min() < np.median(data.positives) < few.positives.max()
-    users, _ = some_clients(tiny_world(silos=(12,)), 4)
+    users, _ = select_clients(tiny_world(silos=(12,)), 4)
     assert (users.world.clients, len(users.users)) == (1, 4)
 
 
@@ -208,7 +208,7 @@ def test_a_reference_that_compares_users_runs_on_all_of_them() -> None:
         asked.append(users)
         return quadratic(users)
 
-    seconds, how = of_all(quadratic(FEW), 1_000, measured)
+    seconds, how = estimate_round(quadratic(FEW), 1_000, measured)
     assert seconds == pytest.approx(100)
     assert how.startswith("all users")
     assert asked == [MORE, 1_000]
@@ -220,8 +220,8 @@ def test_a_reference_that_takes_too_long_on_all_is_scaled_from_below() -> None:
             raise FedrecError("it took more than a while")
         return quadratic(users)
 
-    estimate, how = of_all(quadratic(FEW), 1_000, measured)
-    assert estimate == pytest.approx(quadratic(MORE).scaled)
+    estimate, how = estimate_round(quadratic(FEW), 1_000, measured)
+    assert estimate == pytest.approx(quadratic(MORE).seconds_of_all)
     assert estimate < 100
     assert how.startswith(f"{MORE} users, scaled: at least")
 
@@ -231,14 +231,17 @@ def test_a_reference_that_takes_them_one_by_one_is_scaled() -> None:
         assert users == MORE
         return Part(0.01 * users, users, users / 1_000)
 
-    assert of_all(Part(0.12, FEW, FEW / 1_000), 1_000, measured) == (pytest.approx(10), f"{MORE} users, scaled")
+    assert estimate_round(Part(0.12, FEW, FEW / 1_000), 1_000, measured) == (pytest.approx(10), f"{MORE} users, scaled")
 
 
 def test_a_slow_reference_runs_on_a_few_users_alone() -> None:
     def measured(users: int, within: float) -> Part:
         raise AssertionError
 
-    assert of_all(Part(12.0, FEW, FEW / 1_000), 1_000, measured) == (pytest.approx(1_000), f"{FEW} users, scaled")
+    assert estimate_round(Part(12.0, FEW, FEW / 1_000), 1_000, measured) == (
+        pytest.approx(1_000),
+        f"{FEW} users, scaled",
+    )
 
 
 def test_references_in_their_order(tmp_path: Path) -> None:
@@ -263,7 +266,7 @@ def test_references_in_their_order(tmp_path: Path) -> None:
     assert alone is not None
     assert alone.what.startswith("this engine without kernels")
     assert f"{FEW} clients" in alone.what
-    share = some_clients(run.simulator.data, FEW)[1]
+    share = select_clients(run.simulator.data, FEW)[1]
     assert alone.seconds == pytest.approx(4 / share)
 
 
@@ -290,7 +293,7 @@ def test_the_naive_reference_of_a_methods_tests_is_timed(on_all: bool) -> None:
     task = Task("fedmf", SMALL, params={"dim": "4"})
     run = task.run(task.interactions())
     users = units_of(run) if on_all else FEW
-    share = some_clients(run.simulator.data, users)[1]
+    share = select_clients(run.simulator.data, users)[1]
     assert program.naive(task, users, later_and_later()) == {"seconds": 4, "users": users, "share": share}
 
 
@@ -317,34 +320,34 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return {"method": name}
 
-    def all_of(kept: Kept) -> list[dict[str, Any]]:
+    def all_of(kept: RowFile) -> list[dict[str, Any]]:
         kept.begin(MACHINE, "fedrec bench")
         for name in ("first", "breaks", "stops", "last"):
             kept.row({"method": name}, partial(piece, name), lambda: None)
-        return list(kept.completed()["methods"])
+        return list(kept.complete()["methods"])
 
     with pytest.raises(KeyboardInterrupt):
-        all_of(Kept(place, "methods", resume=False))
+        all_of(RowFile(place, "methods", resume=False))
     (first, broken) = json.loads(place.read_text())["methods"]
     assert (first["method"], broken["error"]) == ("first", "it hurts")
     with pytest.raises(FedrecError, match="continue with --resume"):
-        Kept(place, "methods", resume=False)
+        RowFile(place, "methods", resume=False)
     with pytest.raises(FedrecError, match="another kind"):
-        Kept(place, "points", resume=True)
-    rows = all_of(Kept(place, "methods", resume=True))
+        RowFile(place, "points", resume=True)
+    rows = all_of(RowFile(place, "methods", resume=True))
     assert sorted(row["method"] for row in rows) == ["breaks", "first", "last", "stops"]
     assert not [row for row in rows if "error" in row]
     assert asked == ["first", "breaks", "stops", "breaks", "stops", "last"]
-    Kept(place, "methods", resume=False)  # it is complete: it may be measured anew
+    RowFile(place, "methods", resume=False)  # it is complete: it may be measured anew
 
 
 def test_another_machine_does_not_go_on(tmp_path: Path) -> None:
     place = tmp_path / "bench.json"
-    kept = Kept(place, "methods", resume=False)
+    kept = RowFile(place, "methods", resume=False)
     kept.begin(MACHINE, "")
-    kept.completed()
+    kept.complete()
     with pytest.raises(FedrecError, match="was measured on a machine, 2 cores"):
-        Kept(place, "methods", resume=True).begin(MACHINE | {"cores": 64}, "")
+        RowFile(place, "methods", resume=True).begin(MACHINE | {"cores": 64}, "")
 
 
 ENDLESS = """
@@ -395,7 +398,7 @@ def measurement(*seconds: float) -> dict[str, Any]:
     ],
 )
 def test_a_change_is_told_from_noise(before: tuple[float, ...], after: tuple[float, ...], verdict: str) -> None:
-    ((name, *_, said),) = compared(measurement(*before), measurement(*after))
+    ((name, *_, said),) = compare_seconds(measurement(*before), measurement(*after))
     assert (name, said) == ("fedmf", verdict)
 
 
@@ -428,7 +431,7 @@ def test_a_goal_that_changed_is_measured_again(tmp_path: Path, monkeypatch: pyte
         return {"goal": words[2], "within": goals.GOALS[words[2]].seconds}
 
     def reach(data: str) -> list[dict[str, Any]]:
-        kept = Kept(tmp_path / "goals.json", "goals", resume=(tmp_path / "goals.json").exists())
+        kept = RowFile(tmp_path / "goals.json", "goals", resume=(tmp_path / "goals.json").exists())
         return list(reach_all(["fedmf", "fedca"], "cpu", data, True, kept, "", lambda text: None)["goals"])
 
     monkeypatch.setattr("fedrec_studies.bench.suite.in_a_process", timed_now)

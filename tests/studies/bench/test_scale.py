@@ -13,7 +13,7 @@ from conftest import Cli
 from fedrec.federation.clients import ClientData
 from fedrec_studies.bench import scale
 from fedrec_studies.bench.machine import in_a_process
-from fedrec_studies.bench.scale import Point, one_point, random_clients, series, slope
+from fedrec_studies.bench.scale import Point, measure_point, random_clients, series, slope
 from fedrec_studies.bench.scale_page import BEGIN, END, the_largest, with_tables
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,7 @@ def test_series_differ_in_their_axis_alone() -> None:
 
 
 def test_a_point_says_what_it_took() -> None:
-    found = one_point("fedmf", 100, 50, 1_000)
+    found = measure_point("fedmf", 100, 50, 1_000)
     assert found is not None
     assert found["processes"] == 1
     assert found["seconds_round"] > 0
@@ -56,13 +56,13 @@ def test_a_point_says_what_it_took() -> None:
 
 
 def test_what_does_not_fit_is_part_of_the_answer() -> None:
-    found = one_point("fedgram", 100, 1_000_000, 1_000)
+    found = measure_point("fedgram", 100, 1_000_000, 1_000)
     assert found is not None
     assert "fedgram needs at least" in found["refused"]
 
 
 def test_two_processes_share_a_point() -> None:
-    found = in_a_process(Point("fedmf", 100, 50, 1_000, processes=2).words())
+    found = in_a_process(Point("fedmf", 100, 50, 1_000, processes=2).command_words())
     assert found["processes"] == len(found["peak_gib_each"]) == 2
 
 

@@ -19,9 +19,9 @@ from fedrec.experiment.params import build_method, method_of
 from fedrec.experiment.tuning import Trial
 from fedrec.methods import FedMF
 from fedrec.report.charts.front import Offer, front
-from fedrec_studies.leaderboard import page, users, work
+from fedrec_studies.leaderboard import board_page, users, work
 from fedrec_studies.leaderboard import record as records
-from fedrec_studies.leaderboard.definition import (
+from fedrec_studies.leaderboard.board_definition import (
     NOT_SEARCHED,
     Board,
     Row,
@@ -29,16 +29,16 @@ from fedrec_studies.leaderboard.definition import (
     best_trials,
     board,
     cells_of,
-    narrowed,
+    narrow_board,
     trials_found,
 )
+from fedrec_studies.leaderboard.board_page import END, START, finding, picture, with_block, write_pages
 from fedrec_studies.leaderboard.pace import clock_of, too_long
-from fedrec_studies.leaderboard.page import END, START, finding, picture, with_block, write_pages
 from fedrec_studies.leaderboard.record import NOTHING, SINGLE, SUMS, groups, read_records, server_sees, write_records
 from fedrec_studies.leaderboard.work import run_rows, run_trials, why_not
-from fedrec_studies.reproduce import definition
+from fedrec_studies.reproduce import table_definition
 from fedrec_studies.reproduce.estimate import Clock
-from fedrec_studies.reproduce.measured import shipped
+from fedrec_studies.reproduce.measured import read_shipped
 
 ONE, TWO = "synthetic@users=50+items=200", "synthetic@users=40+items=150"
 FEDMF = Row("fedmf", {"method": "fedmf", "rounds": 3, "set": {"dim": 4}}, tuned=True)
@@ -111,7 +111,7 @@ def test_what_a_paper_calls_a_row_is_in_its_table() -> None:
     whole = board()
     for row in whole.rows:
         for paper, name in row.printed.items():
-            _, (table,) = definition.chosen(whole.print[paper]["table"])
+            _, (table,) = table_definition.select_tables(whole.print[paper]["table"])
             dataset = whole.print[paper]["dataset"]
             assert dataset in next(one for one in table.rows if one.label == name).printed, (row.label, paper)
 
@@ -263,7 +263,7 @@ def test_processes_for_different_rows_end_in_any_order(tmp_path: Path) -> None:
     other = dataclasses.replace(FEDMF, label="other")
     part = dataclasses.replace(SMALL, rows=[FEDMF, other], studies=[FEDMF, other], datasets=[ONE], seeds={})
     for label in ("fedmf", "other"):
-        mine = narrowed(part, [ONE], [label])
+        mine = narrow_board(part, [ONE], [label])
         run_trials(mine, runs, results, "cpu", lambda line: None)
         run_rows(mine, [ONE], runs, results, "cpu", 1, 20, lambda line: None)
     write_records(part, [ONE], runs, results)
@@ -342,11 +342,11 @@ def test_rows_of_new_items_are_the_measured_runs_of_their_table(tmp_path: Path) 
     write_records(SMALL, [name], tmp_path, tmp_path / "results")
     record = read_records(tmp_path / "results", [name])[name]
     rows = {row["label"]: row for row in record["rows"]}
-    (first,) = [run for run in shipped("ifedrec") if (run.table, run.row, run.seed) == ("table1", "IFedNCF", 0)]
+    (first,) = [run for run in read_shipped("ifedrec") if (run.table, run.row, run.seed) == ("table1", "IFedNCF", 0)]
     (cell,) = rows["IFedNCF"]["cells"]
     assert (cell["test"]["recall@20"], cell["command"]) == (first.figures["recall@20"], first.command)
     assert all(row["cells"] for row in rows.values())
-    assert dict(zip(page.HEADS, page._line(record, rows["IFedNCF"])[3:], strict=True))["MB up"] == "-"
+    assert dict(zip(board_page.HEADS, board_page._line(record, rows["IFedNCF"])[3:], strict=True))["MB up"] == "-"
 
 
 @pytest.mark.parametrize(
@@ -442,11 +442,11 @@ def test_tests_whose_runs_are_gone_stand_for_rows_that_are_what_they_were() -> N
         row("c", "federated", 0.05, 0),
         row("d", "federated", 0.2, 0),
     ]
-    assert records.kept_groups(new, old, ["d"]) == {"a": 1, "c": 2}
-    assert records.kept_tests(new, old, "a") == {"c": 0.01}
-    assert records.kept_tests(new, old, "d") == {}, "another row is the best now"
-    assert records.kept_groups(new, old, ["a", "b"]) == {}, "as many are at hand: grouped afresh"
-    assert records.kept_groups(new, {}, []) == {}
+    assert records.reuse_groups(new, old, ["d"]) == {"a": 1, "c": 2}
+    assert records.reuse_tests(new, old, "a") == {"c": 0.01}
+    assert records.reuse_tests(new, old, "d") == {}, "another row is the best now"
+    assert records.reuse_groups(new, old, ["a", "b"]) == {}, "as many are at hand: grouped afresh"
+    assert records.reuse_groups(new, {}, []) == {}
 
 
 def test_a_group_whose_best_is_no_longer_ranked_is_none() -> None:
@@ -458,8 +458,8 @@ def test_a_group_whose_best_is_no_longer_ranked_is_none() -> None:
         row("d", "federated", 0.04, 2),
     )
     new = [one | {"unranked": "not searched"} if one["label"] in "ad" else one for one in old["rows"]]
-    assert records.kept_groups(new, old, []) == {"c": 2}
-    assert records.kept_tests(new, old, "b") == {}
+    assert records.reuse_groups(new, old, []) == {"c": 2}
+    assert records.reuse_tests(new, old, "b") == {}
 
 
 def test_what_users_got_is_kept_and_tested_when_their_runs_are_gone(ended: tuple[Path, Path], tmp_path: Path) -> None:
@@ -486,11 +486,11 @@ def test_what_users_got_is_dropped_with_the_figures_it_belongs_to(tmp_path: Path
     kept = users.UserValues("abc", {"a": np.array([0.2, 0.04]), "b": np.array([0.0, 0.2]), "gone": np.zeros(2)})
     rows = [row("a", "federated", 0.12, 1), row("b", "federated", 0.11, 1)]
     nothing, new = users.UserValues("", {}), users.UserValues("abc", {"b": np.array([0.11, 0.11])})
-    assert {*users.joined(kept, nothing, rows, "ndcg@10").of_row} == {"a"}, "b has other figures now"
-    both = users.joined(kept, new, rows, "ndcg@10")
+    assert {*users.merge_user_values(kept, nothing, rows, "ndcg@10").of_row} == {"a"}, "b has other figures now"
+    both = users.merge_user_values(kept, new, rows, "ndcg@10")
     assert both.of_row["b"].tolist() == [0.11, 0.11]
     other = users.UserValues("xyz", {"b": np.array([0.11])})
-    assert users.joined(kept, other, rows, "ndcg@10") == other, "of other users nothing is taken over"
+    assert users.merge_user_values(kept, other, rows, "ndcg@10") == other, "of other users nothing is taken over"
     users.write(tmp_path / "u" / "d.npz", both)
     again = users.read(tmp_path / "u" / "d.npz")
     assert (again.users, {*again.of_row}) == ("abc", {"a", "b"})
@@ -572,8 +572,8 @@ def test_a_row_without_a_rank_is_in_no_headline_picture_or_short_table_and_says_
     assert finding(some).endswith("ahead of `c` in NDCG@10; no centralised baseline is ranked.")
     assert records.best_federated(some["rows"], "ndcg@10", []) == "a"
     assert ">b</text>" not in picture(some)
-    assert [offer.label for offer in page._offers(some)] == ["a", "c"]
-    short, full = list(page._short(some, {"d": some}, [])), list(page._dataset(some))
+    assert [offer.label for offer in board_page._offers(some)] == ["a", "c"]
+    short, full = list(board_page._short(some, {"d": some}, [])), list(board_page._dataset(some))
     assert [line.split(" | ")[0] for line in short if line.startswith("| `")] == ["| `a`", "| `c`"]
     assert "Measured on d and not ranked: `b`, `d` (settings not searched)." in short
     assert "- settings not searched: `b`, `d`" in full
@@ -657,13 +657,14 @@ def test_ranks_of_print_stand_at_the_top_as_soon_as_two_rows_have_them() -> None
     some = made(
         *(row(name, "federated", value, 1) for name, value in (("fedmf", 0.1), ("fedavg", 0.2), ("other", 0.3)))
     )
-    lines = list(page._print(whole, {"ml-100k": some}))
+    lines = list(board_page._print(whole, {"ml-100k": some}))
     assert lines[0] == "## Printed rank and honest rank"
     ranks = [line.split(" | ") for line in lines if line.startswith("| `")]
     assert {cells[0]: cells[-1] for cells in ranks} == {"| `fedmf`": "2 |", "| `fedavg`": "1 |"}
-    assert list(page._print(whole, {"ml-100k": made(row("fedmf", "federated", 0.1, 1))})) == []
+    assert list(board_page._print(whole, {"ml-100k": made(row("fedmf", "federated", 0.1, 1))})) == []
     more = made(*some["rows"], row("fedatt", "federated", 0.3, 0) | {"unranked": "settings not searched"})
-    assert [*page._print(whole, {"ml-100k": more})] == [*lines, "Left out, because they are not ranked: `fedatt`.", ""]
+    left_out = [*lines, "Left out, because they are not ranked: `fedatt`.", ""]
+    assert [*board_page._print(whole, {"ml-100k": more})] == left_out
 
 
 def test_the_page_says_which_trials_are_of_another_search_and_what_the_first_was(tmp_path: Path) -> None:
@@ -673,7 +674,7 @@ def test_the_page_says_which_trials_are_of_another_search_and_what_the_first_was
     for first, said in ((5.0, True), (6.0, False)):
         kept = {"trials": [{"number": 0, "params": {"lr": first}, "value": 0.1}], "searched": {}, "config": {}}
         (tmp_path / "trials" / "fedmf.json").write_text(json.dumps(kept))
-        text = "\n".join(page._trials(part, tmp_path))
+        text = "\n".join(board_page._trials(part, tmp_path))
         assert ("that of `fedmf`: lr=5.0" in text) == said
         assert "- `fedmf`: the first had another clock." in text
 
@@ -721,13 +722,13 @@ def test_the_picture_names_every_federated_row_and_no_other() -> None:
 
 
 def test_a_part_of_the_board() -> None:
-    part = narrowed(board(), ["filmtrust"], ["fedmf"])
+    part = narrow_board(board(), ["filmtrust"], ["fedmf"])
     assert ([row.label for row in part.rows], part.datasets) == (["fedmf"], ["filmtrust"])
     assert part.seeds == board().seeds
-    third = narrowed(board(), [], [], [2])
+    third = narrow_board(board(), [], [], [2])
     assert (third.seeds_of("ml-1m"), third.seeds_of("lastfm-2k")) == ([2], [])
     with pytest.raises(FedrecError, match="the leaderboard has no seed 7; known: 0, 1, 2"):
-        narrowed(board(), [], [], [2, 7])
+        narrow_board(board(), [], [], [2, 7])
 
 
 def test_the_first_trial_is_the_methods_own_except_where_a_row_says_so(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from fedrec.cli import app
 from fedrec.errors import FedrecError
 from fedrec.report.figures import FIGURES
-from fedrec_studies.commands.reproduce import Wanted, reproduce, show_coverage
-from fedrec_studies.reproduce.cells import cells
-from fedrec_studies.reproduce.collect import counted, trimmed
-from fedrec_studies.reproduce.coverage import Found, Reached, counts, coverage, planned_cells
+from fedrec_studies.commands.reproduce import ReproduceRequest, reproduce, show_coverage
+from fedrec_studies.reproduce.cells import plan_cells
+from fedrec_studies.reproduce.collect import match_runs, trim_figures
+from fedrec_studies.reproduce.coverage import CellCoverage, Comparison, counts, coverage, plan_all_cells
 from fedrec_studies.reproduce.coverage_page import (
     by_table,
-    drawn,
+    draw_scatter,
     lines,
     missing_data,
     not_run,
@@ -28,12 +28,19 @@ from fedrec_studies.reproduce.coverage_page import (
     too_long,
     write_coverage,
 )
-from fedrec_studies.reproduce.definition import Table, names, papers, tables
 from fedrec_studies.reproduce.estimate import Clock, Estimate, hours
-from fedrec_studies.reproduce.figures import figures_of, guidance_figures
-from fedrec_studies.reproduce.measured import MeasuredRun, everything, joined, shipped, still_asked_for, write
-from fedrec_studies.reproduce.printed import PrintedCell, printed_cells, selected
-from fedrec_studies.reproduce.studies import study_lines, unprinted
+from fedrec_studies.reproduce.measured import (
+    MeasuredRun,
+    merge_runs,
+    read_all_shipped,
+    read_shipped,
+    still_asked_for,
+    write,
+)
+from fedrec_studies.reproduce.printed import PrintedCell, read_print, select_cells
+from fedrec_studies.reproduce.run_figures import figures_of, guidance_figures
+from fedrec_studies.reproduce.studies import study_lines, without_print
+from fedrec_studies.reproduce.table_definition import Table, names, papers, tables
 
 PRINTED = {"fedca": 596, "fedcia": 189, "cgfedrec": 112, "ifedrec": 576, "fedrkg": 344}
 """Result cells of each paper."""
@@ -44,7 +51,7 @@ def run_of(paper: str, table: str, row: str, dataset: str, **changed: object) ->
     found = tables(paper)[table]
     cell = next(
         cell
-        for cell in cells(found, Path(), "cpu", "8G")
+        for cell in plan_cells(found, Path(), "cpu", "8G")
         if (cell.row, cell.dataset, cell.protocol) == (row, dataset, found.published)
     )
     usual = {"figures": {}, "rounds": 10, "best_round": 3, "seconds": 20.0, "interactions": 100_000, "backbone": "mf"}
@@ -52,21 +59,21 @@ def run_of(paper: str, table: str, row: str, dataset: str, **changed: object) ->
     return MeasuredRun(table, row, dataset, cell.protocol, cell.config.seed, cell.command(), "cpu", **values)  # type: ignore[arg-type]
 
 
-def reached(paper: str, runs: list[MeasuredRun], **where: str) -> list[Reached]:
+def reached(paper: str, runs: list[MeasuredRun], **where: str) -> list[CellCoverage]:
     some = coverage(paper, runs)
     return [one for one in some if all(getattr(one.cell, key) == value for key, value in where.items())]
 
 
 @pytest.mark.parametrize("paper", PRINTED)
 def test_every_printed_cell_is_measured_or_says_why_not(paper: str) -> None:
-    found = coverage(paper, shipped(paper), timed=everything())
+    found = coverage(paper, read_shipped(paper), timed=read_all_shipped())
     assert [one.cell for one in found if one.state == "not run"] == []
     assert all(one.time is not None for one in found if one.state == "too long"), "with the time that it takes"
 
 
 @pytest.mark.parametrize("paper", papers())
 def test_every_printed_cell_is_claimed_by_a_row_or_said_to_be_missing(paper: str) -> None:
-    found = coverage(paper, shipped(paper))
+    found = coverage(paper, read_shipped(paper))
     assert len(found) == PRINTED.get(paper, 0)
     assert sum(counts(found).values()) == len(found)
     assert not [one for one in found if one.why == "no table has it"]
@@ -98,7 +105,7 @@ def test_seeds_are_averaged_and_percentages_are_fractions() -> None:
 def test_a_mean_of_several_seeds_counts_as_so_many() -> None:
     one = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.4}, seeds=3, seconds=0.0, fedrec="0.1")
     place = {"table": "table2", "method": "FedAvg", "backbone": "PMF", "dataset": "ML-100K", "metric": "HR@10"}
-    planned = cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")
+    planned = plan_cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")
     mine = [cell for cell in planned if (cell.row, cell.dataset, cell.protocol) == ("FedAvg", "ml-100k", "fedca")]
     second = next(cell for cell in mine if cell.config.seed == 1)
     two = dataclasses.replace(one, seed=1, command=second.command(), seeds=1, figures={"hr@10": 0.8})
@@ -106,7 +113,7 @@ def test_a_mean_of_several_seeds_counts_as_so_many() -> None:
     assert (hr.found[0].seeds, hr.found[0].earlier) == (4, "0.1")
     assert hr.found[0].value == pytest.approx(0.5)
     assert "| 4 (fedrec 0.1) |" in "\n".join(lines("FedCA", [hr]))
-    assert Clock([one]).of(mine[0]) is None, "it took no time that is known"
+    assert Clock([one]).estimate(mine[0]) is None, "it took no time that is known"
 
 
 @pytest.mark.parametrize(
@@ -120,12 +127,12 @@ def test_a_mean_of_several_seeds_counts_as_so_many() -> None:
     ],
 )
 def test_tolerance_is_a_hundredth_or_a_tenth_of_print(value: float, printed: float, within: bool) -> None:
-    assert Found("t", "r", value, 1, printed).within is within
+    assert Comparison("t", "r", value, 1, printed).within is within
 
 
 def test_runs_of_other_settings_do_not_count() -> None:
     run = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", figures={"hr@10": 0.5})
-    planned = planned_cells(tables("fedca").values(), "cuda")
+    planned = plan_all_cells(tables("fedca").values(), "cuda")
     assert still_asked_for([run], planned) == [run], "the device is no setting"
     other = dataclasses.replace(run, command=run.command + " --set lr=3")
     assert still_asked_for([other], planned) == []
@@ -157,11 +164,11 @@ def test_one_run_may_stand_for_cells_of_two_tables() -> None:
 
 
 def test_the_cells_of_a_row_are_found_by_all_that_is_given() -> None:
-    some = printed_cells("fedca")
-    assert {cell.table for cell in selected(some, {"table": "table5|table6"})} == {"table5", "table6"}
-    assert len(selected(some, {"table": "table12", "setting": "rho=0.8"})) == 8
+    some = read_print("fedca")
+    assert {cell.table for cell in select_cells(some, {"table": "table5|table6"})} == {"table5", "table6"}
+    assert len(select_cells(some, {"table": "table12", "setting": "rho=0.8"})) == 8
     with pytest.raises(FedrecError, match="print has no key 'metod'"):
-        selected(some, {"metod": "FedCA"})
+        select_cells(some, {"metod": "FedCA"})
 
 
 def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
@@ -188,21 +195,25 @@ def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
 
 
 def test_time_is_estimated_from_the_nearest_run() -> None:
-    planned = {(cell.row, cell.dataset): cell for cell in cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")}
+    planned = {
+        (cell.row, cell.dataset): cell for cell in plan_cells(tables("fedca")["table2-pmf"], Path(), "cpu", "8G")
+    }
     here = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", seconds=50.0, rounds=100)
-    assert Clock([here]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
+    assert Clock([here]).estimate(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
     size = run_of("fedca", "table2-pmf", "Popularity", "ml-1m", interactions=1_000_000)
-    assert Clock([here, size]).of(planned["FedAvg", "ml-1m"]) == Estimate(pytest.approx(500.0), "cpu")  # type: ignore[arg-type]
-    assert Clock([here]).of(planned["FedAvg", "ml-1m"]) is None, "nothing says how large ml-1m is"
-    assert Clock([here]).of(planned["FedCA (paper)", "ml-100k"]) is None
+    assert Clock([here, size]).estimate(planned["FedAvg", "ml-1m"]) == Estimate(pytest.approx(500.0), "cpu")  # type: ignore[arg-type]
+    assert Clock([here]).estimate(planned["FedAvg", "ml-1m"]) is None, "nothing says how large ml-1m is"
+    assert Clock([here]).estimate(planned["FedCA (paper)", "ml-100k"]) is None
     other = run_of("fedca", "table2-pmf", "FedAvg", "ml-100k", seconds=50.0, rounds=100, backbone="ncf")
-    rough = Clock([other]).of(planned["FedAvg", "ml-100k"])
+    rough = Clock([other]).estimate(planned["FedAvg", "ml-100k"])
     assert rough == Estimate(50.0, "cpu", rough=True), "another backbone of the method is better than nothing"
-    assert rough.words() == "50 s on cpu (by its other runs)"
-    assert Clock([here, other]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
+    assert rough.describe() == "50 s on cpu (by its other runs)"
+    assert Clock([here, other]).estimate(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu")
     begun = dataclasses.replace(here, seed=1, rounds=2, seconds=40.0)
-    assert Clock([begun, here]).of(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu"), "two rounds tell little"
-    assert Clock([begun]).of(planned["FedAvg", "ml-100k"]) == Estimate(2000.0, "cpu")
+    assert Clock([begun, here]).estimate(planned["FedAvg", "ml-100k"]) == Estimate(50.0, "cpu"), (
+        "two rounds tell little"
+    )
+    assert Clock([begun]).estimate(planned["FedAvg", "ml-100k"]) == Estimate(2000.0, "cpu")
     assert [hours(seconds) for seconds in (0.2, 60, 600, 7200)] == ["1 s", "60 s", "10 min", "2.0 h"]
 
 
@@ -218,15 +229,17 @@ def test_a_figure_of_a_run_that_diverged_later_says_so() -> None:
 def test_the_time_of_one_variant_says_little_about_another() -> None:
     """Without clusters CGFedRec is PFedRec, which takes a tenth of its time."""
     planned = {
-        cell.row: cell for cell in cells(tables("cgfedrec")["table3"], Path(), "cpu", "8G") if cell.dataset == "ml-100k"
+        cell.row: cell
+        for cell in plan_cells(tables("cgfedrec")["table3"], Path(), "cpu", "8G")
+        if cell.dataset == "ml-100k"
     }
     short, whole = (
         run_of("cgfedrec", "table3", row, "ml-100k", seconds=seconds, rounds=100, backbone="linear")
         for row, seconds in (("CGFedRec-E (= PFedRec)", 7.0), ("CGFedRec", 60.0))
     )
     clock = Clock([short, whole])
-    assert clock.of(planned["CGFedRec"]) == Estimate(pytest.approx(60.0), "cpu")  # type: ignore[arg-type]
-    assert clock.of(planned["CGFedRec-E (= PFedRec)"]) == Estimate(pytest.approx(7.0), "cpu")  # type: ignore[arg-type]
+    assert clock.estimate(planned["CGFedRec"]) == Estimate(pytest.approx(60.0), "cpu")  # type: ignore[arg-type]
+    assert clock.estimate(planned["CGFedRec-E (= PFedRec)"]) == Estimate(pytest.approx(7.0), "cpu")  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_into_the_hour_of_its_table_takes_too_long() -> None:
@@ -237,7 +250,7 @@ def test_what_does_not_fit_into_the_hour_of_its_table_takes_too_long() -> None:
         for row, seconds in (("FedAtt", 700.0), ("FedFast", 500.0))
     ]
 
-    def states(timed: list[MeasuredRun]) -> dict[str, Reached]:
+    def states(timed: list[MeasuredRun]) -> dict[str, CellCoverage]:
         where = {"table": "table2", "dataset": "ML-100K", "backbone": "PMF", "metric": "HR@10"}
         some = coverage("fedca", [slow], timed=timed)
         return {one.cell.method: one for one in some if where.items() <= vars(one.cell).items()}
@@ -271,7 +284,9 @@ def test_a_row_may_say_that_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("paper", papers())
 def test_a_table_calls_only_data_too_long_that_misses_a_cell(paper: str) -> None:
-    missing = {one.cell for one in coverage(paper, shipped(paper), timed=everything()) if one.state == "too long"}
+    missing = {
+        one.cell for one in coverage(paper, read_shipped(paper), timed=read_all_shipped()) if one.state == "too long"
+    }
     for table in tables(paper).values():
         for dataset in {*table.too_long, *(name for row in table.rows for name in row.too_long)}:
             claimed = {
@@ -303,7 +318,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "coverage"
 @pytest.mark.parametrize("paper", PRINTED)
 def test_the_documentation_has_what_was_measured(paper: str) -> None:
     """Made by `make coverage`; not edited by hand."""
-    made = coverage(paper, shipped(paper), timed=everything())
+    made = coverage(paper, read_shipped(paper), timed=read_all_shipped())
     assert (DOCS / paper / "coverage.md").read_text(encoding="utf-8") == "\n".join(
         lines(names(paper).title, made, [*names(paper).words.values()])
     ) + "\n"
@@ -318,7 +333,7 @@ def test_a_word_of_the_paper_is_explained_where_a_row_has_it() -> None:
 
 def test_seconds_of_stages_stand_beside_print(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {("ml-100k", "SVD"): 0.00123}
-    monkeypatch.setattr("fedrec_studies.reproduce.coverage.timed_stages", lambda paper: known)
+    monkeypatch.setattr("fedrec_studies.reproduce.coverage.read_stage_seconds", lambda paper: known)
     found = coverage("fedca", [])
     assert [one.cell.setting for one in found if one.beside is not None] == ["stage=SVD"], "of ml-100k alone"
     assert counts(found)["elsewhere"] == 15, "it is no measured cell"
@@ -332,13 +347,13 @@ def test_seconds_of_stages_stand_beside_print(monkeypatch: pytest.MonkeyPatch) -
 def test_small_figures_are_near_but_not_of_another_sign(
     printed: float, value: float, within: bool, only_near: bool
 ) -> None:
-    one = Found("t", "r", value, 1, printed)
+    one = Comparison("t", "r", value, 1, printed)
     assert (one.within, one.only_near) == (within, only_near)
 
 
 def test_the_picture_has_a_point_for_each_cell(tmp_path: Path) -> None:
     runs = [run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.97, "ndcg@5": 0.5})]
-    svg = drawn("CGFedRec", coverage("cgfedrec", runs))
+    svg = draw_scatter("CGFedRec", coverage("cgfedrec", runs))
     assert svg.count("<circle cx") == 2
     assert "within tolerance: 1" in svg
     assert "beyond: 1" in svg
@@ -367,7 +382,7 @@ def test_every_figure_has_commands_that_draw_it(paper: str, table: Table) -> Non
         words = command.split()
         assert words[:2] == ["fedrec", "report"]
         assert words[2].startswith(f"runs/reproduce/{paper}/{table.name}/{table.published}/")
-        folders = [cell.folder for cell in cells(table, Path("runs/reproduce") / paper, "cpu", "8G")]
+        folders = [cell.folder for cell in plan_cells(table, Path("runs/reproduce") / paper, "cpu", "8G")]
         assert any(place.match(words[2]) for folder in folders for place in (folder, folder.parent)), command
         assert words[words.index("--figure") + 1] in FIGURES
 
@@ -375,7 +390,7 @@ def test_every_figure_has_commands_that_draw_it(paper: str, table: Table) -> Non
 def test_a_dry_run_says_what_there_is_and_what_cannot_be_had(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = Wanted(datasets=["ml-100k"], protocols=["cgfedrec"], seeds=[0])
+    wanted = ReproduceRequest(datasets=["ml-100k"], protocols=["cgfedrec"], seeds=[0])
     assert reproduce("cgfedrec/table4", wanted, tmp_path / "x", dry_run=True)
     said = capsys.readouterr().out
     assert "table4: CGFedRec, Table 4: Laplace noise on uploads\n6 runs, about " in said
@@ -388,20 +403,20 @@ def test_a_dry_run_says_what_there_is_and_what_cannot_be_had(
 def test_what_is_measured_survives_being_written(tmp_path: Path) -> None:
     old = run_of("cgfedrec", "table4", "noise 0", "ml-100k", figures={"hr@5": 0.1, "mrr@10": 0.2})
     new = dataclasses.replace(old, figures={"hr@5": 0.3, "mrr@10": 0.2})
-    (kept,) = trimmed(joined([old], [new]), tables("cgfedrec").values())
+    (kept,) = trim_figures(merge_runs([old], [new]), tables("cgfedrec").values())
     assert kept.figures == {"hr@5": 0.3}
     write(tmp_path / "some.json", "About.", [kept])
     assert [MeasuredRun(**record) for record in json.loads((tmp_path / "some.json").read_text())["runs"]] == [kept]
 
 
 def test_a_run_counts_wherever_its_command_is_asked_for() -> None:
-    planned = planned_cells(tables("fedca").values(), "cpu")
+    planned = plan_all_cells(tables("fedca").values(), "cpu")
     asked = [cell.command() for _, cell in planned]
     twice = next(command for command in asked if asked.count(command) > 1)
     table, cell = next(one for one in planned if one[1].command() == twice)
     run = run_of("fedca", table, cell.row, cell.dataset, figures={"hr@10": 0.5}, seeds=1)
     run = dataclasses.replace(run, command=twice)
-    found = counted([run], planned)
+    found = match_runs([run], planned)
     assert len(found) == asked.count(twice)
     assert len({one.key() for one in found}) == len(found)
     assert all(one.figures == run.figures for one in found)
@@ -421,7 +436,7 @@ def test_a_study_shows_the_mean_of_its_runs_and_counts_the_rows_without() -> Non
 
 def test_the_documentation_has_what_was_measured_of_the_champion() -> None:
     page = Path(__file__).parents[3] / "docs" / "coverage" / "champion" / "measured.md"
-    made = study_lines(names("champion").title, list(tables("champion").values()), shipped("champion"))
+    made = study_lines(names("champion").title, list(tables("champion").values()), read_shipped("champion"))
     assert page.read_text(encoding="utf-8") == "\n".join(made) + "\n"
 
 
@@ -430,10 +445,10 @@ def test_the_documentation_has_what_was_measured_of_the_champion() -> None:
 def test_the_documentation_has_what_was_measured_without_print(paper: str) -> None:
     """Figures of a paper and runs for a cause; every other table has print."""
     known = list(tables(paper).values())
-    drawn = unprinted(known)
+    drawn = without_print(known)
     assert all(table.name.startswith("figure") or table.name == "causes" for table in drawn)
     assert {table.name for table in known if table.name.startswith("figure")} <= {table.name for table in drawn}
-    made = study_lines(f"{names(paper).title}: what has no printed figures", drawn, shipped(paper))
+    made = study_lines(f"{names(paper).title}: what has no printed figures", drawn, read_shipped(paper))
     assert (DOCS / paper / "measured.md").read_text(encoding="utf-8") == "\n".join(made) + "\n"
 
 

@@ -19,11 +19,11 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.params import build_method
 from fedrec.methods import IFedRec
 from fedrec.methods.average.fedmf import FedMF
-from fedrec_studies.commands.reproduce import Wanted, reproduce
-from fedrec_studies.reproduce.cells import cells, require_runnable, run_cells
-from fedrec_studies.reproduce.definition import Row, Table, _table, chosen, narrowed, papers, tables
-from fedrec_studies.reproduce.measured import finished
-from fedrec_studies.reproduce.page import write_page
+from fedrec_studies.commands.reproduce import ReproduceRequest, reproduce
+from fedrec_studies.reproduce.cells import plan_cells, require_runnable, run_cells
+from fedrec_studies.reproduce.measured import collect_finished
+from fedrec_studies.reproduce.table_definition import Row, Table, _table, narrow_tables, papers, select_tables, tables
+from fedrec_studies.reproduce.table_page import write_page
 from waiting import GENEROUS
 
 TINY = "synthetic@users=50+items=200"
@@ -50,7 +50,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("paper", papers())
 def test_every_defined_run_can_be_built(paper: str, tmp_path: Path) -> None:
     for table in tables(paper).values():
-        planned = cells(table, tmp_path, "cpu", "8G")
+        planned = plan_cells(table, tmp_path, "cpu", "8G")
         require_runnable(planned)
         assert len({cell.folder for cell in planned}) == len(planned)
         for row in table.rows:
@@ -76,15 +76,15 @@ def test_ifedrec_runs_as_released_wherever_its_paper_is_compared_with() -> None:
 
 def test_a_table_without_print_has_no_column_for_it(tmp_path: Path) -> None:
     bare = dataclasses.replace(SMALL, rows=[Row("FedMF", {"method": "fedmf"}), Row("Not here", {}, datasets=["other"])])
-    planned = cells(bare, tmp_path, "cpu", "8G")
+    planned = plan_cells(bare, tmp_path, "cpu", "8G")
     assert {cell.row for cell in planned} == {"FedMF"}, "a row runs on its own datasets"
     page = write_page(bare, planned, {}, tmp_path).read_text()
     assert "| method | recall@10 | ndcg@10 | seeds | s |" in page
-    assert "print" in write_page(SMALL, cells(SMALL, tmp_path, "cpu", "8G"), {}, tmp_path).read_text()
+    assert "print" in write_page(SMALL, plan_cells(SMALL, tmp_path, "cpu", "8G"), {}, tmp_path).read_text()
 
 
 def test_a_table_runs_once_and_shows_what_its_runs_measured(tmp_path: Path) -> None:
-    planned = cells(SMALL, tmp_path, "cpu", "8G")
+    planned = plan_cells(SMALL, tmp_path, "cpu", "8G")
     assert len(planned) == 2 * (2 + 1)  # one row only under one of two protocols
     told: list[str] = []
     assert run_cells(planned, 2, told.append) == {}
@@ -109,7 +109,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
         SMALL.rows[1],
     ]
     table = dataclasses.replace(SMALL, rows=rows, seeds=[0], protocols=["honest"])
-    planned = cells(table, tmp_path, "cpu", "8G")
+    planned = plan_cells(table, tmp_path, "cpu", "8G")
     failed = run_cells(planned, 1, lambda line: None)
     assert list(failed) == [f"Gone, {TINY}, honest, seed 0"]
     assert "no-such-file.csv" in failed[f"Gone, {TINY}, honest, seed 0"]
@@ -120,48 +120,48 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path: Path) -> None:
 
 def test_changed_settings_are_not_taken_for_the_same_run(tmp_path: Path) -> None:
     table = dataclasses.replace(SMALL, rows=SMALL.rows[:1], seeds=[0], protocols=["honest"])
-    run_cells(cells(table, tmp_path, "cpu", "8G"), 1, lambda line: None)
+    run_cells(plan_cells(table, tmp_path, "cpu", "8G"), 1, lambda line: None)
     other = dataclasses.replace(table, rows=[Row("FedMF", {"method": "fedmf", "set": {"dim": 8}})])
     with pytest.raises(FedrecError, match="other settings"):
-        require_runnable(cells(other, tmp_path, "cpu", "8G"))
+        require_runnable(plan_cells(other, tmp_path, "cpu", "8G"))
 
 
 def test_a_run_of_fewer_rounds_is_not_taken_for_the_whole_one(tmp_path: Path) -> None:
     """As after --quick: neither by a table nor by what was measured."""
     rows = [dataclasses.replace(SMALL.rows[0], run={**SMALL.rows[0].run, "rounds": count}) for count in (1, 2)]
     quick, whole = (dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"]) for row in rows)
-    (short,), (long,) = (cells(table, tmp_path, "cpu", "8G") for table in (quick, whole))
+    (short,), (long,) = (plan_cells(table, tmp_path, "cpu", "8G") for table in (quick, whole))
     run_cells([short], 1, lambda line: None)
     require_runnable([short])
     with pytest.raises(FedrecError, match="--quick"):
         require_runnable([long])
-    assert [run.rounds for run in finished([("t", short)])] == [1]
-    assert finished([("t", long)]) == []
+    assert [run.rounds for run in collect_finished([("t", short)])] == [1]
+    assert collect_finished([("t", long)]) == []
     RunFolder(short.folder).config.unlink()
     with pytest.raises(FedrecError, match="other settings"):
         require_runnable([short])
 
 
 def test_quick_is_one_seed_and_a_tenth_of_the_rounds() -> None:
-    paper, found = chosen("fedca/table2-pmf")
-    (quick,) = narrowed(found, ["ml-100k"], ["honest"], ["FedAvg"], [], quick=True)
+    paper, found = select_tables("fedca/table2-pmf")
+    (quick,) = narrow_tables(found, ["ml-100k"], ["honest"], ["FedAvg"], [], quick=True)
     assert paper == "fedca"
     assert [quick.config(row, "ml-100k", "honest", 0).rounds for row in quick.rows] == [10]
     assert list(quick.seeds) == [0]
 
 
 def test_print_stands_beside_its_own_protocol_only(tmp_path: Path) -> None:
-    _, found = chosen("fedca/table2-pmf")
-    (part,) = narrowed(found, ["ml-100k"], ["honest"], ["FedAvg"], [0], quick=False)
-    page = write_page(part, cells(part, tmp_path, "cpu", "8G"), {}, tmp_path).read_text()
+    _, found = select_tables("fedca/table2-pmf")
+    (part,) = narrow_tables(found, ["ml-100k"], ["honest"], ["FedAvg"], [0], quick=False)
+    page = write_page(part, plan_cells(part, tmp_path, "cpu", "8G"), {}, tmp_path).read_text()
     assert "recall@10" in page
     assert "print" not in page.split("## ml-100k")[1]
 
 
 def test_a_row_of_one_table_leaves_out_the_tables_without_it() -> None:
-    _, found = chosen("fedca")
+    _, found = select_tables("fedca")
     names = {table.name for table in found}
-    assert {table.name for table in narrowed(found, [], [], ["FedAtt"], [], quick=False)} < names
+    assert {table.name for table in narrow_tables(found, [], [], ["FedAtt"], [], quick=False)} < names
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_table_shows_what_was_tested_block_by_block(tmp_path: Path) -> None:
     """Means over seeds, and nothing where nobody was tested."""
     row = Row("Two kinds", {"method": "local", "preset": "silo", "set": {"blocks": "mf:4+mf:2"}})
     table = dataclasses.replace(SMALL, rows=[*SMALL.rows, row], protocols=["honest"], metrics=["recall@10"])
-    planned = cells(table, tmp_path, "cpu", "8G")
+    planned = plan_cells(table, tmp_path, "cpu", "8G")
     assert "users tested" not in write_page(table, planned, {}, tmp_path).read_text()
     for cell in [cell for cell in planned if cell.row == row.label]:
         value = 0.2 + 0.1 * cell.config.seed
@@ -202,7 +202,7 @@ def test_a_table_shows_what_was_tested_block_by_block(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_shows_commands_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = Wanted(datasets=["ml-100k"], protocols=["honest"], rows=["FedCA (paper)"], seeds=[0])
+    wanted = ReproduceRequest(datasets=["ml-100k"], protocols=["honest"], rows=["FedCA (paper)"], seeds=[0])
     assert reproduce("fedca/table2-pmf", wanted, tmp_path / "x", dry_run=True)
     said = capsys.readouterr().out
     assert "fedrec run fedca --protocol" in said or "fedrec run fedca --backbone mf --preset paper" in said
@@ -230,9 +230,9 @@ def test_a_row_for_each_value() -> None:
 
 def test_finished_runs_may_come_from_another_machine(tmp_path: Path) -> None:
     table = dataclasses.replace(SMALL, rows=SMALL.rows[1:], seeds=[0], protocols=["honest"])
-    (cell,) = cells(table, tmp_path, "cpu", "8G")
+    (cell,) = plan_cells(table, tmp_path, "cpu", "8G")
     run_cells([cell], 1, lambda line: None)
-    elsewhere = cells(table, tmp_path, "cpu", "2G")
+    elsewhere = plan_cells(table, tmp_path, "cpu", "2G")
     require_runnable(elsewhere)
     told: list[str] = []
     run_cells(elsewhere, 1, told.append)
@@ -248,7 +248,7 @@ def test_equal_work_is_done_once(tmp_path: Path) -> None:
     row = Row("The same", {"method": "fedmf", "set": {"dim": 4, "lr": FedMF().lr}})
     other = Row("Another", {"method": "fedmf", "set": {"dim": 5}})
     two = dataclasses.replace(one, name="second", rows=[row, other])
-    first, second = cells(one, tmp_path, "cpu", "8G"), cells(two, tmp_path, "cpu", "8G")
+    first, second = plan_cells(one, tmp_path, "cpu", "8G"), plan_cells(two, tmp_path, "cpu", "8G")
     run_cells(first, 1, lambda line: None)
     told: list[str] = []
     assert run_cells(second, 1, told.append, [*first, *second], drop_models=True) == {}
@@ -282,7 +282,10 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     """SIGTERM saves; the same study then has the figures of one that was never stopped, and its report."""
     row = Row("FedMF", {"method": "fedmf", "rounds": 12, "set": {"dim": 4}})
     table = dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"])
-    (whole,), (cell,) = cells(table, tmp_path / "whole", "cpu", "8G"), cells(table, tmp_path / "cut", "cpu", "8G")
+    (whole,), (cell,) = (
+        plan_cells(table, tmp_path / "whole", "cpu", "8G"),
+        plan_cells(table, tmp_path / "cut", "cpu", "8G"),
+    )
     assert run_cells([whole], 1, lambda line: None) == {}
     RunFolder.create(cell.folder, cell.config.to_dict())
     worker = subprocess.run([sys.executable, "-c", STOPPED, str(cell.folder)], timeout=GENEROUS)
@@ -301,7 +304,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_damaged_result_is_one_line(tmp_path: Path) -> None:
-    (cell, *_) = cells(SMALL, tmp_path, "cpu", "8G")
+    (cell, *_) = plan_cells(SMALL, tmp_path, "cpu", "8G")
     cell.folder.mkdir(parents=True)
     (cell.folder / "summary.json").write_text('{"test": {"ndcg@10": "high"}}')
     with pytest.raises(
@@ -312,7 +315,7 @@ def test_a_damaged_result_is_one_line(tmp_path: Path) -> None:
 
 def test_what_a_run_died_of_is_told(tmp_path: Path) -> None:
     row = Row("FedMF", {"method": "fedmf", "set": {"dim": 4, "lr": 1e30}})
-    (cell,) = cells(dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"]), tmp_path, "cpu", "8G")
+    (cell,) = plan_cells(dataclasses.replace(SMALL, rows=[row], seeds=[0], protocols=["honest"]), tmp_path, "cpu", "8G")
     (failed,) = run_cells([cell], 1, lambda line: None).values()
     assert "training diverged; lower" in failed
     assert not failed.startswith("error: ")

@@ -11,7 +11,7 @@ import pytest
 from fedrec.deploy import read_figures as read
 from fedrec.deploy import record
 from fedrec.errors import FedrecError
-from fedrec_studies.trials.figures import BLOCKS, fill_in
+from fedrec_studies.trials.fill_pages import BLOCKS, fill_in
 
 ROOT = Path(__file__).parents[3]
 

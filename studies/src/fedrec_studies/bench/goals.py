@@ -16,9 +16,9 @@ import torch
 
 from fedrec.experiment import Run
 from fedrec.federation import Progress, Rules, run_rounds
-from fedrec_studies.bench.machine import device_peak_gib, seconds, settle, told
+from fedrec_studies.bench.machine import device_peak_gib, print_result, seconds, settle
 from fedrec_studies.bench.task import Task
-from fedrec_studies.bench.trace import traced
+from fedrec_studies.bench.trace import trace_work
 
 WARM = 2  # rounds of set-up: kernels are compiled, memory is taken
 
@@ -60,7 +60,7 @@ REAL = {"100k": "ml-100k", "1m": "ml-1m"}  # what the synthetic worlds are as la
 WORLDS = (SYNTHETIC, MOVIELENS) = ("synthetic", "movielens")
 
 
-def words(name: str, device: str, data: str, quick: bool) -> list[str]:
+def command_words(name: str, device: str, data: str, quick: bool) -> list[str]:
     return ["-m", "fedrec_studies.bench.goals", name, device, data, "quick" if quick else GOALS[name].size]
 
 
@@ -69,8 +69,8 @@ def task_of(goal: Goal, device: str, data: str, size: str) -> Task:
     return Task(goal.method, data=chosen, size=size, device=device, params=goal.params)
 
 
-def reached(name: str, device: str, data: str, size: str) -> dict[str, Any]:
-    """The whole piece, timed after rounds of set-up, and a trace of one round more."""
+def measure_goal(name: str, device: str, data: str, size: str) -> dict[str, Any]:
+    """Time the whole task after rounds of set-up, and trace one round more."""
     goal, started = GOALS[name], time.perf_counter()
     task = task_of(goal, device, data, size)
     run = task.run(task.interactions())
@@ -101,7 +101,7 @@ def reached(name: str, device: str, data: str, size: str) -> dict[str, Any]:
         "within": goal.seconds,
         "met": whole <= goal.seconds,
         "peak_gib": device_peak_gib(at),
-        **traced(partial(run.simulator.begin, WARM + rounds), at),
+        **trace_work(partial(run.simulator.begin, WARM + rounds), at),
     }
 
 
@@ -122,4 +122,4 @@ def _rounds(run: Run, goal: Goal, rounds: int) -> tuple[float, list[float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(told(lambda: reached(*sys.argv[1:])))
+    sys.exit(print_result(lambda: measure_goal(*sys.argv[1:])))

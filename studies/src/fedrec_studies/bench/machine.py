@@ -18,7 +18,7 @@ from fedrec.experiment import memory_of, peak_memory_mb, processor, sigterm_inte
 
 COPIED = 1 << 26  # numbers, far beyond a cache
 SIDE = 1024  # of the matrices that are multiplied
-TURNS = 5
+TURNS = 5  # the fastest of them counts: other work on the machine only ever slows a turn down
 
 
 def describe(device: torch.device) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def in_a_process(words: Sequence[str], within: float | None = None) -> dict[str,
     return found
 
 
-def told(work: Callable[[], dict[str, Any] | None]) -> int:
-    """The other end of `in_a_process`: print what was found, or in one line why nothing was. Returns the exit code."""
+def print_result(work: Callable[[], dict[str, Any] | None]) -> int:
+    """Print the result of `work`, or its error in one line, for `in_a_process`; return the exit code."""
     try:
         with sigterm_interrupts():
             found = work()

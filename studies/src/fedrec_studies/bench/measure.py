@@ -16,24 +16,24 @@ from typing import Any
 
 from fedrec.experiment import Run
 from fedrec_studies.bench.estimates import work_of
-from fedrec_studies.bench.machine import Elsewhere, device_peak_gib, rates, seconds, told
+from fedrec_studies.bench.machine import Elsewhere, device_peak_gib, print_result, rates, seconds
 from fedrec_studies.bench.phases import SAMPLING, TRAINING, Phases, split_kernel
-from fedrec_studies.bench.references import reference_of
+from fedrec_studies.bench.plain_programs import reference_of
 from fedrec_studies.bench.task import Task
-from fedrec_studies.bench.trace import traced
+from fedrec_studies.bench.trace import trace_work
 
 ENOUGH = 5.0  # seconds of rounds after which no more are measured
 AGAIN, SPLIT, COUNTED = 100, 200, 300  # numbers of rounds that are run for other reasons than their seconds
 
 
-def words(task: Task, programs: Mapping[str, Path]) -> list[str]:
-    """The command that does it. `programs`: what the plain way is measured by, see `references.py`."""
+def command_words(task: Task, programs: Mapping[str, Path]) -> list[str]:
+    """Name the command that measures a task; `programs` are the plain ones to compare with, see `plain_programs.py`."""
     given = {name: str(path) for name, path in programs.items()}
     return ["-m", "fedrec_studies.bench.measure", json.dumps(asdict(task)), json.dumps(given)]
 
 
-def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
-    """Everything about one method; its figures are per round."""
+def measure_method(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
+    """Measure one method: time, traffic and memory per round, beside a plain program."""
     started = time.perf_counter()
     data = task.interactions()
     made = time.perf_counter()
@@ -78,7 +78,7 @@ def measured(task: Task, programs: Mapping[str, Path]) -> dict[str, Any]:
         "sampling_inside_training": inside,
         **work_of(simulator, COUNTED).rates(typical, found),
         "peak_gib": peak,
-        **traced(partial(simulator.round, COUNTED + 1), device),
+        **trace_work(partial(simulator.round, COUNTED + 1), device),
         "machine": found | {"others_cores": others},
         "task": asdict(task),
     }
@@ -107,8 +107,8 @@ def _phases(run: Run, turns: int) -> tuple[dict[str, float], float]:
 
 def main(task: str, programs: str) -> dict[str, Any]:
     given = {name: Path(path) for name, path in json.loads(programs).items()}
-    return measured(Task(**json.loads(task)), given)
+    return measure_method(Task(**json.loads(task)), given)
 
 
 if __name__ == "__main__":
-    sys.exit(told(lambda: main(*sys.argv[1:])))
+    sys.exit(print_result(lambda: main(*sys.argv[1:])))

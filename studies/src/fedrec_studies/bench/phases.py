@@ -40,7 +40,7 @@ class Phases:
         method, client, server = simulator.method, simulator.client_side, simulator.server_side
         with ExitStack() as stack:
             for kind in SAMPLERS:
-                stack.enter_context(self._wrapped(kind, "__init__", SAMPLING))
+                stack.enter_context(self._time_calls(kind, "__init__", SAMPLING))
             for owner, name, phase in (
                 (method, "local", TRAINING),
                 (server, "broadcast", WIRE),
@@ -53,14 +53,14 @@ class Phases:
                 (method, "pictures", PREPARING),
             ):
                 if hasattr(owner, name):  # not every method's clients show more of themselves than what they trained
-                    stack.enter_context(self._wrapped(owner, name, phase))
+                    stack.enter_context(self._time_calls(owner, name, phase))
             yield self
 
     @contextmanager
-    def _wrapped(self, owner: Any, name: str, phase: str) -> Iterator[None]:
-        """One function of a class or of an object. An object may be frozen: its dictionary is not."""
+    def _time_calls(self, owner: Any, name: str, phase: str) -> Iterator[None]:
+        """Time the calls of one function of a class or of an object; a frozen object is changed by its dictionary."""
         whole, function = isinstance(owner, type), getattr(owner, name)
-        timed = self._timed(function, phase)
+        timed = self._with_timer(function, phase)
         if whole:
             setattr(owner, name, timed)
         else:
@@ -73,8 +73,8 @@ class Phases:
             else:
                 del vars(owner)[name]
 
-    def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
-        def timed(*arguments: Any, **options: Any) -> Any:
+    def _with_timer(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
             self._turn()
             self._open.append(phase)
             try:
@@ -83,7 +83,7 @@ class Phases:
                 self._turn()
                 self._open.pop()
 
-        return timed
+        return call
 
     def _turn(self) -> None:
         """What has passed since the last turn belongs to the innermost function."""

@@ -20,12 +20,12 @@ import torch
 from fedrec.errors import explained, unknown
 from fedrec.experiment import build_method, require_room, require_room_for_uploads
 from fedrec.federation import ClientData, Pool, Simulator, World, join_processes, pointers
-from fedrec_studies.bench.kept import Kept, Row
-from fedrec_studies.bench.machine import Elsewhere, describe, in_a_process, peak_gib, told
+from fedrec_studies.bench.machine import Elsewhere, describe, in_a_process, peak_gib, print_result
 from fedrec_studies.bench.phases import Phases, split_kernel
+from fedrec_studies.bench.result_file import Row, RowFile
 
 CPU = torch.device("cpu")
-LITTLE = 1e-3  # GiB
+LITTLE = 1e-3  # GiB: a slope over logarithms needs growth above zero, also where the process had the memory already
 CLASSES = {"fedmf": "sums", "fedca": "gathers every table", "pfedrec": "own tables", "fedgram": "closed form"}
 PER_CLIENT = 20  # interactions, where clients grow
 SIZES: dict[tuple[str, str], tuple[tuple[int, int], tuple[int, ...]]] = {
@@ -56,8 +56,8 @@ class Point:
     interactions: int
     processes: int = 1
 
-    def words(self) -> list[str]:
-        """The command that measures it."""
+    def command_words(self) -> list[str]:
+        """Name the command that measures this point."""
         own = ["-m", "fedrec_studies.bench.scale", *map(str, astuple(self)[:4])]
         shared = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes)]
         return own if self.processes == 1 else [*shared, *own]
@@ -85,7 +85,7 @@ def _along(fixed: tuple[int, int], axis: str, size: int) -> tuple[int, int, int]
     return clients, items, size if axis == "interactions" else PER_CLIENT * clients
 
 
-def measure(quick: bool, methods: Sequence[str], kept: Kept, command: str, say: Callable[[str], None]) -> Row:
+def measure(quick: bool, methods: Sequence[str], kept: RowFile, command: str, say: Callable[[str], None]) -> Row:
     """`{"machine": ..., "points": [...], "series": [...]}`; also a million clients in one process and in two."""
     for name in methods:
         if name not in CLASSES:
@@ -93,12 +93,12 @@ def measure(quick: bool, methods: Sequence[str], kept: Kept, command: str, say: 
     kept.begin(describe(CPU), command)
     if not methods or MILLION[0] in methods:
         for point in largest(quick):
-            _measured(point, kept, say)
+            _measure_point(point, kept, say)
     for one in series(quick):
         for point in one.points if not methods or one.method in methods else ():
-            if "refused" in _measured(point, kept, say):
+            if "refused" in _measure_point(point, kept, say):
                 break
-    return kept.completed(series=[grown for one in series(quick) if (grown := _grown(one, kept.found["points"]))])
+    return kept.complete(series=[grown for one in series(quick) if (grown := _grow_series(one, kept.found["points"]))])
 
 
 def largest(quick: bool) -> list[Point]:
@@ -107,15 +107,15 @@ def largest(quick: bool) -> list[Point]:
     return [Point(name, clients, items, interactions, processes) for processes in (1, 2)]
 
 
-def _measured(point: Point, kept: Kept, say: Callable[[str], None]) -> Row:
+def _measure_point(point: Point, kept: RowFile, say: Callable[[str], None]) -> Row:
     text = (
         f"{point.method}: {point.clients:,} clients, {point.items:,} items, {point.interactions:,} interactions, "
         f"{point.processes} process(es)"
     )
-    return kept.row(asdict(point), partial(in_a_process, point.words()), partial(say, text))
+    return kept.row(asdict(point), partial(in_a_process, point.command_words()), partial(say, text))
 
 
-def _grown(one: Series, found: Sequence[Row]) -> Row | None:
+def _grow_series(one: Series, found: Sequence[Row]) -> Row | None:
     """A series with its exponents; None where too little of it was measured."""
     tasks = [asdict(point) for point in one.points]
     rows = [row for task in tasks for row in found if row["task"] == task and "error" not in row]
@@ -165,8 +165,8 @@ def random_clients(clients: int, items: int, interactions: int) -> ClientData:
     )
 
 
-def one_point(name: str, clients: int, items: int, interactions: int) -> dict[str, Any] | None:
-    """Three rounds, the last with its phases; in several processes, None in all but the first."""
+def measure_point(name: str, clients: int, items: int, interactions: int) -> dict[str, Any] | None:
+    """Run three rounds, the last with its phases; of several processes only the first returns figures."""
     about = {"method": name, "clients": clients, "items": items, "base_gib": peak_gib()}
     with join_processes(CPU) as group:
         started = time.perf_counter()
@@ -218,4 +218,4 @@ def _three_rounds(simulator: Simulator) -> tuple[list[float], dict[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(told(lambda: one_point(sys.argv[1], *(int(size) for size in sys.argv[2:5]))))
+    sys.exit(print_result(lambda: measure_point(sys.argv[1], *(int(size) for size in sys.argv[2:5]))))

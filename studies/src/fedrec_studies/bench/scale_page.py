@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fedrec_studies.bench.page import rows_failed, short, table
+from fedrec_studies.bench.speed_page import rows_failed, short, table
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from fedrec.experiment import device_named
-from fedrec_studies.bench.machine import fastest, told
+from fedrec_studies.bench.machine import fastest, print_result
 from fedrec_studies.bench.task import Task
 
 SHAPES = [(32, 1), (32, 2), (32, 4), (64, 2), (64, 4), (64, 8), (128, 4), (128, 8)]  # lanes, warps
@@ -20,7 +20,7 @@ WORK: dict[str, tuple[str, dict[str, Any]]] = {
     "rows_triton": ("fedmf", {}),
     "ncf_triton": ("fedavg", {"backbone": "ncf", "optimiser": "adam", "lr": "0.01", "batch": "256"}),
 }
-TURNS = 5
+TURNS = 5  # the fastest of them counts
 
 
 def by_shape(kernel: str) -> Iterator[tuple[str, float]]:
@@ -43,4 +43,4 @@ def all_shapes() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(told(all_shapes))
+    sys.exit(print_result(all_shapes))

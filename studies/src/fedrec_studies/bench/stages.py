@@ -20,10 +20,11 @@ import numpy as np
 
 from fedrec import data as rooms
 from fedrec.experiment import Run, RunConfig
-from fedrec_studies.bench.machine import seconds, told
+from fedrec_studies.bench.machine import print_result, seconds
 
 SERVER = {"similarity": "Similarity", "complementarity": "Complementarity", "composite_weights": "Optimization"}
 """What the server's functions are called in print."""
+# CLIENTS are timed alone, TURNS times; LONG is more rounds than are ever run, so that no schedule ends early
 CLIENTS, TURNS, LONG = 20, 5, 2_000
 
 
@@ -61,26 +62,26 @@ def _alone(run: Run, method: Any, client: int) -> tuple[float, float]:
 
 def _server(run: Run) -> dict[str, float]:
     spent: dict[str, list[float]] = {name: [] for name in SERVER}
-    with _timed(spent, run):
+    with _time_stages(spent, run):
         for number in range(1, TURNS + 1):
             run.simulator.round(number)
     return {SERVER[name]: median(some) for name, some in spent.items()}
 
 
 @contextmanager
-def _timed(spent: dict[str, list[float]], run: Run) -> Iterator[None]:
-    """Every call of the server's functions is timed."""
+def _time_stages(spent: dict[str, list[float]], run: Run) -> Iterator[None]:
+    """Time every call of the server's functions."""
     module = inspect.getmodule(type(run.simulator.method))
     real: dict[str, Callable[..., Any]] = {name: getattr(module, name) for name in spent}
 
-    def timed(name: str, *arguments: Any) -> Any:
+    def time_call(name: str, *arguments: Any) -> Any:
         found: list[Any] = []
         spent[name].append(seconds(lambda: found.append(real[name](*arguments)), run.world.device))
         return found[0]
 
     try:
         for name in spent:
-            setattr(module, name, partial(timed, name))
+            setattr(module, name, partial(time_call, name))
         yield
     finally:
         for name, function in real.items():
@@ -88,4 +89,4 @@ def _timed(spent: dict[str, list[float]], run: Run) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(told(lambda: stages(*sys.argv[1:])))
+    sys.exit(print_result(lambda: stages(*sys.argv[1:])))

@@ -13,9 +13,9 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.experiment import device_named
 from fedrec.methods import method_class
 from fedrec_studies.bench import goals
-from fedrec_studies.bench.kept import Kept
 from fedrec_studies.bench.machine import describe, in_a_process
-from fedrec_studies.bench.measure import words
+from fedrec_studies.bench.measure import command_words
+from fedrec_studies.bench.result_file import RowFile
 from fedrec_studies.bench.task import Task, require_size
 
 NOISE = 0.1  # a smaller change of a median says nothing, however still the machine was
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 Say = Callable[[str], None]
 
 
-def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept, command: str, say: Say) -> Row:
+def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: RowFile, command: str, say: Say) -> Row:
     """`{"machine": ..., "methods": [...]}`, in the order of the tasks; a method that fails stops nobody."""
     for task in tasks:
         method_class(task.method)  # an unknown name ends it before any work is done
@@ -33,15 +33,15 @@ def measure_all(tasks: Sequence[Task], programs: Mapping[str, Path], kept: Kept,
     for number, task in enumerate(tasks, 1):
         kept.row(
             asdict(task),
-            partial(in_a_process, words(task, programs)),
+            partial(in_a_process, command_words(task, programs)),
             partial(say, f"{task.title}: {number} of {len(tasks)}"),
         )
     names = [task.title for task in tasks]
     kept.found["methods"].sort(key=lambda row: names.index(row["method"]) if row["method"] in names else len(names))
-    return kept.completed()
+    return kept.complete()
 
 
-def reach_all(names: Sequence[str], device: str, data: str, quick: bool, kept: Kept, command: str, say: Say) -> Row:
+def reach_all(names: Sequence[str], device: str, data: str, quick: bool, kept: RowFile, command: str, say: Say) -> Row:
     """`{"machine": ..., "goals": [...]}`, in the order of the names."""
     names = names or list(goals.GOALS)
     for name in names:
@@ -55,17 +55,17 @@ def reach_all(names: Sequence[str], device: str, data: str, quick: bool, kept: K
         kept.forget(task, unlike="definition")
         kept.row(
             task,
-            partial(in_a_process, goals.words(name, device, data, quick)),
+            partial(in_a_process, goals.command_words(name, device, data, quick)),
             partial(say, f"{name}: {number} of {len(names)}"),
         )
     kept.found["goals"].sort(key=lambda row: names.index(row["goal"]) if row["goal"] in names else len(names))
-    return kept.completed()
+    return kept.complete()
 
 
-def compared(before: Row, after: Row) -> Iterator[tuple[str, float, float, float, str]]:
-    """What, seconds before and after, before / after, and whether that is more than noise."""
-    old = _measured(before)
-    for name, rounds in _measured(after).items():
+def compare_seconds(before: Row, after: Row) -> Iterator[tuple[str, float, float, float, str]]:
+    """Yield name, seconds before and after, their ratio, and whether the change is more than noise."""
+    old = _collect_seconds(before)
+    for name, rounds in _collect_seconds(after).items():
         if name not in old:
             continue
         first, second = median(old[name]), median(rounds)
@@ -75,8 +75,8 @@ def compared(before: Row, after: Row) -> Iterator[tuple[str, float, float, float
         yield name, first, second, times, verdict
 
 
-def _measured(found: Row) -> dict[str, list[float]]:
-    """Seconds of rounds of everything that was measured, by its name."""
+def _collect_seconds(found: Row) -> dict[str, list[float]]:
+    """Collect the seconds of rounds by the name of what was measured."""
     methods = {row["method"]: row["seconds"]["rounds"] for row in found.get("methods", []) if "seconds" in row}
     reached = {row["goal"]: [row["seconds_round"]] for row in found.get("goals", []) if "seconds" in row}
     points = {_name(row): row["seconds_all"][1:] for row in found.get("points", []) if "seconds_all" in row}

@@ -23,11 +23,11 @@ NAMED = 6  # kernels, and places in the code that wait
 TURNS = 5  # one after another, as in a run: the host may ask for the next while the device is at one
 
 
-def traced(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
-    """{"trace": ...} of a piece of work, which is done several times; nothing where the device is no accelerator."""
+def trace_work(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
+    """Trace a piece of work, which is repeated, as {"trace": ...}; return nothing on a CPU."""
     if device.type != "cuda":
         return {}
-    nothing, events = _profiled(lambda: None, device), _profiled(work, device)
+    nothing, events = _profile_work(lambda: None, device), _profile_work(work, device)
     # less our own wait at the end, and the profiler's
     told = {kind: _calls(events, names) - _calls(nothing, names) for kind, names in CALLS.items()}
     kernels = [event for event in events if event.device_type == DeviceType.CUDA]
@@ -49,7 +49,7 @@ def traced(work: Callable[[], object], device: torch.device) -> dict[str, Any]:
     }
 
 
-def _profiled(work: Callable[[], object], device: torch.device) -> Any:
+def _profile_work(work: Callable[[], object], device: torch.device) -> Any:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         seconds(work, device)
     return seen.key_averages()

@@ -15,7 +15,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment import again
 
 if TYPE_CHECKING:
-    from fedrec_studies.bench.kept import Kept
+    from fedrec_studies.bench.result_file import RowFile
 
 DEFAULT = Path("runs/bench.json")
 
@@ -45,7 +45,7 @@ def bench_command(
     """Seconds per round of every method, where they go, and the speed-up over one client at a time."""
     from fedrec.commands import console
     from fedrec.experiment import parse_settings
-    from fedrec_studies.bench.kept import read
+    from fedrec_studies.bench.result_file import read
 
     if compare is not None:
         _show_changes(*compare)
@@ -60,15 +60,15 @@ def bench_command(
     if params and (not wanted or scale or goals):
         raise FedrecError("--set is for methods that --methods names, without --scale and --goals")
     part = "points" if scale else "goals" if goals else "methods"
-    asked = Asked(wanted, data, "quick" if quick else size, device, quick, part, params)
+    asked = BenchRequest(wanted, data, "quick" if quick else size, device, quick, part, params)
     place = out or DEFAULT
-    found = _measured(asked, place, resume, yardstick)
+    found = _run_measurements(asked, place, resume, yardstick)
     console.err.print(f"written to {place}")
     _show_or_write({place.as_posix(): found}, page)
 
 
 @dataclass(frozen=True)
-class Asked:
+class BenchRequest:
     """What is to be measured, without the places of files."""
 
     methods: list[str]
@@ -93,12 +93,12 @@ class Asked:
         return shlex.join(["fedrec", "bench", *words, *["--quick"] * self.quick, *kind])
 
 
-def _measured(asked: Asked, place: Path, resume: bool, yardstick: Path | None) -> dict[str, Any]:
+def _run_measurements(asked: BenchRequest, place: Path, resume: bool, yardstick: Path | None) -> dict[str, Any]:
     from fedrec.commands import console
     from fedrec.experiment import TERMINATED, Terminated, sigterm_interrupts
-    from fedrec_studies.bench.kept import Kept, rows_of
+    from fedrec_studies.bench.result_file import RowFile, rows_of
 
-    kept = Kept(place, asked.part, resume)
+    kept = RowFile(place, asked.part, resume)
     try:
         with sigterm_interrupts():
             return _work(asked, kept, yardstick)
@@ -112,9 +112,9 @@ def _measured(asked: Asked, place: Path, resume: bool, yardstick: Path | None) -
         raise typer.Exit(TERMINATED if isinstance(stop, Terminated) else 130) from None
 
 
-def _work(asked: Asked, kept: Kept, yardstick: Path | None) -> dict[str, Any]:
+def _work(asked: BenchRequest, kept: RowFile, yardstick: Path | None) -> dict[str, Any]:
     from fedrec.methods import listings
-    from fedrec_studies.bench.references import found_programs
+    from fedrec_studies.bench.plain_programs import find_programs
     from fedrec_studies.bench.scale import measure
     from fedrec_studies.bench.suite import measure_all, reach_all
     from fedrec_studies.bench.task import Task
@@ -125,14 +125,14 @@ def _work(asked: Asked, kept: Kept, yardstick: Path | None) -> dict[str, Any]:
         return reach_all(asked.methods, asked.device, asked.data, asked.quick, kept, asked.command(), _say)
     names, turns = asked.methods or [listing.name for listing in listings()], 2 if asked.quick else 5
     tasks = [Task(name, asked.data, asked.size, asked.device, turns, dict(asked.params)) for name in names]
-    return measure_all(tasks, found_programs(yardstick), kept, asked.command(), _say)
+    return measure_all(tasks, find_programs(yardstick), kept, asked.command(), _say)
 
 
 def _show_or_write(measured: dict[str, dict[str, Any]], page: Path | None) -> None:
     from fedrec.commands import console
-    from fedrec_studies.bench.kept import write
-    from fedrec_studies.bench.page import speed_page
+    from fedrec_studies.bench.result_file import write
     from fedrec_studies.bench.scale_page import with_tables
+    from fedrec_studies.bench.speed_page import speed_page
 
     scales = {source: found for source, found in measured.items() if "series" in found}
     if page is None:
@@ -198,7 +198,7 @@ def _show(found: dict[str, Any]) -> None:
 
 def _show_failed(found: dict[str, Any]) -> None:
     from fedrec.commands import console
-    from fedrec_studies.bench.page import rows_failed
+    from fedrec_studies.bench.speed_page import rows_failed
 
     for row in rows_failed(found):
         console.err.print(f"{row.get('method') or row['goal']}: {row['error']}")
@@ -255,12 +255,12 @@ def _show_scale(found: dict[str, Any]) -> None:
 
 def _show_changes(before: Path, after: Path) -> None:
     from fedrec.commands import console
-    from fedrec_studies.bench.kept import read
-    from fedrec_studies.bench.suite import compared
+    from fedrec_studies.bench.result_file import read
+    from fedrec_studies.bench.suite import compare_seconds
 
     rows = [
         [name, first, second, f"{times:.2f}", verdict]
-        for name, first, second, times, verdict in compared(read(before), read(after))
+        for name, first, second, times, verdict in compare_seconds(read(before), read(after))
     ]
     if not rows:
         raise FedrecError(f"{before} and {after} have no measurement in common; measure the same methods in both")

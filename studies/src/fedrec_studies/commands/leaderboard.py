@@ -9,14 +9,14 @@ from pathlib import Path
 
 from fedrec.commands import console
 from fedrec.experiment import device_named, settings_text
-from fedrec_studies.leaderboard.definition import Board, Row, board, cells_of, narrowed
-from fedrec_studies.leaderboard.page import write_pages
+from fedrec_studies.leaderboard.board_definition import Board, Row, board, cells_of, narrow_board
+from fedrec_studies.leaderboard.board_page import write_pages
 from fedrec_studies.leaderboard.record import write_records
 from fedrec_studies.leaderboard.work import run_rows, run_trials
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class LeaderboardRequest:
     """Which part is run, how, and where it is kept."""
 
     datasets: Sequence[str]
@@ -31,10 +31,10 @@ class Wanted:
     readme: Path
 
 
-def leaderboard(wanted: Wanted, dry_run: bool, pages_only: bool) -> None:
+def leaderboard(wanted: LeaderboardRequest, dry_run: bool, pages_only: bool) -> None:
     """Go on with the leaderboard: what is missing is run, then data and pages are brought up to date."""
     whole = board()
-    part = narrowed(whole, wanted.datasets, wanted.rows, wanted.seeds)
+    part = narrow_board(whole, wanted.datasets, wanted.rows, wanted.seeds)
     datasets = wanted.datasets or whole.every_dataset()
     device_named(wanted.device)
     if dry_run:

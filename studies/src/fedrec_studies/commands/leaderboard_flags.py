@@ -30,8 +30,8 @@ def leaderboard_command(
     readme: Annotated[Path, typer.Option(help="A page whose marked block is replaced.")] = Path("README.md"),
 ) -> None:
     """All methods on the same data with equal trials: run what is missing, write the results and the page."""
-    from fedrec_studies.commands.leaderboard import Wanted, leaderboard
+    from fedrec_studies.commands.leaderboard import LeaderboardRequest, leaderboard
 
     part = split_words(datasets, ","), split_words(rows, ";"), seed_list(seeds, None) or ()
-    wanted = Wanted(*part, device, jobs, minutes, runs, results, page, readme)
+    wanted = LeaderboardRequest(*part, device, jobs, minutes, runs, results, page, readme)
     leaderboard(wanted, dry_run, pages_only)

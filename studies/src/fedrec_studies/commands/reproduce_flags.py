@@ -34,7 +34,7 @@ def reproduce_command(
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/PAPER.")] = None,
 ) -> None:
     """Rerun a paper's tables, next to the printed figures and under the honest protocol; continues where it stopped."""
-    from fedrec_studies.commands.reproduce import Wanted, reproduce, show_coverage, show_papers
+    from fedrec_studies.commands.reproduce import ReproduceRequest, reproduce, show_coverage, show_papers
 
     if target is None:
         if coverage or dry_run or quick:
@@ -49,7 +49,7 @@ def reproduce_command(
             )
         show_coverage(target, device, out)
         return
-    wanted = Wanted(
+    wanted = ReproduceRequest(
         split_words(datasets),
         split_words(protocols, ";"),
         split_words(rows, ";"),

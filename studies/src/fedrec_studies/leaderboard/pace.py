@@ -8,19 +8,19 @@ from typing import Any
 from fedrec.experiment import build_method
 from fedrec_studies.reproduce.cells import Cell
 from fedrec_studies.reproduce.estimate import Clock
-from fedrec_studies.reproduce.measured import MeasuredRun, everything
+from fedrec_studies.reproduce.measured import MeasuredRun, read_all_shipped
 
 
 def clock_of(records: Iterable[Mapping[str, Any]]) -> Clock:
     """From the papers' runs that come with the library, and those of the leaderboard itself."""
-    known = everything()
+    known = read_all_shipped()
     sizes = Clock(known).sizes
     return Clock([*known, *(run for record in records for run in _runs(record, sizes.get(record["dataset"], 0)))])
 
 
 def too_long(clock: Clock, cell: Cell, minutes: float) -> str:
     """Why it is not run; empty where it would end in time, or nothing is known."""
-    found = clock.of(cell)
+    found = clock.estimate(cell)
     over = found is not None and found.seconds > 60 * minutes
     return f"more than {minutes:g} minutes, by the pace of other runs of the method" if over else ""
 

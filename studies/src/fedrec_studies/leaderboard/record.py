@@ -18,14 +18,14 @@ from fedrec.federation import schema_of
 from fedrec.report import Row as ComparisonRow
 from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
 from fedrec_studies.leaderboard import users
-from fedrec_studies.leaderboard.definition import Board, best_trials, cells_of, kept_in, safe, trials_found
+from fedrec_studies.leaderboard.board_definition import Board, best_trials, cells_of, safe, study_file, trials_found
 from fedrec_studies.leaderboard.pace import clock_of, too_long
 from fedrec_studies.leaderboard.users import Array
-from fedrec_studies.leaderboard.work import ended, made_by, why_not
+from fedrec_studies.leaderboard.work import has_ended, read_origin, why_not
 from fedrec_studies.reproduce.cells import STOPPED, Cell
 from fedrec_studies.reproduce.estimate import Clock
-from fedrec_studies.reproduce.figures import sent
-from fedrec_studies.reproduce.measured import MeasuredRun, shipped
+from fedrec_studies.reproduce.measured import MeasuredRun, read_shipped
+from fedrec_studies.reproduce.run_figures import sent
 
 CELL: Shape = {
     "seed": COUNT,
@@ -63,6 +63,7 @@ Record = Mapping[str, Any]  # of one dataset, or of one of its rows
 FEDERATED, ALONE, TOGETHER = "federated", "alone", "centralised"
 SUMS, SINGLE, NOTHING, ALL = "sums alone", "single uploads", "nothing", "all data"
 USERS = "users"  # folder, beside the results, of what single users got
+# what a server sees follows from the messages of one round, which a tiny world shows as well as a large one
 WORLD = "synthetic@users=50+items=200"
 
 
@@ -76,17 +77,19 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
         before = _before(results / f"{safe(dataset)}.json")
         planned = cells_of(whole, dataset, best, runs, "cpu")
         labels = list(dict.fromkeys(cell.row for cell in planned))
-        known = _measured(whole, dataset)
+        known = _runs_of_table(whole, dataset)
         rows = [
             _row(whole, label, [c for c in planned if c.row == label], found, best, before, known, clock)
             for label in labels
         ]
         metric, of_users = whole.metrics_on(dataset)[-1], results / USERS / f"{safe(dataset)}.npz"
-        values = users.joined(users.read(of_users), users.of_runs(_comparable(planned, rows), metric), rows, metric)
+        values = users.merge_user_values(
+            users.read(of_users), users.collect_user_values(_comparable(planned, rows), metric), rows, metric
+        )
         users.write(of_users, values)
         ranked = {row["label"] for row in rows if is_ranked(row)}
         fair = {label: of_row for label, of_row in values.of_row.items() if label in ranked}
-        together = kept_groups(rows, before, [*fair]) or groups(fair)
+        together = reuse_groups(rows, before, [*fair]) or groups(fair)
         for row in rows:
             row["group"] = together.get(row["label"])
         tested = against_all(fair, best_federated(rows, metric, whole.chosen_elsewhere()))
@@ -97,7 +100,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
                 "protocol": planned[0].protocol,
                 "metrics": list(whole.metrics_on(dataset)),
                 "chance": _chance(planned) or before.get("chance", {}),
-                "tested": tested | {"p": kept_tests(rows, before, tested["row"]) | tested["p"]},
+                "tested": tested | {"p": reuse_tests(rows, before, tested["row"]) | tested["p"]},
                 "rows": rows,
             },
         )
@@ -146,25 +149,25 @@ def against_all(values: Mapping[str, Array], label: str) -> dict[str, Any]:
     return {"row": label, "p": dict(zip(others, (round(one, 4) for one in p), strict=True))}
 
 
-def kept_groups(rows: Sequence[Record], before: Record, here: Sequence[str]) -> dict[str, int]:
+def reuse_groups(rows: Sequence[Record], before: Record, here: Sequence[str]) -> dict[str, int]:
     """The groups of an earlier time, where they name more rows than have their users' values `here`; others then have
     none, nor has a group without its best, which all others were compared with. Empty where those here are grouped
     afresh: groups of two times do not fit together."""
-    same = _unchanged(rows, before)
+    same = _find_unchanged(rows, before)
     old = [row for row in before.get("rows", ()) if row["group"] is not None]
     best = {row["group"]: row["label"] for row in sorted(old, key=lambda row: mean_of(row, before["metrics"][-1]))}
     kept = {row["label"]: row["group"] for row in old if {row["label"], best[row["group"]]} <= same}
     return kept if len(kept) > len(here) else {}
 
 
-def kept_tests(rows: Sequence[Record], before: Record, label: str) -> dict[str, float]:
-    """The p of an earlier time, of this row against those whose runs are what they were then."""
-    same, old = _unchanged(rows, before), before.get("tested", {"row": "", "p": {}})
+def reuse_tests(rows: Sequence[Record], before: Record, label: str) -> dict[str, float]:
+    """Reuse the p values of an earlier record against rows whose runs have not changed since."""
+    same, old = _find_unchanged(rows, before), before.get("tested", {"row": "", "p": {}})
     return {name: p for name, p in old["p"].items() if name in same} if label == old["row"] and label in same else {}
 
 
-def _unchanged(rows: Sequence[Record], before: Record) -> set[str]:
-    """Ranked rows with the same figures as before."""
+def _find_unchanged(rows: Sequence[Record], before: Record) -> set[str]:
+    """Find ranked rows with the same figures as before."""
     old = {row["label"]: _tests(row) for row in before.get("rows", ())}
     return {row["label"] for row in rows if is_ranked(row) and old.get(row["label"]) == _tests(row)}
 
@@ -204,8 +207,8 @@ def _row(
     kept = {
         one["seed"]: one for one in (old or {}).get("cells", ()) if one["command"] in {_command(c) for c in planned}
     }
-    kept = {c.config.seed: _known_cell(known[c.command()]) for c in planned if c.command() in known} | kept
-    done = kept | {cell.config.seed: _cell(cell) for cell in planned if ended(cell)}
+    kept = {c.config.seed: _record_from_run(known[c.command()]) for c in planned if c.command() in known} | kept
+    done = kept | {cell.config.seed: _cell(cell) for cell in planned if has_ended(cell)}
     waits, source = label in whole.waiting(best), label if row is None else row.source
     why = "" if done else _why(whole, planned, old or {}, len(found[source]) if waits else None, clock)
     trials = len(found[source]) if source in best else row.chosen_from if row is not None else 0
@@ -243,7 +246,7 @@ def _sees(config: RunConfig) -> str:
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
-    summary, about, config = cell.summary(), made_by(cell), RunFolder(cell.folder).settings()
+    summary, about, config = cell.summary(), read_origin(cell), RunFolder(cell.folder).settings()
     assert summary is not None
     up, down = sent(summary, cell.folder)
     return {
@@ -263,16 +266,16 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _measured(whole: Board, dataset: str) -> dict[str, MeasuredRun]:
-    """By command, the runs that come with the library of the table whose rows these are."""
+def _runs_of_table(whole: Board, dataset: str) -> dict[str, MeasuredRun]:
+    """Return the shipped runs of the table whose rows these are, by command."""
     if dataset != whole.new_items["dataset"]:
         return {}
     paper, _, name = whole.new_items["table"].partition("/")
-    return {run.command: run for run in shipped(paper) if run.table == name and run.seeds == 1}
+    return {run.command: run for run in read_shipped(paper) if run.table == name and run.seeds == 1}
 
 
-def _known_cell(run: MeasuredRun) -> dict[str, Any]:
-    """A run of which the figures are kept and not what was sent."""
+def _record_from_run(run: MeasuredRun) -> dict[str, Any]:
+    """Make the record of a shipped run, which has figures but no traffic."""
     return {
         "seed": run.seed,
         "command": run.command,
@@ -304,7 +307,7 @@ def _comparable(planned: Sequence[Cell], rows: Sequence[Record]) -> list[Compari
     """Rows with all their runs at hand, user by user."""
     found = []
     for row in rows:
-        done = [cell for cell in planned if cell.row == row["label"] and ended(cell)]
+        done = [cell for cell in planned if cell.row == row["label"] and has_ended(cell)]
         if done and len(done) == len(row["cells"]):
             found.append(ComparisonRow(row["label"], tuple(read_run(cell.folder) for cell in done)))
     return found
@@ -321,7 +324,7 @@ def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], runs: Path
         study, trials = whole.study(row, runs, "cpu"), found[row.label]
         if began := study.began() if trials == study.there() else {}:
             _write(
-                kept_in(results, row.label),
+                study_file(results, row.label),
                 {
                     "label": row.label,
                     "data": whole.tuned_on,

@@ -32,8 +32,8 @@ class UserValues:
     of_row: Mapping[str, Array]
 
 
-def of_runs(rows: Sequence[Row], metric: str) -> UserValues:
-    """Of rows whose runs are at hand."""
+def collect_user_values(rows: Sequence[Row], metric: str) -> UserValues:
+    """Collect the values of single users from rows whose runs are on this machine."""
     ids, values = columns_by_row(rows, metric)
     checksum = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
     return UserValues(checksum if rows else "", {label: numbers.mean(0) for label, numbers in values.items()})
@@ -62,8 +62,10 @@ def write(path: Path, values: UserValues) -> None:
         np.savez_compressed(file, users=np.array(values.users), labels=np.array([*values.of_row]), values=table)
 
 
-def joined(kept: UserValues, new: UserValues, records: Sequence[Mapping[str, Any]], metric: str) -> UserValues:
-    """New values, and those kept of rows whose record is still what it was; of other users nothing is taken over."""
+def merge_user_values(
+    kept: UserValues, new: UserValues, records: Sequence[Mapping[str, Any]], metric: str
+) -> UserValues:
+    """Merge new values with stored ones of rows whose record has not changed; other users' values are dropped."""
     if new.of_row and kept.users != new.users:
         return new
     means = {row["label"]: mean(cell["test"][metric] for cell in row["cells"]) for row in records if row["cells"]}

@@ -13,7 +13,7 @@ from fedrec.data import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.experiment import Budget, Listener, RunFolder, method_of, search
 from fedrec.schema import json_line
-from fedrec_studies.leaderboard.definition import Board, beginning, best_trials, cells_of, trials_found
+from fedrec_studies.leaderboard.board_definition import Board, beginning, best_trials, cells_of, trials_found
 from fedrec_studies.reproduce.cells import Cell, require_runnable, run_cells
 from fedrec_studies.reproduce.estimate import hours
 
@@ -71,8 +71,8 @@ def run_rows(
                 )
 
 
-def ended(cell: Cell) -> bool:
-    """Whether its run has ended, with the settings that its row has now: trials may have found others since."""
+def has_ended(cell: Cell) -> bool:
+    """Whether a run has ended with the settings that its row has now: trials may have found others since."""
     return cell.summary() is not None and cell.current()
 
 
@@ -88,18 +88,18 @@ def _require_current(planned: Sequence[Cell]) -> None:
 
 def why_not(cell: Cell) -> str:
     """Why a run did not end; empty where it did, or was not tried."""
-    return _stopped(cell).get("why", "")
+    return _read_stop_note(cell).get("why", "")
 
 
-def _stopped(cell: Cell) -> dict[str, str]:
-    """What was noted of a run that did not end, with the settings that its row has now."""
-    said = _said(cell.folder / WHY)
+def _read_stop_note(cell: Cell) -> dict[str, str]:
+    """Read why a run with the present settings of its row did not end."""
+    said = _read_note(cell.folder / WHY)
     return said if said.get("command", cell.command()) == cell.command() else {}
 
 
-def made_by(cell: Cell) -> dict[str, str]:
-    """Version and commit of the code that made a run."""
-    return _said(cell.folder / ABOUT)
+def read_origin(cell: Cell) -> dict[str, str]:
+    """Read the version and commit of the code that made a run."""
+    return _read_note(cell.folder / ABOUT)
 
 
 def _how_far(cell: Cell) -> str:
@@ -114,7 +114,7 @@ def _how_far(cell: Cell) -> str:
 
 def _may_end(cell: Cell, minutes: float) -> bool:
     """What was stopped after as many minutes before is not tried again."""
-    return float(_stopped(cell).get("minutes", "0")) < minutes
+    return float(_read_stop_note(cell).get("minutes", "0")) < minutes
 
 
 def commit() -> str:
@@ -134,5 +134,5 @@ def _note(path: Path, values: dict[str, str], keep: bool = False) -> None:
             temporary.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
-def _said(path: Path) -> dict[str, str]:
+def _read_note(path: Path) -> dict[str, str]:
     return (json_line(path.read_text(encoding="utf-8"), {}) or {}) if path.is_file() else {}

@@ -18,12 +18,13 @@ from fedrec.errors import FedrecError
 from fedrec.experiment import RunConfig, RunFolder, device_named, make_config, method_of, require_same
 from fedrec.federation import Method
 from fedrec.schema import COUNT, METRICS, NUMBER, damaged, read_json
-from fedrec_studies.reproduce.definition import Table
+from fedrec_studies.reproduce.table_definition import Table
 
 MACHINE = ("device", "memory")  # what a result does not depend on
 RESULT = {"test": METRICS, "seconds": {"total": NUMBER}, "best_round": COUNT}
 """What a table shows of a run."""
 STOPPED = "stopped after"
+# the built method says these completely, whatever words the config used for them
 SAID_BY_METHOD = ("method", "backbone", "preset", "params", "rounds")
 
 
@@ -38,7 +39,7 @@ class Cell:
     folder: Path
 
     def summary(self) -> dict[str, Any] | None:
-        """What the run came to; None while it has not."""
+        """Read the result of the run; None until it has ended."""
         path = self.folder / "summary.json"
         try:
             return dict(read_json(path, "summary", RESULT)) if path.is_file() else None
@@ -46,7 +47,7 @@ class Cell:
             raise damaged(self.folder, error) from None
 
     def work(self) -> tuple[Method, RunConfig]:
-        """What is run, whatever it is called: cells of equal work have equal results."""
+        """Return what is run, without names: cells of equal work have equal results."""
         return work_of(self.config)
 
     def current(self) -> bool:
@@ -57,7 +58,7 @@ class Cell:
             return False  # none there, or of a version that knew other parameters
 
     def command(self) -> str:
-        """The `fedrec run` that does the same, without what is a default and what a result does not depend on."""
+        """Write the equal `fedrec run`, without defaults and without what a result does not depend on."""
         bare = RunConfig("")
         config = replace(self.config, **{name: getattr(bare, name) for name in MACHINE})
         return f"fedrec run {shlex.join([config.method, *config.flags()])}"
@@ -73,8 +74,8 @@ def work_of(config: RunConfig) -> tuple[Method, RunConfig]:
     return method_of(config), rest
 
 
-def cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:
-    """Every run of the table, seeds last: an interrupted study has whole columns first."""
+def plan_cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:
+    """List every run of the table, seeds last: an interrupted study has whole columns first."""
     found = []
     for seed in table.seeds:
         for protocol in table.protocols:
@@ -129,9 +130,9 @@ def run_cells(
     todo = [cell for cell in planned if cell.summary() is None]
     for cell in planned if drop_models else ():
         _drop_model(cell)  # of earlier runs too
-    told(f"{number_of('run', len(planned))}, {there} already done" + (f", {taken} in other tables" if taken else ""))
+    told(f"{count_words('run', len(planned))}, {there} already done" + (f", {taken} in other tables" if taken else ""))
     failed: dict[str, str] = {}
-    for number, (cell, seconds, error) in enumerate(_finished(todo, jobs, minutes), start=1):
+    for number, (cell, seconds, error) in enumerate(_run_all(todo, jobs, minutes), start=1):
         if error:
             failed[cell.name()] = error
         elif drop_models:
@@ -140,8 +141,8 @@ def run_cells(
     return failed
 
 
-def number_of(what: str, number: int) -> str:
-    """For people: `1 run`, `2 runs`."""
+def count_words(what: str, number: int) -> str:
+    """Write a count for people: `1 run`, `2 runs`."""
     return f"{number:,} {what}" + ("s" if number != 1 else "")
 
 
@@ -162,12 +163,12 @@ def _take_over(planned: Sequence[Cell], others: Sequence[Cell]) -> int:
 
 
 def _drop_model(cell: Cell) -> None:
-    """Of a run that has ended: one under way needs it."""
+    """Delete the model of a run that has ended; one under way needs it to resume."""
     if cell.summary() is not None:
         RunFolder(cell.folder).drop_model()
 
 
-def _finished(todo: Sequence[Cell], jobs: int, minutes: float | None) -> Iterator[tuple[Cell, float, str]]:
+def _run_all(todo: Sequence[Cell], jobs: int, minutes: float | None) -> Iterator[tuple[Cell, float, str]]:
     pool = ThreadPoolExecutor(jobs)
     try:
         waiting = {pool.submit(_run, cell, jobs, minutes): cell for cell in todo}
@@ -178,7 +179,7 @@ def _finished(todo: Sequence[Cell], jobs: int, minutes: float | None) -> Iterato
 
 
 def _run(cell: Cell, jobs: int, minutes: float | None) -> tuple[float, str]:
-    """Seconds and error of one run, in a process that leaves no memory behind."""
+    """Run one cell in a process, which leaves no memory behind; return its seconds and error."""
     started = time.monotonic()
     folder = RunFolder(cell.folder)
     if not folder.config.is_file():

@@ -12,25 +12,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrec.errors import FedrecError
-from fedrec_studies.reproduce.cells import Cell, cells
-from fedrec_studies.reproduce.definition import Table, tables
-from fedrec_studies.reproduce.figures import figure_name
-from fedrec_studies.reproduce.measured import MeasuredRun, finished, joined, shipped, still_asked_for, write
+from fedrec_studies.reproduce.cells import Cell, plan_cells
+from fedrec_studies.reproduce.measured import (
+    MeasuredRun,
+    collect_finished,
+    merge_runs,
+    read_shipped,
+    still_asked_for,
+    write,
+)
+from fedrec_studies.reproduce.run_figures import figure_name
+from fedrec_studies.reproduce.table_definition import Table, tables
 
 ABOUT = "Runs of the tables of `fedrec reproduce`, one a line; `command` and `device` say how each was made."
+# kept of every run, so that rows of different tables can be compared by a standard metric
 ALWAYS = ("recall@10", "ndcg@10")
 
 
-def collected(paper: str, folder: Path, kept: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """What is kept already and what the folder has, without runs that no table asks for any more."""
+def collect_runs(paper: str, folder: Path, kept: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Merge the shipped runs with those of a folder, without runs that no table asks for any more."""
     known = tables(paper)
-    planned = [(table.name, cell) for table in known.values() for cell in cells(table, folder, "cpu", "8G")]
-    runs = joined(counted(kept, planned), kept, counted(finished(planned), planned))
-    return trimmed(still_asked_for(runs, planned), known.values())
+    planned = [(table.name, cell) for table in known.values() for cell in plan_cells(table, folder, "cpu", "8G")]
+    runs = merge_runs(match_runs(kept, planned), kept, match_runs(collect_finished(planned), planned))
+    return trim_figures(still_asked_for(runs, planned), known.values())
 
 
-def counted(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
-    """A run counts in every table and row that ask for the same command, whatever the order of its options."""
+def match_runs(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
+    """Give a run to every table and row that ask for its command, whatever the order of the options."""
     by_command = {_options(run.command): run for run in runs}
     asked = ((table, cell, by_command.get(_options(cell.command()))) for table, cell in planned)
     return [
@@ -52,8 +60,8 @@ def _options(command: str) -> tuple[str, ...]:
     return tuple(sorted(shlex.split(command)))
 
 
-def trimmed(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[MeasuredRun]:
-    """With the figures that the tables show, and the usual ones."""
+def trim_figures(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[MeasuredRun]:
+    """Drop the figures that no table shows, except the usual ones."""
     shown = {
         (table.name, row.label): {*ALWAYS, *(figure_name(m, row.group) for m in (*table.metrics, *table.measured))}
         for table in known
@@ -67,7 +75,7 @@ def trimmed(runs: Iterable[MeasuredRun], known: Iterable[Table]) -> list[Measure
 
 def main(paper: str, folder: Path) -> None:
     place = Path(__file__).parent / "measured" / f"{paper}.json"
-    runs = collected(paper, folder, shipped(paper))
+    runs = collect_runs(paper, folder, read_shipped(paper))
     write(place, ABOUT, runs)
     print(f"{len(runs)} runs in {place}")
 

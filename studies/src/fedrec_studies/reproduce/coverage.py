@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fedrec_studies.reproduce.cells import Cell, cells
-from fedrec_studies.reproduce.definition import Row, Table, names, tables
+from fedrec_studies.reproduce.cells import Cell, plan_cells
 from fedrec_studies.reproduce.estimate import Clock, Estimate
-from fedrec_studies.reproduce.figures import figure_name
-from fedrec_studies.reproduce.measured import MeasuredRun, still_asked_for, timed_stages
-from fedrec_studies.reproduce.printed import Names, PrintedCell, printed_cells
+from fedrec_studies.reproduce.measured import MeasuredRun, read_stage_seconds, still_asked_for
+from fedrec_studies.reproduce.printed import Names, PrintedCell, read_print
+from fedrec_studies.reproduce.run_figures import figure_name
+from fedrec_studies.reproduce.table_definition import Row, Table, names, tables
 
 State = Literal["measured", "unavailable", "too long", "not run", "elsewhere"]
 STATES: dict[State, str] = {
@@ -27,13 +27,13 @@ BUDGET = 3600.0
 """Seconds that a table may take on a device, one seed of each row: on two cores, or on a GPU that others are timed on.
 A row that does not fit any more, in the table's order, takes too long."""
 Place = tuple[str, str, str]  # table, row, dataset
-STAGE = "stage="  # of a printed cell's setting
+STAGE = "stage="  # prefix of a printed setting that names a stage of a round
 NEAR, SHARE = 0.01, 0.1
 """Within tolerance is a figure of the same sign at most this far from print, or this share of it, whichever is more."""
 
 
 @dataclass(frozen=True)
-class Found:
+class Comparison:
     """One row's figure beside the printed one."""
 
     table: str
@@ -62,12 +62,12 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Reached:
+class CellCoverage:
     """What became of a printed cell. `found` has a figure of every row that stands for it, in the order of tables."""
 
     cell: PrintedCell
     state: State
-    found: Sequence[Found] = ()
+    found: Sequence[Comparison] = ()
     why: str = ""
     time: Estimate | None = None
     beside: float | None = None
@@ -86,19 +86,19 @@ class Claim:
 
 def coverage(
     paper: str, runs: Sequence[MeasuredRun], device: str = "cpu", timed: Sequence[MeasuredRun] = ()
-) -> list[Reached]:
+) -> list[CellCoverage]:
     """Every printed cell of a paper, in print's order. `runs` of settings that changed since do not count, but say how
     long others take; so do those of other papers, `timed`."""
     known, called = tables(paper), names(paper)
-    planned = planned_cells(known.values(), device)
+    planned = plan_all_cells(known.values(), device)
     counted = still_asked_for(runs, planned)
     by_row: dict[Place, list[MeasuredRun]] = {}
     for run in counted:
         if run.protocol == known[run.table].published:
             by_row.setdefault((run.table, run.row, run.dataset), []).append(run)
     claims, plans = _claims(known.values()), _plans(known, planned, by_row, Clock([*runs, *timed]))
-    made = [_reached(cell, claims.get(cell, ()), called, by_row, plans) for cell in printed_cells(paper)]
-    return _with_stages(_with_gains(made, called), called, timed_stages(paper))
+    made = [_find_state(cell, claims.get(cell, ()), called, by_row, plans) for cell in read_print(paper)]
+    return _with_stages(_with_gains(made, called), called, read_stage_seconds(paper))
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _plans(
         if place in found or cell.protocol != known[table].published:
             continue
         done = next((Estimate(run.seconds, run.device) for run in by_row.get(place, ()) if run.seconds), None)
-        time, why = done or clock.of(cell), declared[table, cell.row].get(cell.dataset, "")
+        time, why = done or clock.estimate(cell), declared[table, cell.row].get(cell.dataset, "")
         if time is not None:
             used = spent.get((table, time.device), 0.0) + time.seconds
             why = why if done or used <= BUDGET else f"beyond the {BUDGET / 3600:g} h of {table}"
@@ -135,11 +135,11 @@ def _plans(
     return found
 
 
-def planned_cells(known: Iterable[Table], device: str) -> list[tuple[str, Cell]]:
-    return [(table.name, cell) for table in known for cell in cells(table, Path(), device, "8G")]
+def plan_all_cells(known: Iterable[Table], device: str) -> list[tuple[str, Cell]]:
+    return [(table.name, cell) for table in known for cell in plan_cells(table, Path(), device, "8G")]
 
 
-def counts(reached: Iterable[Reached]) -> Counter[State]:
+def counts(reached: Iterable[CellCoverage]) -> Counter[State]:
     return Counter(one.state for one in reached)
 
 
@@ -153,30 +153,30 @@ def _claims(known: Iterable[Table]) -> dict[PrintedCell, list[Claim]]:
     return found
 
 
-def _reached(
+def _find_state(
     cell: PrintedCell,
     claims: Sequence[Claim],
     called: Names,
     by_row: Mapping[Place, Sequence[MeasuredRun]],
     plans: Mapping[Place, Plan],
-) -> Reached:
-    found = [one for claim in claims if (one := _found(cell, claim, by_row)) is not None]
+) -> CellCoverage:
+    found = [one for claim in claims if (one := _compare_row(cell, claim, by_row)) is not None]
     if found:
-        return Reached(cell, "measured", found)
+        return CellCoverage(cell, "measured", found)
     if cell.dataset in called.unavailable:
-        return Reached(cell, "unavailable", why=called.unavailable[cell.dataset])
+        return CellCoverage(cell, "unavailable", why=called.unavailable[cell.dataset])
     if cell.table in called.elsewhere:
-        return Reached(cell, "elsewhere", why=called.elsewhere[cell.table])
+        return CellCoverage(cell, "elsewhere", why=called.elsewhere[cell.table])
     if not claims:
-        return Reached(cell, "not run", why="no table has it")
+        return CellCoverage(cell, "not run", why="no table has it")
     places = [(claim.table.name, claim.row.label, claim.dataset) for claim in claims]
     plan = next((plans[place] for place in places if not plans[place].too_long), plans[places[0]])
     if plan.too_long:
-        return Reached(cell, "too long", why=plan.too_long, time=plan.time)
-    return Reached(cell, "not run", why=f"fedrec reproduce: {places[0][0]}, {places[0][1]}", time=plan.time)
+        return CellCoverage(cell, "too long", why=plan.too_long, time=plan.time)
+    return CellCoverage(cell, "not run", why=f"fedrec reproduce: {places[0][0]}, {places[0][1]}", time=plan.time)
 
 
-def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[MeasuredRun]]) -> Found | None:
+def _compare_row(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[MeasuredRun]]) -> Comparison | None:
     name = figure_name(claim.metric, claim.row.group)
     mine = by_row.get((claim.table.name, claim.row.label, claim.dataset), ())
     known = [run for run in mine if name in run.figures]
@@ -186,10 +186,12 @@ def _found(cell: PrintedCell, claim: Claim, by_row: Mapping[Place, Sequence[Meas
     value = sum(run.seeds * run.figures[name] for run in known) / seeds
     earlier = ", ".join(sorted({run.fedrec for run in known if not run.seconds}))
     diverged = sum(bool(run.diverged) for run in known)
-    return Found(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier, diverged)
+    return Comparison(claim.table.name, claim.row.label, value, seeds, cell.number(), earlier, diverged)
 
 
-def _with_stages(made: Sequence[Reached], called: Names, known: Mapping[tuple[str, str], float]) -> list[Reached]:
+def _with_stages(
+    made: Sequence[CellCoverage], called: Names, known: Mapping[tuple[str, str], float]
+) -> list[CellCoverage]:
     """Seconds of stages stand beside printed ones, of another machine."""
     places = [(called.datasets.get(one.cell.dataset, ""), one.cell.setting.removeprefix(STAGE)) for one in made]
     return [
@@ -198,26 +200,28 @@ def _with_stages(made: Sequence[Reached], called: Names, known: Mapping[tuple[st
     ]
 
 
-def _with_gains(made: Sequence[Reached], called: Names) -> list[Reached]:
+def _with_gains(made: Sequence[CellCoverage], called: Names) -> list[CellCoverage]:
     """A printed gain follows from other cells of its table: the paper's own method against the best of the others."""
     return [
         _gain(one, made, called) if one.cell.metric in called.gains and one.state == "not run" else one for one in made
     ]
 
 
-def _gain(one: Reached, made: Sequence[Reached], called: Names) -> Reached:
+def _gain(one: CellCoverage, made: Sequence[CellCoverage], called: Names) -> CellCoverage:
     place = one.cell.table, one.cell.dataset, one.cell.metric.replace(" gain", "")
     beside = [other for other in made if (other.cell.table, other.cell.dataset, other.cell.metric) == place]
     missing = [other for other in beside if other.state != "measured"]
     if missing or not beside:
         slowest = max((other.time for other in missing if other.time), key=lambda time: time.seconds, default=None)
         if any(other.state == "not run" for other in missing) or not missing:
-            return Reached(one.cell, "not run", why="follows from rows that were not run", time=slowest)
-        return Reached(one.cell, "too long", why="follows from rows that take too long", time=slowest)
+            return CellCoverage(one.cell, "not run", why="follows from rows that were not run", time=slowest)
+        return CellCoverage(one.cell, "too long", why="follows from rows that take too long", time=slowest)
     own = [other.found[0].value for other in beside if other.cell.method == one.cell.method]
     best = max(other.found[0].value for other in beside if other.cell.method != one.cell.method)
     value = (own[0] - best) / best
     source = beside[-1].found[0]
-    return Reached(
-        one.cell, "measured", [Found(source.table, "gain over the best other", value, source.seeds, one.cell.number())]
+    return CellCoverage(
+        one.cell,
+        "measured",
+        [Comparison(source.table, "gain over the best other", value, source.seeds, one.cell.number())],
     )

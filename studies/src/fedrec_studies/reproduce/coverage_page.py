@@ -10,26 +10,26 @@ import numpy as np
 
 from fedrec.data import atomic_file
 from fedrec.report import Drawing, Panel, Points, as_svg, scatter
-from fedrec_studies.reproduce.coverage import BUDGET, NEAR, SHARE, STATES, Found, Reached, State, counts
+from fedrec_studies.reproduce.coverage import BUDGET, NEAR, SHARE, STATES, CellCoverage, Comparison, State, counts
 from fedrec_studies.reproduce.printed import PERCENT
 
 TOLERANCE = f"{NEAR:g}, or {SHARE:.0%} of the printed figure where that is more"
 
 
-def write_coverage(title: str, reached: Sequence[Reached], folder: Path, notes: Sequence[str] = ()) -> list[Path]:
+def write_coverage(title: str, reached: Sequence[CellCoverage], folder: Path, notes: Sequence[str] = ()) -> list[Path]:
     """`coverage.md`, and `coverage.svg` where anything was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     page, picture = folder / "coverage.md", folder / "coverage.svg"
     written = [(page, "\n".join(lines(title, reached, notes)) + "\n")]
     if any(fractions(reached)):
-        written.append((picture, drawn(title, reached)))
+        written.append((picture, draw_scatter(title, reached)))
     for path, text in written:
         with atomic_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return [path for path, _ in written]
 
 
-def lines(title: str, reached: Sequence[Reached], notes: Sequence[str] = ()) -> Iterable[str]:
+def lines(title: str, reached: Sequence[CellCoverage], notes: Sequence[str] = ()) -> Iterable[str]:
     yield from (f"# {title}", "", summary_line(reached), "")
     for note in notes:
         yield from (note, "")
@@ -51,7 +51,7 @@ def lines(title: str, reached: Sequence[Reached], notes: Sequence[str] = ()) -> 
 COLUMNS = ["printed", *STATES.values(), "within tolerance", "beyond"]
 
 
-def summary_line(reached: Sequence[Reached]) -> str:
+def summary_line(reached: Sequence[CellCoverage]) -> str:
     found, first = counts(reached), [one.found[0] for one in reached if one.found]
     near, small = sum(one.within for one in first), sum(one.only_near for one in first)
     words = [f"{found[state]} {name}" for state, name in STATES.items() if found[state]]
@@ -62,15 +62,15 @@ def summary_line(reached: Sequence[Reached]) -> str:
     )
 
 
-def by_table(reached: Sequence[Reached]) -> list[list[str]]:
+def by_table(reached: Sequence[CellCoverage]) -> list[list[str]]:
     """One line for each printed table, and one for all."""
-    groups: dict[str, list[Reached]] = {}
+    groups: dict[str, list[CellCoverage]] = {}
     for one in reached:
         groups.setdefault(one.cell.table, []).append(one)
-    return [_counted(name, some) for name, some in groups.items()] + [_counted("all", reached)]
+    return [_count_row(name, some) for name, some in groups.items()] + [_count_row("all", reached)]
 
 
-def missing_data(reached: Iterable[Reached]) -> list[list[str]]:
+def missing_data(reached: Iterable[CellCoverage]) -> list[list[str]]:
     """Data that nobody here has: its name, the number of cells, where to get it."""
     found: dict[tuple[str, str], int] = {}
     for one in reached:
@@ -84,29 +84,29 @@ TOO_LONG = "Too long"
 NOT_RUN = "Not run yet, with estimated times"
 
 
-def not_run(reached: Iterable[Reached]) -> list[list[str]]:
+def not_run(reached: Iterable[CellCoverage]) -> list[list[str]]:
     """Rows that were not run: the cells they correspond to, and how long a seed takes on which device."""
     return [[*place, str(len(some)), _time(some)] for place, some in _rows(reached, "not run")]
 
 
-def too_long(reached: Iterable[Reached]) -> list[list[str]]:
+def too_long(reached: Iterable[CellCoverage]) -> list[list[str]]:
     """The same of rows that nobody will wait for, and why."""
     return [[*place, str(len(some)), _time(some), some[0].why] for place, some in _rows(reached, "too long")]
 
 
-def _rows(reached: Iterable[Reached], state: State) -> Iterable[tuple[tuple[str, str, str], list[Reached]]]:
-    found: dict[tuple[str, str, str], list[Reached]] = {}
+def _rows(reached: Iterable[CellCoverage], state: State) -> Iterable[tuple[tuple[str, str, str], list[CellCoverage]]]:
+    found: dict[tuple[str, str, str], list[CellCoverage]] = {}
     for one in reached:
         if one.state == state:
             found.setdefault((one.cell.table, one.cell.row(), one.cell.dataset), []).append(one)
     return found.items()
 
 
-def _time(some: Sequence[Reached]) -> str:
-    return next((one.time.words() for one in some if one.time is not None), "unknown")
+def _time(some: Sequence[CellCoverage]) -> str:
+    return next((one.time.describe() for one in some if one.time is not None), "unknown")
 
 
-def _missing(reached: Sequence[Reached]) -> Iterable[str]:
+def _missing(reached: Sequence[CellCoverage]) -> Iterable[str]:
     if data := missing_data(reached):
         yield from (
             "## Data that is not available",
@@ -134,16 +134,16 @@ def _missing(reached: Sequence[Reached]) -> Iterable[str]:
             yield from (*_grid(["table", "row", "data", "printed", "here"], rows), "")
 
 
-def _counted(name: str, some: Sequence[Reached]) -> list[str]:
+def _count_row(name: str, some: Sequence[CellCoverage]) -> list[str]:
     found, near = counts(some), sum(one.found[0].within for one in some if one.found)
     return [name, str(len(some)), *(str(found[state]) for state in STATES), str(near), str(found["measured"] - near)]
 
 
-def _cells(reached: Iterable[Reached]) -> list[list[str]]:
+def _cells(reached: Iterable[CellCoverage]) -> list[list[str]]:
     return [_cell(one, found) for one in reached for found in one.found]
 
 
-def _cell(one: Reached, found: Found) -> list[str]:
+def _cell(one: CellCoverage, found: Comparison) -> list[str]:
     cell = one.cell
     metric = cell.metric.removesuffix(PERCENT)
     word = "" if found.within else "beyond"
@@ -173,13 +173,13 @@ def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
 # -- the picture --
 
 
-def fractions(reached: Iterable[Reached]) -> tuple[list[Found], list[Found]]:
+def fractions(reached: Iterable[CellCoverage]) -> tuple[list[Comparison], list[Comparison]]:
     """Figures between 0 and 1 that can share axes: within tolerance, and beyond."""
     found = [one for cell in reached for one in cell.found[:1] if 0 <= one.printed <= 1 and 0 <= one.value <= 1]
     return [one for one in found if one.within], [one for one in found if not one.within]
 
 
-def drawn(title: str, reached: Sequence[Reached]) -> str:
+def draw_scatter(title: str, reached: Sequence[CellCoverage]) -> str:
     """A point for each printed fraction that was measured, by the first corresponding row."""
     near, far = fractions(reached)
     outside = sum(bool(one.found) for one in reached) - len(near) - len(far)
@@ -196,5 +196,5 @@ def drawn(title: str, reached: Sequence[Reached]) -> str:
     return as_svg(Drawing(title, "", (Panel(svg, words),)), ())
 
 
-def _points(found: Sequence[Found]) -> np.ndarray:
+def _points(found: Sequence[Comparison]) -> np.ndarray:
     return np.array([[one.printed, one.value] for one in found])

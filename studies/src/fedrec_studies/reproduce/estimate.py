@@ -11,7 +11,8 @@ from fedrec_studies.reproduce.cells import Cell
 from fedrec_studies.reproduce.measured import MeasuredRun
 
 WHOLE = "full"  # the variant of a method with all its parts
-SETTLED = 10  # rounds after which set-up and compilation no longer decide the pace
+# shorter runs spend most of their time in compilation and would make long ones look slower than they are
+SETTLED = 10
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Estimate:
     rough: bool = False
     """No run of this kind was measured: others of the method, with another backbone or without noise, stand in."""
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return f"{hours(self.seconds)} on {self.device}" + (" (by its other runs)" if self.rough else "")
 
 
@@ -48,7 +49,7 @@ class Clock:
                 kind = Kind(run.command.split()[2], run.backbone, "--set dp=" in run.command, _variant(run.command))
                 self.by_method.setdefault(kind.method, []).append((kind, run))
 
-    def of(self, cell: Cell) -> Estimate | None:
+    def estimate(self, cell: Cell) -> Estimate | None:
         """By runs of the same kind on the same data, else on other data in proportion to interactions, else of the same
         method in the same way; None where nothing is known. Runs of more than a few rounds count first, then those on
         the cell's own device."""
@@ -82,7 +83,7 @@ def _variant(command: str) -> str:
 
 
 def hours(seconds: float) -> str:
-    """For people: `40 s`, `12 min`, `3.4 h`."""
+    """Write a duration for people: `40 s`, `12 min`, `3.4 h`."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedrec.data import atomic_file
-from fedrec_studies.reproduce.definition import Row, Table
-from fedrec_studies.reproduce.figures import figure_name
 from fedrec_studies.reproduce.measured import MeasuredRun
+from fedrec_studies.reproduce.run_figures import figure_name
+from fedrec_studies.reproduce.table_definition import Row, Table
 
 
 def write_study(title: str, known: Sequence[Table], runs: Sequence[MeasuredRun], folder: Path) -> Path:
@@ -21,8 +21,8 @@ def write_study(title: str, known: Sequence[Table], runs: Sequence[MeasuredRun],
     return path
 
 
-def unprinted(known: Sequence[Table]) -> list[Table]:
-    """A paper's figures, which have curves without numbers, and what was run to find a cause."""
+def without_print(known: Sequence[Table]) -> list[Table]:
+    """Select the tables without printed figures: a paper's curves, and runs for a cause."""
     return [table for table in known if not any(row.print for row in table.rows)]
 
 

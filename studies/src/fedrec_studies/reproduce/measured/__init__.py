@@ -14,7 +14,7 @@ from fedrec.data import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.experiment import RunFolder
 from fedrec_studies.reproduce.cells import Cell
-from fedrec_studies.reproduce.figures import figures_of
+from fedrec_studies.reproduce.run_figures import figures_of
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class MeasuredRun:
         return self.table, self.row, self.dataset, self.protocol, self.seed
 
 
-def shipped(paper: str) -> list[MeasuredRun]:
-    """The runs of a paper's tables that come with the library, `measured/PAPER.json`."""
+def read_shipped(paper: str) -> list[MeasuredRun]:
+    """Read the runs of a paper's tables that come with the package, `measured/PAPER.json`."""
     file = resources.files("fedrec_studies.reproduce.measured") / f"{paper}.json"
     if not file.is_file():
         return []
@@ -58,26 +58,26 @@ def shipped(paper: str) -> list[MeasuredRun]:
         raise FedrecError(f"measured/{paper}.json is damaged ({error}); install fedrec again") from None
 
 
-def timed_stages(paper: str) -> dict[tuple[str, str], float]:
+def read_stage_seconds(paper: str) -> dict[tuple[str, str], float]:
     """Return seconds by dataset and stage, as `python -m fedrec_studies.bench.stages` measured them."""
     file = resources.files("fedrec_studies.reproduce.measured") / "stages" / f"{paper}.json"
     records = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     return {(one["data"], stage): spent for one in records for stage, spent in one["seconds"].items()}
 
 
-def everything() -> list[MeasuredRun]:
-    """The runs of all papers that come with the library."""
+def read_all_shipped() -> list[MeasuredRun]:
+    """Read the runs of all papers that come with the package."""
     files = resources.files("fedrec_studies.reproduce.measured").iterdir()
     return [
         run
         for file in sorted(file.name for file in files)
         if file.endswith(".json")
-        for run in shipped(file.removesuffix(".json"))
+        for run in read_shipped(file.removesuffix(".json"))
     ]
 
 
-def finished(planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
-    """Of these cells, each with the name of its table, those whose run has ended, with the settings of the table."""
+def collect_finished(planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
+    """Collect the cells, each with its table's name, whose run has ended with the present settings of the table."""
     return [
         _run(table, cell, summary)
         for table, cell in planned
@@ -107,13 +107,13 @@ def _run(table: str, cell: Cell, summary: Mapping[str, Any]) -> MeasuredRun:
     )
 
 
-def joined(*parts: Iterable[MeasuredRun]) -> list[MeasuredRun]:
-    """Later ones take the place of earlier ones."""
+def merge_runs(*parts: Iterable[MeasuredRun]) -> list[MeasuredRun]:
+    """Merge runs; a later one replaces an earlier one of the same place."""
     return list({run.key(): run for part in parts for run in part}.values())
 
 
 def still_asked_for(runs: Iterable[MeasuredRun], planned: Iterable[tuple[str, Cell]]) -> list[MeasuredRun]:
-    """Without those whose row has other settings by now."""
+    """Drop runs whose row has other settings by now."""
     wanted = {
         (table, cell.row, cell.dataset, cell.protocol, cell.config.seed): cell.command() for table, cell in planned
     }

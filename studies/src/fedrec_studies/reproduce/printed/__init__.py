@@ -30,7 +30,7 @@ class PrintedCell:
         return float(self.value) / (100 if self.metric.endswith(PERCENT) else 1)
 
     def row(self) -> str:
-        """How its row is called in a list."""
+        """Name its row in a list."""
         return " ".join(part for part in (self.method, self.backbone, self.setting) if part)
 
 
@@ -51,16 +51,16 @@ class Names:
     """Labels of rows that mean something else in other places, and what they mean in the paper."""
 
 
-def printed_cells(paper: str) -> list[PrintedCell]:
-    """All result cells of a paper; none where no paper is behind the tables."""
+def read_print(paper: str) -> list[PrintedCell]:
+    """Read all result cells of a paper; none where no paper is behind the tables."""
     file = resources.files("fedrec_studies.reproduce.printed") / f"{paper}.csv"
     if not file.is_file():
         return []
     return [PrintedCell(**row) for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines())]
 
 
-def selected(cells: Iterable[PrintedCell], chosen: Mapping[str, str]) -> list[PrintedCell]:
-    """The cells of one row: those that have all the values of `chosen`, where `a|b` is one or the other."""
+def select_cells(cells: Iterable[PrintedCell], chosen: Mapping[str, str]) -> list[PrintedCell]:
+    """Select the cells of one row: those with all the values of `chosen`, where `a|b` is one or the other."""
     for key in chosen:
         if key not in KEYS:
             raise FedrecError(f"print has no key '{key}'; it takes {', '.join(KEYS)}")

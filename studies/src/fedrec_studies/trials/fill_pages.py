@@ -1,6 +1,6 @@
 """Blocks of a page, made from a file of figures about deployments.
 
-`python -m fedrec_studies.trials.figures results/deployment.json docs/deployment.md` fills them.
+`python -m fedrec_studies.trials.fill_pages results/deployment.json docs/deployment.md` fills them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedrec_studies.bench.kept import Row, rows_of
 from fedrec_studies.bench.phases import PHASES, SAMPLING
+from fedrec_studies.bench.result_file import Row, rows_of
 
 HEAD = """# Speed
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from fedrec.experiment import RunFolder
 
-WIDE = 2 / 1024  # kilobytes of eight-byte floats from bytes of four-byte ones
+# FedCA prints kilobytes of eight-byte floats; runs send four-byte ones, so bytes double before they become kilobytes
+WIDE = 2 / 1024
+# FedRKG's tables D.3 and D.4 print the first group relative to the second
 RATIOS = (("followers", "distinct"), ("warm", "cold"))
+# the usual size has no suffix: 100 users in D.3, 30 % in D.4
 SIZED = ("", " 300", " 500", " 20%", " 10%")
 
 

@@ -27,8 +27,8 @@ from fedrec.experiment import (
 )
 from fedrec.federation import Method
 from fedrec.schema import Shape, damaged, read_json
-from fedrec_studies.reproduce import definition
-from fedrec_studies.reproduce.cells import Cell, cells, work_of
+from fedrec_studies.reproduce import table_definition
+from fedrec_studies.reproduce.cells import Cell, plan_cells, work_of
 
 TRIALS = "trials"  # the folder of all studies
 KEPT: Shape = {"trials": [{}], "searched": {}, "config": {}}  # of a study that is kept with the results
@@ -93,7 +93,7 @@ class Board:
         found: Sequence[str] = self.new_items["metrics"] if dataset == self.new_items["dataset"] else self.metrics
         return found
 
-    def table(self, dataset: str, found: Mapping[str, Trial]) -> definition.Table:
+    def table(self, dataset: str, found: Mapping[str, Trial]) -> table_definition.Table:
         """The rows on one dataset as a table that can be run; `found`: the best trial of rows that were tuned."""
         if dataset == self.new_items["dataset"]:
             table = _table_named(self.new_items["table"])
@@ -101,8 +101,9 @@ class Board:
                 table, name=dataset, protocols=[self.new_items["protocol"]], seeds=self.seeds_of(dataset)
             )
         here = [row for row in self.rows if dataset in (row.datasets or [dataset])]
-        rows = [definition.Row(row.label, _with(row.run, found.get(row.source)), on=row.on) for row in here]
-        return definition.Table(
+        tried = [(row, _with_settings(row.run, found.get(row.source))) for row in here]
+        rows = [table_definition.Row(row.label, run, on=row.on) for row, run in tried]
+        return table_definition.Table(
             name=dataset,
             title=dataset,
             metrics=self.metrics,
@@ -158,8 +159,8 @@ def board() -> Board:
     return Board(**values | {"rows": rows, "studies": [row for row in rows if row.tuned]})
 
 
-def narrowed(whole: Board, datasets: Sequence[str], rows: Sequence[str], seeds: Sequence[int] = ()) -> Board:
-    """The part that was asked for; a dataset with none of the seeds has nothing to run."""
+def narrow_board(whole: Board, datasets: Sequence[str], rows: Sequence[str], seeds: Sequence[int] = ()) -> Board:
+    """Keep the part that was asked for; a dataset with none of the seeds has nothing to run."""
     labels = [row.label for row in whole.rows]
     for kind, given, known in (("dataset", datasets, whole.every_dataset()), ("row", rows, labels)):
         for name in given:
@@ -182,14 +183,14 @@ def _fewer(whole: Board, seeds: Sequence[int]) -> dict[str, list[int]]:
 
 def cells_of(whole: Board, dataset: str, found: Mapping[str, Trial], folder: Path, device: str) -> list[Cell]:
     """Every run of a dataset, those left out by a rule of the board too."""
-    return cells(whole.table(dataset, found), folder, device, "8G")
+    return plan_cells(whole.table(dataset, found), folder, device, "8G")
 
 
 def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Trial]]:
     """The trials of every tuned row: those of the studies here, or those that are kept with the results."""
     found: dict[str, list[Trial]] = {}
     for row in whole.studies:
-        here, kept = whole.study(row, runs, "cpu").there(), stored_trials(results, row.label)
+        here, kept = whole.study(row, runs, "cpu").there(), read_trials(results, row.label)
         found[row.label] = here if len(here) >= len(kept) else kept
     return found
 
@@ -200,14 +201,14 @@ def best_trials(whole: Board, found: Mapping[str, Sequence[Trial]]) -> dict[str,
     return {label: trial for label, trial in best.items() if trial is not None}
 
 
-def stored_trials(results: Path, label: str) -> list[Trial]:
-    """Trials as they are kept with the results."""
-    return [Trial(**values) for values in stored_study(results, label)["trials"]]
+def read_trials(results: Path, label: str) -> list[Trial]:
+    """Read the trials of a row from the results."""
+    return [Trial(**values) for values in read_study(results, label)["trials"]]
 
 
-def stored_study(results: Path, label: str) -> dict[str, Any]:
-    """A study as it is kept with the results; without trials where it is not."""
-    path = kept_in(results, label)
+def read_study(results: Path, label: str) -> dict[str, Any]:
+    """Read the study of a row from the results; one without trials where there is none."""
+    path = study_file(results, label)
     if not path.is_file():
         return {"trials": [], "searched": {}, "config": {}}
     try:
@@ -219,33 +220,33 @@ def stored_study(results: Path, label: str) -> dict[str, Any]:
     return found
 
 
-def kept_in(results: Path, label: str) -> Path:
-    """The file of a study that is kept with the results."""
+def study_file(results: Path, label: str) -> Path:
+    """Name the file of a row's study in the results."""
     return results / TRIALS / f"{safe(label)}.json"
 
 
 def beginning(study: Study, results: Path, label: str) -> list[Trial]:
     """The trials that are kept with the results, for a study that goes on with them; refused where they are of another:
     begun afresh, the row would have had more trials than it says."""
-    stored = stored_study(results, label)
+    stored = read_study(results, label)
     if not stored["trials"]:
         return []
     same = stored["searched"] == described(study.space)
     if not same or work_of(make_config(stored["config"])) != work_of(study.config):
         what = "other settings" if same else "another space"
         raise FedrecError(
-            f"{kept_in(results, label)} has trials with {what} than {label} has in board.toml; undo the change "
+            f"{study_file(results, label)} has trials with {what} than {label} has in board.toml; undo the change "
             "there, or move the file away to begin again"
         )
-    return stored_trials(results, label)
+    return read_trials(results, label)
 
 
-def _with(run: Mapping[str, Any], trial: Trial | None) -> dict[str, Any]:
+def _with_settings(run: Mapping[str, Any], trial: Trial | None) -> dict[str, Any]:
     return dict(run) if trial is None else {**run, "set": {**run.get("set", {}), **trial.params}}
 
 
-def _table_named(target: str) -> definition.Table:
-    _, (table,) = definition.chosen(target)
+def _table_named(target: str) -> table_definition.Table:
+    _, (table,) = table_definition.select_tables(target)
     return table
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from fedrec.data import atomic_file
 from fedrec.report import counted
 from fedrec_studies.reproduce.cells import Cell
-from fedrec_studies.reproduce.definition import Row, Table
-from fedrec_studies.reproduce.figures import figure_name, figures_of
+from fedrec_studies.reproduce.run_figures import figure_name, figures_of
+from fedrec_studies.reproduce.table_definition import Row, Table
 
 
 def write_page(table: Table, planned: Sequence[Cell], failed: Mapping[str, str], folder: Path) -> Path:
@@ -45,8 +45,8 @@ def _lines(table: Table, planned: Sequence[Cell], failed: Mapping[str, str]) -> 
 def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]:
     heads = [
         part
-        for m in table.shown(protocol)
-        for part in ([m, "printed", "difference"] if table.compared(protocol) else [m])
+        for m in table.metrics_under(protocol)
+        for part in ([m, "printed", "difference"] if table.has_print(protocol) else [m])
     ]
     yield "| " + " | ".join(["method", *heads, "seeds", "s"]) + " |"
     yield "|" + "---|" * (len(heads) + 3)
@@ -64,11 +64,12 @@ def _blocks(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[st
         for same in zip(*(summary.get("blocks", ()) for summary in done), strict=True):
             tested = f"{same[0]['users_tested']} of {same[0]['users']}"
             values = [
-                _spread([block["test"][m] for block in same if m in block["test"]]) for m in table.shown(protocol)
+                _spread([block["test"][m] for block in same if m in block["test"]])
+                for m in table.metrics_under(protocol)
             ]
             lines.append("| " + " | ".join([row.label, same[0]["name"], tested, *values]) + " |")
     if lines:
-        heads = ["method", "block", "users tested", *table.shown(protocol)]
+        heads = ["method", "block", "users tested", *table.metrics_under(protocol)]
         yield from ("", "Block by block:", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *lines)
 
 
@@ -76,11 +77,11 @@ def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Ite
     ran = [(cell, summary) for cell in mine if (summary := cell.summary()) is not None]
     done, found = [summary for _, summary in ran], [figures_of(summary, cell.folder) for cell, summary in ran]
     printed = row.printed.get(mine[0].dataset, ()) if protocol == table.published else ()
-    for index, metric in enumerate(table.shown(protocol)):
+    for index, metric in enumerate(table.metrics_under(protocol)):
         name = figure_name(metric, row.group)
         values = [figures[name] for figures in found if name in figures]
         yield _spread(values)
-        if table.compared(protocol):
+        if table.has_print(protocol):
             print = printed[index] if index < len(printed) else None
             yield "-" if print is None else f"{print:.4f}"
             yield "-" if print is None or not values else f"{mean(values) - print:+.4f}"

@@ -12,9 +12,9 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import LEVEL
 from fedrec.experiment import Trial, best_of, settings_text
 from fedrec.report import Drawing, Offer, Panel, as_svg, front, front_chart
-from fedrec_studies.leaderboard.definition import Board, stored_study
+from fedrec_studies.leaderboard.board_definition import Board, read_study
 from fedrec_studies.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, is_ranked, mean_of, read_records
-from fedrec_studies.reproduce import definition
+from fedrec_studies.reproduce import table_definition
 
 Record = Mapping[str, Any]
 START, END = "<!-- leaderboard: made by `fedrec leaderboard`, not by hand -->", "<!-- /leaderboard -->"
@@ -25,11 +25,11 @@ MEGABYTE = 1e6
 def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) -> None:
     """The page, its picture beside it, and the block in the README where it has the marks for one."""
     records = read_records(results, whole.every_dataset())
-    if not any(_measured(record) for record in records.values()):
+    if not any(_rows_with_figures(record) for record in records.values()):
         raise FedrecError(
             f"{results} has no figures yet; run fedrec leaderboard first, or name its folder with --results"
         )
-    shown = next(record for record in records.values() if _measured(record))  # the first dataset of the board
+    shown = next(record for record in records.values() if _rows_with_figures(record))  # the first dataset of the board
     lines = [
         "# Leaderboard",
         "",
@@ -75,14 +75,14 @@ def finding(record: Record, elsewhere: Sequence[str] = ()) -> str:
     Federated ones do not count if they were tuned `elsewhere`; the others may have had any number of trials.
     """
     federated = [row for row in _equal(record, elsewhere) if row["kind"] == FEDERATED]
-    together = [row for row in _ranked(record) if row["kind"] == TOGETHER]
+    together = [row for row in _rank_rows(record) if row["kind"] == TOGETHER]
     if len(federated) < 2:
         return ""
     metric, best, next_best = record["metrics"][-1], federated[0], federated[1]
     ahead = mean_of(best, metric) / mean_of(next_best, metric) - 1
     words = (
         f"the best federated method is `{best['label']}` ({_both(record, best)}), {100 * ahead:.1f} % ahead "
-        f"of `{next_best['label']}` in {_said(metric)}{_surely(record, best, next_best)}"
+        f"of `{next_best['label']}` in {_metric_words(metric)}{_significance_note(record, best, next_best)}"
     )
     if not together:
         return f"{words}; no centralised baseline is ranked."
@@ -90,12 +90,12 @@ def finding(record: Record, elsewhere: Sequence[str] = ()) -> str:
     beside = "above" if gap > 0 else "below"
     return (
         f"{words}. It is {abs(100 * gap):.1f} % {beside} the best centralised baseline, `{together[0]['label']}` "
-        f"({_both(record, together[0])}){_surely(record, best, together[0])}."
+        f"({_both(record, together[0])}){_significance_note(record, best, together[0])}."
     )
 
 
-def _surely(record: Record, one: Record, two: Record) -> str:
-    """A remark where the difference between two rows is not significant."""
+def _significance_note(record: Record, one: Record, two: Record) -> str:
+    """Remark on two rows whose difference is not significant."""
     tested = record["tested"]
     if tested["row"] != one["label"] or two["label"] not in tested["p"]:
         return " (not tested)"
@@ -135,7 +135,7 @@ def _readings(whole: Board) -> Iterator[str]:
         trials=whole.trials,
         tuned_on=whole.tuned_on,
         sums=SUMS,
-        adapted=_adapted(whole),
+        adapted=_describe_adapted_rows(whole),
         fair=FAIR,
         elsewhere=", ".join(f"`{label}`" for label in whole.chosen_elsewhere()) or "No rows",
         new_items=whole.new_items["dataset"],
@@ -143,8 +143,8 @@ def _readings(whole: Board) -> Iterator[str]:
     )
 
 
-def _adapted(whole: Board) -> str:
-    """Which tuned rows have more of their own on other data than the trials found."""
+def _describe_adapted_rows(whole: Board) -> str:
+    """Say which tuned rows have settings of their own on other data, beyond what the trials found."""
     names = [f"`{row.label}`" for row in whole.rows if row.on and (row.tuned or row.like)]
     return (
         f", but for {', '.join(names)}, whose sizes, clients a round and rounds there were set by hand" if names else ""
@@ -159,7 +159,7 @@ def _dataset(record: Record) -> Iterator[str]:
         f"Protocol `{record['protocol']}`; chance {' / '.join(_chance(record, metric) for metric in metrics)}.",
         "",
     )
-    if ranked := _ranked(record):
+    if ranked := _rank_rows(record):
         yield from (*_full_table(record, ranked), "")
     if aside := _set_aside(record):
         reasons = [f"- {reason}: {labels}" for reason, labels in _by_reason(aside, "unranked").items()]
@@ -170,7 +170,7 @@ def _dataset(record: Record) -> Iterator[str]:
 
 
 def _full_table(record: Record, rows: Sequence[Record], leave_out: Sequence[str] = ()) -> Iterator[str]:
-    heads = ["", *map(_said, record["metrics"]), *HEADS]
+    heads = ["", *map(_metric_words, record["metrics"]), *HEADS]
     shown = [index for index, head in enumerate(heads) if head not in leave_out]
     lines = [[line[index] for index in shown] for line in (_line(record, row) for row in rows)]
     yield from _table([heads[index] for index in shown], lines)
@@ -190,7 +190,7 @@ def _line(record: Record, row: Record) -> list[str]:
     figures = [_spread([cell["test"][metric] for cell in cells]) for metric in record["metrics"]]
     rounds = f"{mean(cell['best_round'] + 1 for cell in cells):.0f}"
     sent = "-" if row["server"] == ALL else _megabytes(row)
-    group = "-" if row["group"] is None else str(_numbered(record).index(row["group"]) + 1)
+    group = "-" if row["group"] is None else str(_group_numbers(record).index(row["group"]) + 1)
     seconds = f"{mean(cell['seconds'] for cell in cells):.0f}"
     gpu = " (GPU)" if any(cell["device"] != "cpu" for cell in cells) else ""
     return [
@@ -206,8 +206,8 @@ def _line(record: Record, row: Record) -> list[str]:
     ]
 
 
-def _numbered(record: Record) -> list[int]:
-    """The groups that are there, in order: a row that was run again may have been the only one of its group."""
+def _group_numbers(record: Record) -> list[int]:
+    """List the group numbers in use, in order; a rerun row may have left its group empty."""
     return sorted({row["group"] for row in record["rows"] if row["group"] is not None})
 
 
@@ -217,19 +217,19 @@ def _numbered(record: Record) -> list[int]:
 def picture(record: Record) -> str:
     """Recall against megabytes uploaded per client, with the Pareto front."""
     metric = record["metrics"][0]
-    title = f"{_said(metric)} against megabytes uploaded per client, {record['dataset']}"
+    title = f"{_metric_words(metric)} against megabytes uploaded per client, {record['dataset']}"
     chart = front_chart(
         _offers(record),
         title=title,
         x_label="megabytes uploaded per client until the chosen round",
-        y_label=_said(metric),
+        y_label=_metric_words(metric),
     )
     return as_svg(Drawing(title, "", (Panel(chart, title),)), [])
 
 
 def _offers(record: Record) -> list[Offer]:
     metric = record["metrics"][0]
-    rows = [row for row in _ranked(record) if row["kind"] == FEDERATED and _up(row) > 0]
+    rows = [row for row in _rank_rows(record) if row["kind"] == FEDERATED and _up(row) > 0]
     return [
         Offer(row["label"], _up(row), mean_of(row, metric), "s0" if row["server"] == SUMS else "s1") for row in rows
     ]
@@ -266,22 +266,24 @@ def _print(whole: Board, records: Mapping[str, Record]) -> Iterator[str]:
             f"{source['dataset']}, as printed in `fedrec reproduce {source['table']}` ({source['metric']}):",
             "",
         )
-        yield from _table(["", "printed", "rank", f"honest {_said(record['metrics'][0])}", "rank"], lines)
+        yield from _table(["", "printed", "rank", f"honest {_metric_words(record['metrics'][0])}", "rank"], lines)
         yield ""
-        if aside := [f"`{row['label']}`" for row in _set_aside(record) if paper in _printed(whole, row["label"])]:
+        if aside := [
+            f"`{row['label']}`" for row in _set_aside(record) if paper in _figures_in_print(whole, row["label"])
+        ]:
             yield from (f"Left out, because they are not ranked: {', '.join(aside)}.", "")
 
 
-def _printed(whole: Board, label: str) -> Mapping[str, str]:
+def _figures_in_print(whole: Board, label: str) -> Mapping[str, str]:
     row = whole.row(label)
     return {} if row is None else row.printed
 
 
 def _ranks(whole: Board, paper: str, source: Mapping[str, str], record: Record) -> list[list[str]]:
-    _, (table,) = definition.chosen(source["table"])
+    _, (table,) = table_definition.select_tables(source["table"])
     first = {row.label: row.printed.get(source["dataset"], [None])[0] for row in table.rows}
     shown = {label: value for label, value in first.items() if value is not None}
-    honest = {row["label"]: mean_of(row, record["metrics"][0]) for row in _ranked(record)}
+    honest = {row["label"]: mean_of(row, record["metrics"][0]) for row in _rank_rows(record)}
     both = [
         (row.label, shown[name], honest[row.label])
         for row in whole.rows
@@ -305,7 +307,7 @@ from their papers or from a handful of settings.
 
 
 def _trials(whole: Board, results: Path) -> Iterator[str]:
-    found = {row.label: stored_study(results, row.label) for row in whole.studies}
+    found = {row.label: read_study(results, row.label) for row in whole.studies}
     rows = [row for row in whole.studies if row.start and _began_with(row.start, found[row.label])]
     starts = "".join(f"; that of `{row.label}`: {settings_text(row.start)}" for row in rows)
     yield from ("## Trials", "", TRIED.format(tuned_on=whole.tuned_on, starts=starts))
@@ -338,7 +340,7 @@ def _began_with(start: Mapping[str, Any], stored: Record) -> bool:
 def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[str]) -> Iterator[str]:
     """One dataset in a few columns, of ranked rows with no more trials than others; and the finding of every one."""
     yield ""
-    heads = [f"{record['dataset']}", *map(_said, record["metrics"]), "MB up per client", "server", "trials"]
+    heads = [f"{record['dataset']}", *map(_metric_words, record["metrics"]), "MB up per client", "server", "trials"]
     yield from _table(
         heads,
         [
@@ -356,35 +358,35 @@ def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[st
 # -- parts --
 
 
-def _measured(record: Record) -> list[Record]:
+def _rows_with_figures(record: Record) -> list[Record]:
     return [row for row in record["rows"] if row["cells"]]
 
 
-def _ranked(record: Record) -> list[Record]:
-    """Rows with figures that count, the best first."""
+def _rank_rows(record: Record) -> list[Record]:
+    """Sort the rows whose figures count, the best first."""
     metric = record["metrics"][-1]
     return sorted(filter(is_ranked, record["rows"]), key=lambda row: -mean_of(row, metric))
 
 
 def _set_aside(record: Record) -> list[Record]:
     """Rows with figures that do not count, in the order of the board: theirs would be a ranking."""
-    return [row for row in _measured(record) if not is_ranked(row)]
+    return [row for row in _rows_with_figures(record) if not is_ranked(row)]
 
 
 def _equal(record: Record, elsewhere: Sequence[str]) -> list[Record]:
     """Those with no more trials than the board gives: all that were not tuned elsewhere."""
-    return [row for row in _ranked(record) if row["label"] not in elsewhere]
+    return [row for row in _rank_rows(record) if row["label"] not in elsewhere]
 
 
 def _both(record: Record, row: Record) -> str:
-    return ", ".join(f"{_said(metric)} {mean_of(row, metric):.4f}" for metric in record["metrics"])
+    return ", ".join(f"{_metric_words(metric)} {mean_of(row, metric):.4f}" for metric in record["metrics"])
 
 
 def _chance(record: Record, metric: str) -> str:
     return f"{record['chance'][metric]:.4f}" if metric in record["chance"] else "-"
 
 
-def _said(metric: str) -> str:
+def _metric_words(metric: str) -> str:
     name, _, k = metric.partition("@")
     return f"{'NDCG' + name[4:] if name.startswith('ndcg') else name.capitalize()}@{k}"
 

@@ -60,11 +60,11 @@ def units_of(run: Run) -> int:
     return len(run.simulator.data.users) if run.method.info.centralised else run.world.clients
 
 
-def few_of(units: int) -> int:
+def select_few(units: int) -> int:
     return max(1, min(FEW, units // 5))
 
 
-def some_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
+def select_clients(data: ClientData, count: int) -> tuple[ClientData, float]:
     """A world of its own of clients (or of users, where there is one client) from the least to the most active.
 
     Also their share of all interactions.
@@ -123,7 +123,7 @@ class Part:
     share: float
 
     @property
-    def scaled(self) -> float:
+    def seconds_of_all(self) -> float:
         return self.seconds / self.share
 
 
@@ -132,37 +132,40 @@ def _naive(run: Run, task: Task, program: Path | None) -> Reference | None:
         return None
     words, units = [str(program), json.dumps(asdict(replace(task, device="cpu")))], units_of(run)
 
-    def measured(users: int, within: float) -> Part | None:
+    def measure_part(users: int, within: float) -> Part | None:
         found = in_a_process([*words, str(users)], within)
         return None if found["seconds"] is None else Part(**found)
 
     try:
-        few = measured(few_of(units), LONGEST)
+        few = measure_part(select_few(units), LONGEST)
     except FedrecError as error:
         return Reference(f"the naive reference of its tests: {error}", None)
     if few is None:
         return None
-    seconds, how = of_all(few, units, measured)
+    seconds, how = estimate_round(few, units, measure_part)
     return Reference(f"the naive reference of its tests (double precision), {how}", seconds)
 
 
-def of_all(few: Part, units: int, measured: Callable[[int, float], Part | None]) -> tuple[float, str]:
-    """Seconds of a round with all users, from one with a few, and how they were found; see `_naive` for `measured`."""
+def estimate_round(few: Part, units: int, measure_part: Callable[[int, float], Part | None]) -> tuple[float, str]:
+    """Estimate the seconds of a round of all users from one of a few, and say how; `measure_part` as in `_naive`."""
 
     def on(users: int, within: float) -> Part | None:
         with suppress(FedrecError):  # it took too long after all
-            return measured(users, within)
+            return measure_part(users, within)
         return None
 
-    first, second = few_of(units), min(MORE, units // 2)
+    first, second = select_few(units), min(MORE, units // 2)
     bearable = second > first and few.seconds * second / first < LONGEST
     more = on(second, 4 * LONGEST) if bearable else None
-    if more is None or more.scaled < LINEAR * few.scaled:
+    if more is None or more.seconds_of_all < LINEAR * few.seconds_of_all:
         known = few if more is None else more
-        return known.scaled, f"{known.users} users, scaled"
+        return known.seconds_of_all, f"{known.users} users, scaled"
     whole = on(units, 2 * WHOLE) if with_pairs(few, more) < WHOLE else None
     if whole is None:
-        return more.scaled, f"{more.users} users, scaled: at least, because more of them take more than their share"
+        return (
+            more.seconds_of_all,
+            f"{more.users} users, scaled: at least, because more of them take more than their share",
+        )
     return whole.seconds, "all users, because more of them take more than their share"
 
 
@@ -175,7 +178,7 @@ def with_pairs(few: Part, more: Part) -> float:
 def _alone(run: Run, clock: Callable[[], float]) -> Reference | None:
     if run.method.info.centralised:
         return None
-    data, share = some_clients(run.simulator.data, few_of(units_of(run)))
+    data, share = select_clients(run.simulator.data, select_few(units_of(run)))
     took = seconds_of_a_round(lambda rounds: _one_by_one(run, data, rounds), clock=clock)
     what = f"this engine without kernels, one client at a time, {len(data.clients)} clients, scaled"
     return None if took is None else Reference(what, took / share)
@@ -205,8 +208,8 @@ def _movielens(prepared: Prepared, folder: Path) -> Path:
     return path
 
 
-def found_programs(plain: Path | None) -> dict[str, Path]:
-    """Those that there are here; `plain`: one that somebody named instead of the usual one."""
+def find_programs(plain: Path | None) -> dict[str, Path]:
+    """Find the programs that are on this machine; `plain` takes the place of the usual one."""
     if plain is not None and not plain.is_file():
         raise FedrecError(f"--yardstick {plain}: there is no such file")
     wanted = PROGRAMS if plain is None else PROGRAMS | {PLAIN: plain}

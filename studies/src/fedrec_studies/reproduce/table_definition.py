@@ -13,9 +13,10 @@ from typing import Any
 from fedrec.errors import FedrecError, unknown
 from fedrec.experiment import RunConfig, make_config
 from fedrec.schema import TEXT, TEXTS, Shape, check
-from fedrec_studies.reproduce.printed import Names, PrintedCell, printed_cells, selected
+from fedrec_studies.reproduce.printed import Names, PrintedCell, read_print, select_cells
 
 TABLE: Shape = {"title": TEXT, "metrics": TEXTS, "protocols": TEXTS, "datasets": TEXTS, "rows": [{"label": TEXT}]}
+# rows differ in more than a parameter where a protocol or a privacy setting changes: their labels need a short word
 NAME = "name"  # among the values of `each`: a word for labels alone
 QUICK = "**A quick look** (`--quick`): one seed and a tenth of the rounds, so that no figure is that of the method."
 PAPER = "paper"  # the section of a file that is no table
@@ -74,11 +75,11 @@ class Table:
             values |= {name: value for name, value in layer.items() if name != "set"}
         return make_config({**values, "params": params})
 
-    def compared(self, protocol: str) -> bool:
-        """Whether there is print to compare with."""
+    def has_print(self, protocol: str) -> bool:
+        """Whether a protocol has printed figures to compare with."""
         return protocol == self.published and any(row.printed for row in self.rows)
 
-    def shown(self, protocol: str) -> Sequence[str]:
+    def metrics_under(self, protocol: str) -> Sequence[str]:
         return self.metrics if protocol == self.published or not self.measured else self.measured
 
 
@@ -89,13 +90,13 @@ def papers() -> list[str]:
 
 
 def names(paper: str) -> Names:
-    """What the paper calls data and metrics, and what of it cannot be had."""
+    """Return the paper's names of data and metrics, and the data that cannot be had."""
     return Names(**_read(paper).get(PAPER, {}))
 
 
 def tables(paper: str) -> dict[str, Table]:
     """The tables of one paper by name."""
-    called, cells = names(paper), printed_cells(paper)
+    called, cells = names(paper), read_print(paper)
     found = {name: _table(name, dict(values)) for name, values in _read(paper).items() if name != PAPER}
     return {name: _with_print(table, called, cells) for name, table in found.items()}
 
@@ -124,7 +125,7 @@ def _row_with_print(
     if not row.print:
         return row
     found: dict[tuple[str, str], list[PrintedCell]] = {}
-    for cell in selected(cells, {**table.print, **row.print}):
+    for cell in select_cells(cells, {**table.print, **row.print}):
         place = datasets.get(cell.dataset, ""), metrics.get(cell.metric, "")
         if place[0] not in table.datasets or place[1] not in table.metrics:
             continue
@@ -140,8 +141,8 @@ def _number(cells: Sequence[PrintedCell]) -> float | None:
     return cells[0].number() if cells else None
 
 
-def chosen(target: str) -> tuple[str, list[Table]]:
-    """`fedca` or `fedca/table2`: the paper and its tables."""
+def select_tables(target: str) -> tuple[str, list[Table]]:
+    """Return the paper and the tables that `fedca` or `fedca/table2` means."""
     paper, slash, name = target.partition("/")
     known = tables(paper)
     if slash and name not in known:
@@ -149,7 +150,7 @@ def chosen(target: str) -> tuple[str, list[Table]]:
     return paper, [known[name]] if slash else list(known.values())
 
 
-def narrowed(
+def narrow_tables(
     found: Sequence[Table],
     datasets: Sequence[str],
     protocols: Sequence[str],
@@ -157,9 +158,9 @@ def narrowed(
     seeds: Sequence[int],
     quick: bool,
 ) -> list[Table]:
-    """The part of these tables that was asked for; `quick` is one seed and a tenth of the rounds."""
-    _known("dataset", datasets, [name for table in found for name in table.datasets])
-    _known("row", rows, [row.label for table in found for row in table.rows])
+    """Keep the part of the tables that was asked for; `quick` is one seed and a tenth of the rounds."""
+    _require_known("dataset", datasets, [name for table in found for name in table.datasets])
+    _require_known("row", rows, [row.label for table in found for row in table.rows])
     parts = [_part(table, datasets, protocols, rows, seeds, quick) for table in found]
     return [table for table in parts if table.rows and table.datasets]
 
@@ -189,7 +190,7 @@ def _short(row: Row, common: Mapping[str, Any]) -> Row:
     return dataclasses.replace(row, run={**row.run, "rounds": max(1, rounds // 10)}, on=on)
 
 
-def _known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
+def _require_known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
             raise unknown(kind, name, known)

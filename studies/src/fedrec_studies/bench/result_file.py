@@ -13,12 +13,13 @@ from fedrec.errors import FedrecError
 from fedrec.experiment import require_harmless
 
 PARTS = ("methods", "points", "goals")
+# rows of one file are compared with each other, which only makes sense on one kind of machine
 SAME = ("device", "cores")
 Row = dict[str, Any]
 
 
-class Kept:
-    """Rows of one part of a measurement, by what was asked for."""
+class RowFile:
+    """The rows of one part of a measurement, by task, in a file that is written after every row."""
 
     def __init__(self, path: Path, part: str, resume: bool) -> None:
         require_harmless(path)
@@ -38,7 +39,7 @@ class Kept:
             )
 
     def begin(self, machine: Row, command: str) -> None:
-        """Refuses to go on with what another machine has measured."""
+        """Refuse to continue what another machine has measured."""
         old = self.found["machine"]
         if old and any(old.get(name) != machine[name] for name in SAME):
             raise FedrecError(
@@ -48,7 +49,7 @@ class Kept:
         self.found |= {"machine": old or machine, "command": command, "complete": False}
 
     def row(self, asked: Row, measure: Callable[[], Row], say: Callable[[], None]) -> Row:
-        """What was found for this, now or before; what failed is tried again. A failure is told and stops nobody."""
+        """Return the row of a task, measured now or before; one that failed is tried again."""
         for known in self.found[self.part]:
             if known.get("task") == asked and "error" not in known:
                 return dict(known)
@@ -63,7 +64,7 @@ class Kept:
         return row
 
     def forget(self, asked: Row, unlike: str) -> None:
-        """What was found for the same but for the entry `unlike`: it answers a question that is asked no more."""
+        """Remove rows that differ from a task in the entry `unlike` alone: nobody asks for their settings any more."""
 
         def but_for(task: Row) -> Row:
             return {name: value for name, value in task.items() if name != unlike}
@@ -74,8 +75,8 @@ class Kept:
             if (task := known.get("task", {})) == asked or but_for(task) != but_for(asked)
         ]
 
-    def completed(self, **more: Any) -> Row:
-        """All that was asked for is there."""
+    def complete(self, **more: Any) -> Row:
+        """Mark the file as complete and write it."""
         self.found |= {"complete": True} | more
         self._write()
         return self.found
@@ -85,7 +86,7 @@ class Kept:
 
 
 def read(path: Path) -> Row:
-    """A measurement that was written earlier."""
+    """Read an earlier measurement."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         good = isinstance(found["machine"], dict) and all(isinstance(row, dict) for row in rows_of(found))
