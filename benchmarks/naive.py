@@ -20,7 +20,7 @@ from typing import Any
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import Method
 from fedrec_studies.bench.machine import print_result
-from fedrec_studies.bench.plain_programs import select_few, seconds_of_a_round, select_clients, units_of
+from fedrec_studies.bench.plain_programs import seconds_of_a_round, select_clients, select_few, units_of
 from fedrec_studies.bench.task import Task
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
