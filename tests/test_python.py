@@ -195,7 +195,7 @@ def test_settings_of_one_method_are_compared_on_validation(frame: pl.DataFrame) 
 
 def test_references_of_a_frame(frame: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
-    table = fedrec.compare([fedrec.run("fedmf", frame, **SMALL)])
+    table = fedrec.compare([fedrec.run("fedmf", frame, **SMALL)], references=True)
     assert {"popularity", "local"} <= set(table.metrics["method"])
 
 

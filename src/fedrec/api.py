@@ -157,18 +157,22 @@ def _followers(config: RunConfig, callbacks: Iterable[Callback], progress: bool 
 
 
 def compare(
-    runs: Sequence[Any], *, metrics: Sequence[str] | None = None, references: bool = True, on: str | None = None
+    runs: Sequence[Any], *, metrics: Sequence[str] | None = None, references: bool | None = None, on: str | None = None
 ) -> Compared:
     """Results or run folders side by side, with the tests of `fedrec compare`.
 
-    `references`: popularity and local beside them, trained once and kept. `on`: "test" or "valid"; None: validation
-    where the runs are settings of one method, between which one would choose, and test otherwise.
+    `references`: popularity and local beside them. True trains what is missing, once per data and protocol; None takes
+    those that need no training: popularity, and local if it was trained before. `on`: "test" or "valid"; None:
+    validation where the runs are settings of one method, between which one would choose, and test otherwise.
     """
     from fedrec.commands.progress import listener_of
-    from fedrec.experiment.references import train_references
+    from fedrec.experiment.references import absent_references, find_references
     from fedrec.report import comparison
     from fedrec.report.figures.compared import compared, finished
 
     found = finished(runs)
     comparison.compare(found)  # refuses what cannot be compared, before any work is done
-    return compared(found, train_references(found, listener_of) if references else (), metrics, on)
+    beside = find_references(found, references, listener_of)
+    absent = absent_references([*found, *beside]) if references is None else []
+    note = f"Without {' and '.join(absent)}; references=True trains what is missing." if absent else ""
+    return compared(found, beside, metrics, on, note)

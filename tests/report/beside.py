@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec.experiment.finished_run import FinishedRun, find_runs
-from fedrec.experiment.references import cheap_references
+from fedrec.experiment.references import references_at_hand
 
 
-def with_cheap_references(paths: Sequence[Path]) -> list[FinishedRun]:
+def with_references(paths: Sequence[Path]) -> list[FinishedRun]:
     runs = find_runs(paths)
-    return [*runs, *cheap_references(runs)]
+    return [*runs, *references_at_hand(runs)]

@@ -10,7 +10,7 @@ import pytest
 
 import fedrec
 from fedrec.report.pages.report import write_report
-from report.beside import with_cheap_references
+from report.beside import with_references
 
 HOSTILE = "<script>alert('x')</script>\"&<img src=http://evil.example/x.png>"
 
@@ -44,11 +44,9 @@ def _table(path: Path) -> Path:
 @pytest.fixture(scope="session")
 def page(runs: Path) -> Path:
     """Two seeds of one configuration."""
-    return write_report(with_cheap_references([runs / "runs" / "fedmf"]), runs / "one.html")
+    return write_report(with_references([runs / "runs" / "fedmf"]), runs / "one.html")
 
 
 @pytest.fixture(scope="session")
 def comparison_page(runs: Path) -> Path:
-    return write_report(
-        with_cheap_references([runs / "runs" / "fedmf", runs / "runs" / "ease"]), runs / "comparison.html"
-    )
+    return write_report(with_references([runs / "runs" / "fedmf", runs / "runs" / "ease"]), runs / "comparison.html")

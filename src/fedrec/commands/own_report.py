@@ -12,7 +12,7 @@ from fedrec.experiment.finished import Chosen
 from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.listeners import Keeping
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.references import cheap_references
+from fedrec.experiment.references import references_at_hand
 from fedrec.experiment.result import Result
 from fedrec.experiment.run import Listener, execute
 from fedrec.federation.group import ALONE, Group
@@ -53,5 +53,5 @@ def write_own_report(folder: Path, chosen: Chosen | None = None) -> Path:
     run, path = read_run(folder), folder / "report.html"
     if run.summary["dataset"]["interactions"] > LARGEST_AUTOMATIC:
         return write_report([run], path, users=False)
-    beside = cheap_references([run], None if chosen is None else chosen.run.prepared)
+    beside = references_at_hand([run], None if chosen is None else chosen.run.prepared)
     return write_report([run, *beside], path, chosen=chosen)

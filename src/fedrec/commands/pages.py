@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.errors import FedrecError, visible
+
+if TYPE_CHECKING:
+    from fedrec.experiment.finished_run import FinishedRun
+
+References = Annotated[
+    bool | None,
+    typer.Option(
+        "--references/--no-references",
+        help="Train popularity and local if missing, or leave them out; default: those that need no training.",
+    ),
+]
 
 
 def compare_command(
@@ -15,7 +26,7 @@ def compare_command(
     metrics: Annotated[str | None, typer.Option(help="Comma-separated, e.g. recall@10,ndcg@10.")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="markdown, csv, latex or json.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the table (format by ending: .md .csv .tex .json).")] = None,
-    references: Annotated[bool, typer.Option(help="Add popularity and local if missing.")] = True,
+    references: References = None,
     significance: Annotated[bool | None, typer.Option(help="Show every significance test, or none.")] = None,
     groups: Annotated[str | None, typer.Option(help="Break one metric down by activity, taste or popularity.")] = None,
     on: Annotated[
@@ -24,11 +35,9 @@ def compare_command(
 ) -> None:
     """Compare runs: mean and standard deviation over seeds, next to popularity, local and chance."""
     from fedrec.commands import console
-    from fedrec.commands.progress import listener_of
     from fedrec.data.atomic import atomic_file
     from fedrec.experiment.finished_run import find_runs
     from fedrec.experiment.folder import require_harmless
-    from fedrec.experiment.references import train_references
     from fedrec.report import significance as testing
     from fedrec.report.comparison import choose_metrics, compare, part_shown
     from fedrec.report.groups import grouped
@@ -39,7 +48,7 @@ def compare_command(
     found = find_runs(runs)
     compare(found)  # refuses runs that cannot be compared, before any work is done
     part = part_shown(found, on or ("test" if significance or groups else None))  # users' figures are those of test
-    comparison = compare([*found, *(train_references(found, listener_of) if references else ())], part)
+    comparison = compare([*found, *_find_references(found, references)], part)
     chosen = choose_metrics(comparison, metrics)
     asked = chosen if metrics else []
     tests = None if significance is False else testing.significance(comparison, bool(significance), asked)
@@ -64,7 +73,7 @@ def report_command(
         Path | None,
         typer.Option(help="Default: report.html in the run folder; comparison.html in the first of several."),
     ] = None,
-    references: Annotated[bool, typer.Option(help="Train popularity and local if missing.")] = False,
+    references: References = None,
     users: Annotated[bool, typer.Option(help="Show a few users with their items.")] = True,
     figure: Annotated[
         str | None, typer.Option(help="One figure instead, as .html, .svg, .pdf or .png; `list` lists them.")
@@ -74,12 +83,10 @@ def report_command(
 ) -> None:
     """One self-contained HTML page about a run, its seeds, or several runs side by side; or a single figure."""
     from fedrec.commands import console
-    from fedrec.commands.progress import listener_of
     from fedrec.data.file_formats import PAGE, ending_of
     from fedrec.experiment.finished_run import find_runs
     from fedrec.experiment.folder import require_harmless
     from fedrec.experiment.params import parse_settings
-    from fedrec.experiment.references import cheap_references, train_references
     from fedrec.report.comparison import compare
     from fedrec.report.figures import FIGURES, figure_class
     from fedrec.report.figures.write import ENDINGS, write_figure
@@ -104,6 +111,19 @@ def report_command(
     found = find_runs(runs)
     name = "report.html" if len(runs) == 1 else "comparison.html"  # the first run keeps its own report
     compare(found)  # refuses to mix before any work is done
-    beside = train_references(found, listener_of) if references else cheap_references(found)
-    path = write_report([*found, *beside], out or runs[0] / name, users)
+    path = write_report([*found, *_find_references(found, references)], out or runs[0] / name, users)
     console.out.print(f"{path} written")
+
+
+def _find_references(runs: list[FinishedRun], train: bool | None) -> list[FinishedRun]:
+    """Return the references beside the runs; where one would have to be trained first, say how."""
+    from fedrec.commands import console
+    from fedrec.commands.progress import listener_of
+    from fedrec.experiment.references import absent_references, find_references
+
+    beside = find_references(runs, train, listener_of)
+    if train is None and (absent := absent_references([*runs, *beside])):
+        console.err.print(
+            f"note: without {' and '.join(absent)}; add --references to train what is missing", style="dim"
+        )
+    return beside

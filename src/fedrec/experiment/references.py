@@ -1,4 +1,4 @@
-"""Popularity and local beside every table: run once per data version and protocol, then found again."""
+"""Popularity and local beside a table: run once per data version and protocol, then read from the cache."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ def silent(label: str) -> Listener:
     return Listener()
 
 
-def train_references(runs: Sequence[FinishedRun], told: Callable[[str], Listener] = silent) -> list[FinishedRun]:
-    """Return the references that are not among the runs; `told` follows one that must be trained."""
-    return [_reference(name, runs[0], told) for name in _missing(runs)]
+def find_references(
+    runs: Sequence[FinishedRun], train: bool | None, follow: Callable[[str], Listener] = silent
+) -> list[FinishedRun]:
+    """Return the references for a table: with `train` all of them, without none, for None those at hand.
+
+    `follow`: the listener of a reference that must be trained, given its label.
+    """
+    if train is None:
+        return references_at_hand(runs)
+    return [_reference(name, runs[0], follow) for name in absent_references(runs)] if train else []
 
 
-def cheap_references(runs: Sequence[FinishedRun], data: Prepared | None = None) -> list[FinishedRun]:
-    """What can stand beside the runs without training: popularity if the data is here, local if it was run before.
+def references_at_hand(runs: Sequence[FinishedRun], data: Prepared | None = None) -> list[FinishedRun]:
+    """Return what needs no training: popularity if the data is here, local if it was run before.
 
     `data`: what the first run has prepared, where it is still in memory.
     """
     found = []
-    for name in _missing(runs):
+    for name in absent_references(runs):
         try:
             if (_place(name, runs[0])[1] / "summary.json").exists():
                 found.append(read_run(_place(name, runs[0])[1]))
@@ -47,7 +54,8 @@ def cheap_references(runs: Sequence[FinishedRun], data: Prepared | None = None) 
     return [run for run in found if (run.data, run.protocol) == (runs[0].data, runs[0].protocol)]
 
 
-def _missing(runs: Sequence[FinishedRun]) -> list[str]:
+def absent_references(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return the names of the references that are not among the runs but could stand beside them."""
     if recorded(runs[0].protocol).split == "cold-items":
         return []  # neither says anything about items that nobody met
     there = {run.summary["method"] for run in runs}
@@ -57,18 +65,19 @@ def _missing(runs: Sequence[FinishedRun]) -> list[str]:
 def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     same = {key: beside.config[key] for key in PLACE if key in beside.config}
     config = RunConfig(method=method, eval_every=5, **same)
+    # the dataset's own record tells versions of a file apart, the library versions what may change a number
     text = f"{beside.data} {beside.summary['dataset']} {sorted(config.to_dict().items())} {beside.summary['versions']}"
     text += fingerprint(recorded(beside.protocol).named_metrics)
     return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _reference(
-    method: str, beside: FinishedRun, told: Callable[[str], Listener], data: Prepared | None = None
+    method: str, beside: FinishedRun, follow: Callable[[str], Listener], data: Prepared | None = None
 ) -> FinishedRun:
     config, folder = _place(method, beside)
     if not (folder / "summary.json").exists():
         _require_metrics(beside)
-        bar = told(f"reference {method}")
+        bar = follow(f"reference {method}")
         try:
             with scratch_folder(folder.parent) as scratch:  # several runs may come here at the same time
                 execute(config, scratch / "run", listener=bar, data=data or beside.kept)

@@ -14,7 +14,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.finished_run import find_runs
 from fedrec.report.figures import FIGURES
 from fedrec.report.pages.report import write_report
-from report.beside import with_cheap_references
+from report.beside import with_references
 
 DATA = "synthetic@users=40+items=80+interactions=700+seed=1"
 
@@ -64,6 +64,6 @@ def test_a_report_shows_what_clients_keep_and_send(studies: Path) -> None:
     assert counted["fedrkg"]["to_score_per_client"] == table + 4 * 4
     assert (counted["fedrkg"]["largest_up"], counted["fedrkg"]["up_per_client_round"]) == (table, table / 2)
     assert (counted["clean"]["largest_up"], counted["clean"]["largest_down"]) == (table, 80)
-    page = write_report(with_cheap_references([studies / "clean"]), studies / "page.html").read_text()
+    page = write_report(with_references([studies / "clean"]), studies / "page.html").read_text()
     assert "largest download" in page
     assert "80 B" in page

@@ -13,13 +13,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+import fedrec
 from conftest import Cli
 from fedrec.commands.own_report import write_own_report
 from fedrec.experiment import references
 from fedrec.experiment.finished_run import read_run
 from fedrec.report.pages import report_charts
 from fedrec.report.pages.report import write_report
-from report.beside import with_cheap_references
+from report.beside import with_references
 
 from ..test_comparison import change
 
@@ -63,7 +64,7 @@ def test_the_headline_names_the_run_and_its_rivals(page: Path, runs: Path) -> No
         run.data,
         "honest",
         "mean over 2 seeds",
-        "of 40 users",
+        "of all 40 users",
         "Popularity reaches",
         "chance gives",
     ):
@@ -145,7 +146,7 @@ def test_no_winner_is_named_where_nothing_is_significant(runs: Path, tmp_path: P
     shutil.copytree(runs / "runs", tmp_path / "runs")
     level(tmp_path / "runs", "fedmf/seed0", "fedmf/seed1", "ease")
     path = write_report(
-        with_cheap_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
+        with_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
     )
     text = Reader(path).text
     assert "None is significantly best on ndcg@10: ease is not significantly different from fedmf" in text
@@ -159,7 +160,7 @@ def test_a_significant_winner_is_bold_where_it_was_tested_and_only_there(runs: P
     level(tmp_path / "runs", "fedmf/seed0", "fedmf/seed1")
     change(tmp_path / "runs" / "ease", "ndcg@10", "1.0")
     path = write_report(
-        with_cheap_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
+        with_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
     )
     assert "ease is significantly better than all others on ndcg@10." in Reader(path).text
     assert bold(path) == ["ndcg@10"]
@@ -168,7 +169,7 @@ def test_a_significant_winner_is_bold_where_it_was_tested_and_only_there(runs: P
 
 
 def test_the_page_has_the_groups_and_tests_of_compare(cli: Cli, runs: Path, tmp_path: Path) -> None:
-    """With the same rows: --references trains those that compare adds by itself."""
+    """With the same rows: once --references has trained local, compare takes it without being asked."""
     shutil.copytree(runs / "runs", tmp_path / "runs")
     folders = (tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease")
     assert cli("report", *folders, "--references", "--out", "page.html").code == 0
@@ -212,7 +213,7 @@ def test_without_users_nothing_is_tested_and_nobody_wins(runs: Path, tmp_path: P
     shutil.copytree(runs / "runs", tmp_path / "runs")
     (tmp_path / "runs" / "ease" / "per_user.csv").unlink()
     path = write_report(
-        with_cheap_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
+        with_references([tmp_path / "runs" / "fedmf", tmp_path / "runs" / "ease"]), tmp_path / "page.html"
     )
     text = Reader(path).text
     assert "Significance was not tested" in text
@@ -222,16 +223,14 @@ def test_without_users_nothing_is_tested_and_nobody_wins(runs: Path, tmp_path: P
 
 
 def test_a_leaking_protocol_is_called_out_in_words(runs: Path) -> None:
-    text = Reader(write_report(with_cheap_references([runs / "leaky"]), runs / "leaky.html")).text
+    text = Reader(write_report(with_references([runs / "leaky"]), runs / "leaky.html")).text
     assert "Not an honest measurement" in text
     assert "training negatives avoid the held-out items" in text
 
 
 def test_users_are_shown_with_their_held_out_item_or_not_at_all(page: Path, runs: Path) -> None:
     assert "held out" in Reader(page).text
-    without = Reader(
-        write_report(with_cheap_references([runs / "runs" / "fedmf"]), runs / "discreet.html", users=False)
-    ).text
+    without = Reader(write_report(with_references([runs / "runs" / "fedmf"]), runs / "discreet.html", users=False)).text
     assert "held out" not in without
     assert "User <b>" not in without
 
@@ -256,7 +255,9 @@ def test_missing_round_and_user_files_leave_a_shorter_page(runs: Path, tmp_path:
     assert "All metrics" in Reader(write_own_report(tmp_path / "run")).text
 
 
-def test_a_report_never_trains_local_unless_asked(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_local_is_never_trained_unless_asked(
+    cli: Cli, runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FEDREC_CACHE", str(tmp_path))
     trained = []
     real = references.execute
@@ -269,10 +270,22 @@ def test_a_report_never_trains_local_unless_asked(runs: Path, monkeypatch: pytes
     for _ in range(2):
         write_own_report(runs / "leaky")
     assert trained == ["popularity"]
+    where = str(runs / "runs" / "fedmf")
+    plain = cli("compare", where)
+    assert "note: without local; add --references to train what is missing" in plain.err
+    assert "local" not in plain.out
+    assert "popularity" not in cli("compare", where, "--no-references").out
+    assert "references=True" in repr(fedrec.compare([where]))
+    assert trained == ["popularity"] * 2, "once per protocol"
+    assert "local" in cli("compare", where, "--references").out
+    assert trained == ["popularity"] * 2 + ["local"]
+    again = cli("compare", where)
+    assert "local" in again.out
+    assert again.err == ""
 
 
 def test_the_same_run_gives_the_same_page(page: Path, runs: Path) -> None:
-    again = write_report(with_cheap_references([runs / "runs" / "fedmf"]), runs / "again.html")
+    again = write_report(with_references([runs / "runs" / "fedmf"]), runs / "again.html")
     assert again.read_bytes() == page.read_bytes()
 
 
@@ -285,7 +298,8 @@ def test_every_run_leaves_a_report_and_the_command_makes_others(cli: Cli, tmp_pa
     assert cli("run", "fedmf", *SMALL, "--out", "a", "-q").code == 0
     assert "fedmf on synthetic" in Reader(tmp_path / "a" / "report.html").text
     outcome = cli("report", "a", "--out", "b/page.html")
-    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.code == 0
+    assert outcome.err == "note: without local; add --references to train what is missing\n"
     assert outcome.out == "b/page.html written\n"
     assert "Run report" in Reader(tmp_path / "b" / "page.html").text
     assert cli("run", "popularity", *SMALL[:2], "--out", "c", "-q").code == 0

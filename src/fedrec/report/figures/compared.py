@@ -30,6 +30,8 @@ class Compared:
     shown: tuple[str, ...]
     tests: Significance | None
     pandas: bool = False
+    note: str = ""
+    """What is printed below the table, such as how to get a reference that is not in it."""
 
     @property
     def metrics(self) -> Any:
@@ -74,12 +76,12 @@ class Compared:
         return render(self.comparison, self.shown, kind, self.tests)
 
     def __repr__(self) -> str:
-        return self.to_markdown()
+        return self.to_markdown() + (f"\n{self.note}\n" if self.note else "")
 
     def _repr_html_(self) -> str:
         header, *rows = cells(self.comparison, self.shown, self.tests)
         columns = {name: [row[place] for row in rows] for place, name in enumerate(header)}
-        return html_table(caption(self.comparison, self.tests), columns, "")
+        return html_table(caption(self.comparison, self.tests), columns, self.note)
 
 
 def finished(given: Any) -> list[FinishedRun]:
@@ -92,11 +94,15 @@ def finished(given: Any) -> list[FinishedRun]:
 
 
 def compared(
-    runs: Sequence[FinishedRun], references: Sequence[FinishedRun], metrics: Sequence[str] | None, on: str | None
+    runs: Sequence[FinishedRun],
+    references: Sequence[FinishedRun],
+    metrics: Sequence[str] | None,
+    on: str | None,
+    note: str = "",
 ) -> Compared:
     """Compare the runs, with the references beside them."""
     table = compare([*runs, *references], part_shown(runs, on))
     shown = choose_metrics(table, None if metrics is None else ",".join(metrics))
     pandas = any(run.result is not None and run.result.pandas for run in runs)
     tests = significance(table, metrics=shown if metrics else ())
-    return Compared(tuple(runs), table, tuple(shown), tests, pandas)
+    return Compared(tuple(runs), table, tuple(shown), tests, pandas, note)
