@@ -9,7 +9,7 @@ import torch
 from fedrec.evaluation import Evaluator, Targets
 from fedrec.evaluation.partial import merged
 
-METRICS = ("recall", "ndcg", "mrr", "precision", "map", "f1_of_means", "novelty", "coverage")
+METRICS = ("recall", "ndcg", "mrr", "precision", "map", "f1_of_means", "novelty", "coverage", "ndcg_ifedrec")
 
 
 def test_parts_merge_to_the_whole() -> None:

@@ -96,7 +96,7 @@ def test_ifedrec() -> None:
     assert preset.select_metric == "recall@20+recall@50+recall@100"
     left = 1 - preset.test_share
     assert (left * (1 - preset.valid_share), left * preset.valid_share) == pytest.approx((0.80, 0.06), abs=1e-3)
-    assert set(preset.metrics) == {"precision", "recall", "ndcg", "ndcg_index"}
+    assert set(preset.metrics) == {"precision", "recall", "ndcg", "ndcg_index", "ndcg_ifedrec"}
 
 
 def test_what_is_honest() -> None:

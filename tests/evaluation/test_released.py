@@ -66,9 +66,25 @@ def test_f1_from_means() -> None:
 
 def test_ifedrec_by_index() -> None:
     scores = torch.tensor([[0.1, 0.9, 0.3, 0.8, 0.2], [0.5, 0.4, 0.3, 0.2, 0.1]])
-    names = ("recall", "precision", "ndcg", "ndcg_index")
+    names = ("recall", "precision", "ndcg", "ndcg_index", "ndcg_ifedrec")
     means = evaluate(scores, targets([{1, 2}, {4}], 5), ks=(3,), ties="item_id", metrics=names).mean()
-    assert [means[f"{name}@3"] for name in names] == pytest.approx([0.5, 0.333333, 0.459860, 0.5], abs=5e-7)
+    assert [means[f"{name}@3"] for name in names] == pytest.approx([0.5, 0.333333, 0.459860, 0.5, 0.657732], abs=5e-7)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_the_pooled_gain_is_that_of_arrays_divided_by_broadcasting(data: st.DataObject) -> None:
+    """The released code divides gains of shape (n,) by ideal gains of shape (n, 1) and takes the mean of n x n."""
+    n_items, k, users = 60, data.draw(st.sampled_from([1, 3, 10])), data.draw(st.integers(1, 5))
+    lists = [data.draw(st.permutations(range(n_items)))[:k] for _ in range(users)]
+    labels = [data.draw(st.sets(st.integers(0, n_items - 1), min_size=1, max_size=15)) for _ in range(users)]
+    gains = [
+        sum(1 / math.log2(place + 1) for place, item in enumerate(sorted(listed), 1) if item in label)
+        for listed, label in zip(lists, labels, strict=True)
+    ]
+    ideals = [[sum(1 / math.log2(place + 1) for place in range(1, min(len(label), k) + 1))] for label in labels]
+    whole = evaluate(ranked(lists, n_items), targets(labels, n_items), ks=(k,), metrics=("ndcg_ifedrec",)).mean()
+    assert whole[f"ndcg_ifedrec@{k}"] == pytest.approx((np.array(gains) / np.array(ideals)).mean(), abs=1e-12)
 
 
 def naive(name: str, listed: list[int], labels: set[int]) -> float:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation.lists import RELEASED
+from fedrec.evaluation.lists import RELEASED, index_gain, inverse_ideal
 from fedrec.evaluation.metrics import LIST_METRICS, Floats, canonical, of_means, per_user, precision, recall
-from fedrec.evaluation.partial import PRECISION, RECALL, PartialEvaluation
+from fedrec.evaluation.partial import GAIN, INVERSE_IDEAL, PRECISION, RECALL, PartialEvaluation
 from fedrec.evaluation.ranking import Positions, candidate_scores, held_out_columns, pool_positions, pool_top_k
 from fedrec.evaluation.targets import Ints, Targets
 from fedrec.evaluation.ties import TIES
@@ -85,6 +85,7 @@ class Evaluator:
         self._released = {
             f"{name}@{k}": np.zeros(len(targets)) for name in RELEASED if name in self.metrics for k in self.ks
         }
+        self._gain = {k: np.zeros(len(targets)) for k in self.ks if "ndcg_ifedrec" in self.metrics}
         self._bits = np.zeros(targets.n_items)
         if "novelty" in self.metrics:
             if item_counts is None or len(item_counts) != targets.n_items:
@@ -122,11 +123,19 @@ class Evaluator:
         overall = of_means(*positions, self.targets.indptr, self.ks, self.metrics)
         if "coverage" in self.metrics:
             overall |= {f"coverage@{k}": float(self._listed[k].sum() / self._ranked()) for k in self.ks}
+        for k, gain in self._gain.items():
+            overall[f"ndcg_ifedrec@{k}"] = float(gain.mean() * inverse_ideal(self.targets.counts, k).mean())
         return Evaluation(self.targets.users, values, overall, positions, self.targets.indptr)
 
     def combine(self, total: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
         """Take what other processes saw: `total` adds up an array over all of them. Each user was seen by one."""
-        for array in (self._higher, self._equal, *self._novelty.values(), *self._released.values()):
+        for array in (
+            self._higher,
+            self._equal,
+            *self._novelty.values(),
+            *self._released.values(),
+            *self._gain.values(),
+        ):
             array[:] = total(array)
         for flags in (self._seen, *self._listed.values()):
             flags[:] = total(flags.astype(np.int64)) > 0
@@ -138,6 +147,9 @@ class Evaluator:
         if "f1_of_means" in self.metrics:
             for label, metric in ((PRECISION, precision), (RECALL, recall)):
                 sums |= {f"{label}@{k}": float(metric(*positions, k).sum()) for k in self.ks}
+        for k, gain in self._gain.items():
+            sums[f"{GAIN}@{k}"] = float(gain.sum())
+            sums[f"{INVERSE_IDEAL}@{k}"] = float(inverse_ideal(self.targets.counts, k).sum())
         listed = {k: flags.astype(np.int64) for k, flags in self._listed.items()} if "coverage" in self.metrics else {}
         return PartialEvaluation(len(self.targets), sums, listed, self._ranked())
 
@@ -159,6 +171,8 @@ class Evaluator:
         for name, values in self._released.items():
             metric, _, length = name.partition("@")
             values[rows] = RELEASED[metric](lists[:, : int(length)], chunk)
+        for k, gain in self._gain.items():
+            gain[rows] = index_gain(lists[:, :k], chunk)
 
 
 def evaluate(

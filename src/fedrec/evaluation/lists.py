@@ -3,6 +3,8 @@
 `mrr_released` and `ndcg_released` put the first k items into a Python set and read positions from its iteration order,
 which is that of the item numbers modulo the size of the set's table. `ndcg_released` also divides by the gain of as
 many hits as there are, so that recall drops out. `ndcg_index` reads positions from the first k sorted by item number.
+`ndcg_ifedrec` reads them so too, and is a pooled figure: the mean gain of all users times the mean of one over their
+ideal gains, because the released code divides arrays of shapes (n,) and (n, 1).
 """
 
 from __future__ import annotations
@@ -59,10 +61,31 @@ def ndcg_index(lists: Ints, targets: Targets) -> Floats:
     return _ratio(found, np.minimum(targets.counts, lists.shape[1]))
 
 
+def index_gain(lists: Ints, targets: Targets) -> Floats:
+    """Discounted gain in the order of item numbers."""
+    return _gain(hits(index_order(lists), targets))
+
+
+def inverse_ideal(counts: Ints, k: int) -> Floats:
+    """One over the gain of a perfect list of k, of users with so many held-out items."""
+    return np.asarray(1 / _ideal(np.minimum(counts, k), k), np.float64)
+
+
 def _ratio(found: Hits, best: Ints) -> Floats:
-    discounts = 1 / np.log2(np.arange(2, found.shape[1] + 2))
-    ideal = np.concatenate([[0.0], np.cumsum(discounts)])[best]
-    return np.asarray((found * discounts).sum(1) / np.where(ideal > 0, ideal, 1), np.float64)
+    ideal = _ideal(best, found.shape[1])
+    return np.asarray(_gain(found) / np.where(ideal > 0, ideal, 1), np.float64)
+
+
+def _gain(found: Hits) -> Floats:
+    return np.asarray((found * _discounts(found.shape[1])).sum(1), np.float64)
+
+
+def _ideal(best: Ints, k: int) -> Floats:
+    return np.asarray(np.concatenate([[0.0], np.cumsum(_discounts(k))])[best], np.float64)
+
+
+def _discounts(k: int) -> Floats:
+    return np.asarray(1 / np.log2(np.arange(2, k + 2)), np.float64)
 
 
 RELEASED: dict[str, Callable[[Ints, Targets], Floats]] = {

@@ -21,7 +21,7 @@ from fedrec.evaluation.ties import tie_groups
 
 Floats: TypeAlias = NDArray[np.float64]
 
-LIST_METRICS = ("coverage", "novelty", *RELEASED)
+LIST_METRICS = ("coverage", "novelty", "ndcg_ifedrec", *RELEASED)
 """Metrics that need the lists themselves: what is in them, or the orders in which published code reads them."""
 MEAN_METRICS = ("f1_of_means",)
 """Metrics of averages over users, which no single user has."""
@@ -135,6 +135,7 @@ SUMMARIES: dict[str, str] = {
     "mrr_released": "mrr in the order in which FedCIA's released code reads lists",
     "ndcg_released": "ndcg in the same order, over the hits that there are",
     "ndcg_index": "ndcg in the order of item numbers, as IFedRec's released code reads lists",
+    "ndcg_ifedrec": "mean gain in that order times the mean of 1 / ideal gain, as that code pools users",
 }
 TAKEN.update(("hr", *METRICS))
 

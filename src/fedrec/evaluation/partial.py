@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRECISION, RECALL = "precision of means", "recall of means"  # for f1_of_means
+GAIN, INVERSE_IDEAL = "gain by item number", "inverse ideal gain"  # for ndcg_ifedrec
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class PartialEvaluation:
         recall = {name.partition("@")[2]: means.pop(name) for name in list(means) if name.startswith(RECALL)}
         for k, p in precision.items():
             means[f"f1_of_means@{k}"] = 2 * p * recall[k] / (p + recall[k]) if p + recall[k] else 0.0
+        for name in [name for name in means if name.startswith(GAIN)]:
+            k = name.partition("@")[2]
+            means[f"ndcg_ifedrec@{k}"] = means.pop(name) * means.pop(f"{INVERSE_IDEAL}@{k}")
         return means | {f"coverage@{k}": float((times > 0).sum() / self.ranked) for k, times in self.listed.items()}
 
 

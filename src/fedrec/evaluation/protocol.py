@@ -282,7 +282,7 @@ PRESETS: dict[str, Protocol] = {
             select_metric="recall@20+recall@50+recall@100",
             select_last=True,
             ks=(20, 50, 100),
-            metrics=("precision", "recall", "ndcg", "ndcg_index"),
+            metrics=("precision", "recall", "ndcg", "ndcg_index", "ndcg_ifedrec"),
         ),
     )
 }
