@@ -39,6 +39,7 @@ from fedrec.training.initial import (
 from fedrec.training.losses import Saturate
 from fedrec.training.optimisers import MOMENTS
 from fedrec.training.personal_head import PersonalHead
+from fedrec.training.precision import HALF, TableDtype, narrow, widen
 from fedrec.training.samples import Loss
 from fedrec.training.sequence_training import Products, SequenceDescent
 from fedrec.training.sequences import Crop, user_vectors
@@ -161,6 +162,12 @@ class LocalTrainer:
         self.moments, self.shrink, self.saturation, self.slots = moments, shrink, saturation, slots
         self.products, self.crop, self.head = products, crop, head
         self.descent = descent or (SequenceDescent if isinstance(self.model, Sequential) else Descent)
+        self.table_dtype: TableDtype = getattr(settings, "table_dtype", "full")
+
+    @property
+    def names(self) -> list[str]:
+        """What a model consists of: the item table, and the network's weights."""
+        return ["item", *self.model.dense_shapes()]
 
     # -- initial values: a function of the seed and of who it is for, never of a batch --
 
@@ -201,7 +208,17 @@ class LocalTrainer:
     def init_state(self, world: World, chunk: Chunk, own: Tensors | None = None) -> State:
         """Every user's own vector; and, of these tensors, a copy with every client."""
         user = self.init_users(world, chunk.users, chunk.secret)
-        return State(replicate(own or {}, len(chunk.clients)), {"user": user})
+        return State(replicate(self.narrow(own or {}), len(chunk.clients)), {"user": user})
+
+    # -- storage: what reads a state computes in full precision --
+
+    def narrow(self, tensors: Tensors) -> Tensors:
+        """Return tensors as clients store them, in the method's `table_dtype`, if it has that parameter."""
+        return narrow(tensors, self.table_dtype)
+
+    def widen(self, tensors: Tensors, world: World) -> Tensors:
+        """Return stored tensors in the precision of the run."""
+        return widen(tensors, world)
 
     # -- training --
 
@@ -238,8 +255,9 @@ class LocalTrainer:
     def fit_own(self, chunk: Chunk, round: int, user: Tensor, own: Tensors) -> tuple[Tensor, Tensors]:
         """Train every client from its own item table and weights; what it then has: its users, and table and weights.
 
-        The table is updated in place.
+        Tables that are stored in full are updated in place.
         """
+        own = widen(own, chunk.world)
         dense = {name: own[name] for name in self.model.dense_shapes()}
         fitted = self.fit(chunk, round, user, own["item"], dense)
         assert isinstance(fitted.table, Tensor)
@@ -277,6 +295,7 @@ class LocalTrainer:
 
     def own_scores(self, user: Tensor, own: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores where every client has its own model: `own` holds `item` and dense weights, one per client."""
+        own = widen(own, chunk.world)
         user = self._vectors(user, own, chunk)
         own = {name: _columns(value, items) if name == "item" else value for name, value in own.items()}
         if chunk.data.single:
@@ -292,7 +311,8 @@ class LocalTrainer:
 
     def footprint(self, world: World, dense: int = 0, tables: int = 0, scored: int = 0) -> Footprint:
         """Of a client that in training holds its dense weights and a table of items as many times as this, and for
-        every user that it scores so many tables more."""
+        every user that it scores so many tables more, and another one where its own is stored in half precision."""
+        scored += self.table_dtype in HALF
         size = world.dtype.itemsize
         shapes = self.model.dense_shapes().values()
         table = world.items * self.settings.dim

@@ -16,9 +16,9 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
 from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
-from fedrec.methods.personal.own_tables import TableDtype, opened
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod
+from fedrec.training.precision import TableDtype
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CsMF(LocalMethod):
 
     @cached_property
     def alone(self) -> Alone:
-        return Alone(self.trainer, self.table_dtype)
+        return Alone(self.trainer)
 
     @property
     def disclosure(self) -> Disclosure:
@@ -64,7 +64,7 @@ class CsMF(LocalMethod):
         return Down(shared={"near": server["near"]})
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        table = opened(state.per_client, self.table_dtype, chunk.world)["item"][0]
+        table = self.trainer.widen(state.per_client, chunk.world)["item"][0]
         rows = neighbour_rows(table, down.shared["near"], items)
         distinct, which = scored_once(rows)
         return self.model.scores(state.per_user["user"], distinct, {})[:, which]

@@ -53,11 +53,11 @@ from fedrec.methods.mixture.fedca_weights import (
     spread,
 )
 from fedrec.methods.mixture.proximal import Proximal, ProximalSequences
-from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.models import Sequential
 from fedrec.training.compiled import handed, sample_moments
 from fedrec.training.descent import threads_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.precision import TableDtype
 from fedrec.training.samples import negatives
 
 SERVED = "served."  # what a client scores with, where that is not what its next training starts from
@@ -144,7 +144,7 @@ class FedCA(LocalMethod):
             common |= {SERVED + name: value for name, value in common.items()}
         elif self.proximal:
             common[RECEIVED] = common["item"]
-        return self.trainer.init_state(world, chunk, stored(common, self.table_dtype))
+        return self.trainer.init_state(world, chunk, common)
 
     # -- one round --
 
@@ -165,7 +165,7 @@ class FedCA(LocalMethod):
             payload["samples"] = Gather(chunk.sample_counts()[:, None])
         if self.interpolate == "inference":  # until an aggregate arrives, a client serves what it trained
             own |= {SERVED + name: value.clone() for name, value in own.items()}
-        return State(kept | stored(own, self.table_dtype), {"user": user}), payload
+        return State(kept | self.trainer.narrow(own), {"user": user}), payload
 
     def _fit_near(
         self, aggregate: Tensor, user: Tensor, held: Tensors, chunk: Chunk, round: int
@@ -178,7 +178,7 @@ class FedCA(LocalMethod):
         return fitted.user, {"item": fitted.table, **fitted.dense}
 
     def _opened(self, tensors: Tensors, chunk: Chunk) -> Tensors:
-        return opened(tensors, self.table_dtype, chunk.world)
+        return self.trainer.widen(tensors, chunk.world)
 
     def pictures(self, tables: Tensor, chunk: Chunk, round: int) -> dict[str, Reduction]:
         """What every client shows of its rows: of its items, or (right-greedy) of all samples of this round.
@@ -271,7 +271,7 @@ class FedCA(LocalMethod):
             mixed = {SERVED + name: value for name, value in mixed.items()} | down.own
         elif self.proximal:
             mixed[RECEIVED] = down.own["item"]
-        return State(state.per_client | stored(mixed, self.table_dtype), state.per_user)
+        return State(state.per_client | self.trainer.narrow(mixed), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         """With the mixture of those that received an aggregate since they trained, with their own table otherwise."""
@@ -282,5 +282,5 @@ class FedCA(LocalMethod):
     def footprint(self, world: World) -> Footprint:
         picture = 2 * self.components * world.items * world.dtype.itemsize  # left vectors are as long as the table
         near = 8 if self.proximal and self.interpolate == "both" else 0
-        usual = self.trainer.footprint(world, dense=4, tables=4 + near, scored=int(self.table_dtype in HALF))
+        usual = self.trainer.footprint(world, dense=4, tables=4 + near)
         return replace(usual, client=usual.client + picture, training_only=(RECEIVED,))

@@ -34,8 +34,8 @@ from fedrec.federation.ranges import Positive, Share
 from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.comparison import compared, part_of, plan_part
 from fedrec.methods.mixture.aggregation import NOBODY, in_room, inner_products, mix, scaled, simplex_project
-from fedrec.methods.personal.own_tables import HALF, TableDtype, opened, stored
 from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.precision import TableDtype
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,16 @@ class PFedGraph(LocalMethod):
         return server | {"clients": torch.full((count,), NOBODY)}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
-        return self.trainer.init_state(world, chunk, stored(self.trainer.init_model(world), self.table_dtype))
+        return self.trainer.init_state(world, chunk, self.trainer.init_model(world))
 
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
         return plan_part(world, round, self.aggregated_fraction)
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        held = opened(state.per_client, self.table_dtype, chunk.world)
-        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], held)
+        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], state.per_client)
         payload: dict[str, Reduction] = {name: Gather(value) for name, value in own.items()}
         payload["samples"] = Gather(chunk.sample_counts().int())
-        return State(stored(own, self.table_dtype), {"user": user}), payload
+        return State(self.trainer.narrow(own), {"user": user}), payload
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         names = [name.removeprefix("initial.") for name in server if name.startswith("initial.")]
@@ -117,11 +116,10 @@ class PFedGraph(LocalMethod):
         return Down(own={name.removeprefix("own."): value[place] for name, value in mixed.items()})
 
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        return State(stored(down.own, self.table_dtype), state.per_user)
+        return State(self.trainer.narrow(down.own), state.per_user)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        own = opened(state.per_client, self.table_dtype, chunk.world)
-        return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
+        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
 
     def footprint(self, world: World) -> Footprint:
-        return self.trainer.footprint(world, dense=8, tables=3, scored=int(self.table_dtype in HALF))
+        return self.trainer.footprint(world, dense=8, tables=3)

@@ -12,9 +12,9 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, World
 from fedrec.federation.ranges import Count
 from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.personal.own_tables import TableDtype
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod, usual_backbones
+from fedrec.training.precision import TableDtype
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Local(LocalMethod):
 
     @cached_property
     def alone(self) -> Alone:
-        return Alone(self.trainer, self.table_dtype)
+        return Alone(self.trainer)
 
     @property
     def disclosure(self) -> Disclosure:

@@ -22,12 +22,12 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count, Interval
 from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.personal.own_tables import TableDtype, opened, stored
 from fedrec.methods.reference.alone import Alone
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN, mean_with
 from fedrec.training.descent import Descent
 from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
+from fedrec.training.precision import TableDtype
 from fedrec.training.sequence_training import Products
 from fedrec.training.sequences import Crop, SequenceLoss
 from fedrec.training.softmax_training import SampledSoftmaxDescent, SoftmaxDescent
@@ -93,13 +93,13 @@ class CentralSASRec(LocalMethod):
 
     @cached_property
     def alone(self) -> Alone:
-        return Alone(self.trainer, self.table_dtype)
+        return Alone(self.trainer)
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         if self.products == "bfloat16" and world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
             raise FedrecError("products=bfloat16: this GPU does not have it; leave products=full")
         state = self.alone.init_clients(world, chunk)
-        model = opened(state.per_client, self.table_dtype, world)
+        model = self.trainer.widen(state.per_client, world)
         for mark in MOMENTS:
             state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
         state.per_client |= {MEAN + name: value.clone() for name, value in model.items() if self.averaging}
@@ -107,7 +107,7 @@ class CentralSASRec(LocalMethod):
         return state
 
     def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        held = {name: value.clone() for name, value in self._opened(state, chunk).items()}
+        held = {name: value.clone() for name, value in self.trainer.widen(state.per_client, chunk.world).items()}
         dense = {name: held[name] for name in self.model.dense_shapes()}
         descent = self.trainer.descent(self.trainer, chunk, round, state.per_user["user"], held["item"], dense)
         places = self._resume(descent, held)
@@ -123,10 +123,7 @@ class CentralSASRec(LocalMethod):
             for name, value in model.items()
             if self.averaging
         }
-        return State(held | mean | stored(model, self.table_dtype), {"user": fitted.user}), {}
-
-    def _opened(self, state: State, chunk: Chunk) -> Tensors:
-        return opened(state.per_client, self.table_dtype, chunk.world)
+        return State(held | mean | self.trainer.narrow(model), {"user": fitted.user}), {}
 
     def _resume(self, descent: Descent, held: Tensors) -> dict[str, tuple[Tensor, ...]]:
         """Hand over the moments, those of rows that this round does not draw aside; and say where they belong."""
@@ -142,7 +139,7 @@ class CentralSASRec(LocalMethod):
         return places
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        held, mark = self._opened(state, chunk), MEAN if self.averaging else ""
+        held, mark = self.trainer.widen(state.per_client, chunk.world), MEAN if self.averaging else ""
         own = {name: held[mark + name] for name in ("item", *self.model.dense_shapes())}
         return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
 
