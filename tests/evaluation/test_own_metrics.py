@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
@@ -11,7 +12,6 @@ import pytest
 import torch
 
 import fedrec
-from fedrec import plugins
 from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.evaluation import Metric, Targets, chance, evaluate, own_metrics, protocol, recorded, with_chance
 from fedrec.testing import MetricTests
@@ -154,7 +154,7 @@ def test_the_protocol_of_a_run_is_read_without_its_metric() -> None:
 class TestPackages:
     def points(self, monkeypatch: pytest.MonkeyPatch, **loaded: Any) -> None:
         made = {name: EntryPoint(name, f"package:{name}", "fedrec.metrics") for name in loaded}
-        monkeypatch.setattr(plugins, "entry_points", lambda group: list(made.values()))
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(made.values()))
         monkeypatch.setattr(EntryPoint, "load", lambda self: loaded[self.name])
 
     def test_they_are_found(self, monkeypatch: pytest.MonkeyPatch) -> None:

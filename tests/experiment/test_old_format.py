@@ -30,6 +30,7 @@ def made_old(folder: Path) -> None:
     if (folder / "summary.json").exists():
         summary = json.loads((folder / "summary.json").read_text())
         assert summary.pop("format") == FORMAT
+        del summary["tested"]  # it was not counted then
         (folder / "summary.json").write_text(json.dumps(summary))
     for name in ("checkpoint.safetensors", "last.safetensors"):
         if (folder / name).exists():

@@ -29,7 +29,7 @@ class Played:
     """A round of it."""
 
     number: int
-    done: bool = True
+    is_readable: bool = True
 
     def log(self) -> RoundLog:
         return RoundLog(self.number, 1, 0.0, 0, 0)

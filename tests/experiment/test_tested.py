@@ -14,11 +14,11 @@ from conftest import Cli
 from deploy.town import Town
 from fedrec.data import load
 from fedrec.evaluation import protocol
+from fedrec.experiment import read_run
 from fedrec.experiment.config import make_config
 from fedrec.experiment.prepare import prepare
 from fedrec.experiment.summary import check_summary
 from fedrec.experiment.tested import Tested, count_tested
-from fedrec.report.comparison import read_run
 
 USERS, REGULARS = 300, 24
 SHARE = "24 of 300 users (8 %), those with at least 10 items; --protocol honest,min_interactions=3 tests more"
