@@ -16,7 +16,7 @@ from fedrec.deploy.node_registry import Counters, Member, NodeRegistry, Tell, op
 from fedrec.deploy.sums import SecureSum, SecureSums, closed_or_none
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError
-from fedrec.evaluation.partial import PartialEvaluation, merged
+from fedrec.evaluation.partial import PartialEvaluation, bound_sums, merged
 from fedrec.federation.codec import BadMessage
 from fedrec.federation.exchange import Coordinator, Figures, Task
 from fedrec.federation.wire import LARGEST_WAYS, Ledger
@@ -71,6 +71,7 @@ class Turns:
         self.terms, self.coordinator, self.registry, self.limits, self.tell = terms, coordinator, registry, limits, tell
         self.counters, self.ledger = counters, Ledger(1)
         self.held = [0.0, 0.0]
+        self._bounds = bound_sums(terms.protocol.ks)
         self.sums = SecureSums(coordinator, limits.minimum, rounds) if terms.secure else None
 
     def run(self, wanted: TurnRequest) -> Turn:
@@ -210,7 +211,7 @@ class Turns:
         replies = [self.coordinator.check_reply(group, part) for part in parts[: turn.tasks]]
         if now is not None and any(len(reply.update.clients) for reply in replies):
             raise BadMessage("an unmasked update; only masked ones are accepted")
-        figures = [_check_figures(reply.figures, member) for reply in replies]
+        figures = [_check_figures(reply.figures, member, self._bounds) for reply in replies]
         self._count(header, member)
         for (phase, sum), part in zip(riding.items(), parts[turn.tasks :], strict=True):
             sum.take(phase, group, part)
@@ -254,13 +255,13 @@ def _has(sum: SecureSum | None, group: int) -> bool:
     return sum is not None and group in sum.down
 
 
-def _check_figures(figures: Figures | None, member: Member) -> PartialEvaluation:
-    """Check figures of a node: sums over its users of numbers between 0 and 1."""
+def _check_figures(figures: Figures | None, member: Member, bounds: Mapping[str, float]) -> PartialEvaluation:
+    """Check figures of a node: sums over its users of numbers that a metric can have."""
     sums = {} if figures is None else dict(figures[0])
     users = sums.pop("users", 0)
     if not isinstance(users, int | float) or not 0 <= users <= member.users:
         raise BadMessage(f"metrics of {users} users; it announced {member.users}")
     for name, value in sums.items():
-        if not isinstance(value, int | float) or not -1e-6 <= value <= users * (1 + 1e-6):
+        if not isinstance(value, int | float) or not -1e-6 <= value <= users * bounds.get(name, 1.0) * (1 + 1e-6):
             raise BadMessage(f"'{name[:40]}' of {users:g} users cannot be {value}")
     return PartialEvaluation(int(users), {name: float(value) for name, value in sums.items()})

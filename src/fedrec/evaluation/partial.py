@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -33,6 +34,11 @@ class PartialEvaluation:
             k = name.partition("@")[2]
             means[f"ndcg_ifedrec@{k}"] = means.pop(name) * means.pop(f"{INVERSE_IDEAL}@{k}")
         return means | {f"coverage@{k}": float((times > 0).sum() / self.ranked) for k, times in self.listed.items()}
+
+
+def bound_sums(ks: Iterable[int]) -> dict[str, float]:
+    """Say how much one user can add to sums where that is not 1: a gain that nothing has divided by its ideal yet."""
+    return {f"{GAIN}@{k}": sum(1 / math.log2(place + 1) for place in range(1, k + 1)) for k in ks}
 
 
 def merged(parts: Iterable[PartialEvaluation]) -> PartialEvaluation:
