@@ -34,8 +34,9 @@ BELOW: dict[str, set[str]] = {
         "privacy",
         "secure",
     },
-    "serve": {"data", "evaluation", "models", "federation", "experiment"},
-    "report": {"data", "evaluation", "federation", "methods", "privacy", "experiment", "serve"},
+    "html": {"data"},
+    "serve": {"html", "data", "evaluation", "models", "federation", "experiment"},
+    "report": {"html", "data", "evaluation", "federation", "methods", "privacy", "experiment", "serve"},
     "deploy": {"data", "evaluation", "federation", "privacy", "secure", "experiment", "serve"},
     "testing": {"evaluation", "models", "federation", "training", "methods", "secure", "experiment"},
 }

@@ -13,11 +13,11 @@ from fedrec.data.file_formats import ending_of
 from fedrec.errors import visible
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.finished_run import FinishedRun
+from fedrec.html import page_environment, style_sheet, write_page
 from fedrec.report.charts.frame import WIDTH
 from fedrec.report.comparison import diverged
 from fedrec.report.figures.figure import Drawing, Figure, Panel
 from fedrec.report.figures.printed import require_sheet, write_sheet
-from fedrec.report.pages.page import environment, write_page
 
 GAP, MARGIN, LINE = 28.0, 16.0, 17.0
 SHEETS = (".svg", ".pdf", ".png")
@@ -127,7 +127,7 @@ def _height(panel: Panel) -> float:
 
 def _style() -> str:
     """The style of charts with the colours of light paper written out."""
-    made = environment()
-    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]+);", made.get_template("style.css").render().split("}")[0]))
-    style = re.sub(r"var\(--([a-z0-9-]+)\)", lambda name: colours[name[1]], made.get_template("chart.css").render())
+    colours = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]+);", style_sheet().split("}")[0]))
+    style = page_environment().get_template("chart.css").render()
+    style = re.sub(r"var\(--([a-z0-9-]+)\)", lambda name: colours[name[1]], style)
     return re.sub(r"\.chart \{[^}]*\}\n", "", style)

@@ -8,8 +8,9 @@ from markupsafe import Markup
 
 from fedrec.experiment.audit.finding import Finding
 from fedrec.experiment.audit.leak import Report
+from fedrec.html import write_page
 from fedrec.report import charts
-from fedrec.report.pages.page import write_page
+from fedrec.report.pages import PAGES
 
 WORDS = {"fail": "FAIL", "warn": "warn", "pass": "pass", "n/a": "n/a"}
 
@@ -31,6 +32,7 @@ def write_audit(report: Report, path: Path) -> Path:
     return write_page(
         path,
         "leak.html",
+        PAGES,
         title=f"Leak audit of {report.case.title}",
         report=report,
         facts=_facts(report),

@@ -9,9 +9,10 @@ import numpy as np
 from markupsafe import Markup
 
 from fedrec.data import Interactions, datasets
+from fedrec.html import write_page
 from fedrec.report import charts
 from fedrec.report.charts import Line
-from fedrec.report.pages.page import write_page
+from fedrec.report.pages import PAGES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TIMES = {"real": "yes, comparable between users", "order": "only the order within each user", "none": "none"}
@@ -64,7 +65,9 @@ def gini(counts: Array) -> float:
 def write_data_page(data: Interactions, rows: list[tuple[str, str]], path: Path) -> Path:
     users, items = data.counts(), item_counts(data)
     pictures = [_activity(users), _lorenz(items), _degrees(users, items)]
-    return write_page(path, "data.html", title=f"{data.name}: the shape of the data", facts=rows, pictures=pictures)
+    return write_page(
+        path, "data.html", PAGES, title=f"{data.name}: the shape of the data", facts=rows, pictures=pictures
+    )
 
 
 def _activity(users: Array) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.finished import Chosen
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.tested import Tested
+from fedrec.html import write_page
 from fedrec.report.comparison import Comparison, Row, compare, selection
 from fedrec.report.groups import grouped
-from fedrec.report.pages import report_charts
+from fedrec.report.pages import PAGES, report_charts
 from fedrec.report.pages.cost import cost_table
 from fedrec.report.pages.headline import headline, listed
-from fedrec.report.pages.page import write_page
 from fedrec.report.pages.samples import sample_users
 from fedrec.report.pages.views import View, command, cutoff, settings, views
 from fedrec.report.records import FIRST, per_user
@@ -29,7 +29,7 @@ def write_report(runs: Sequence[FinishedRun], path: Path, users: bool = True, ch
 
     `users` includes a few users with their items. `chosen`: the run in memory, so that nothing is read again.
     """
-    return write_page(path, "report.html", **_content(compare(runs), users, chosen))
+    return write_page(path, "report.html", PAGES, **_content(compare(runs), users, chosen))
 
 
 def _content(comparison: Comparison, users: bool, chosen: Chosen | None = None) -> dict[str, Any]:
