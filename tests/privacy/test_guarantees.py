@@ -179,7 +179,9 @@ def test_two_data_sets_of_a_client_are_as_hard_to_tell_apart_as_printed(method: 
             members = simulator.cohorts[0]
             down = method.broadcast(simulator.server, chunk.clients, number)
             _, payload = method.local(simulator.client_side._take(members, np.array([1])), down, chunk, number)
-            staged = simulator.wire._staged(payload, simulator.wire.stages, down, chunk.clients, slice(0, 1), number)
+            staged = simulator.wire._apply_stages(
+                payload, simulator.wire.stages, down, chunk.clients, slice(0, 1), number
+            )
             sent.append({name: up.value for name, up in staged.items()})
         square += sum(
             float((one - other).square().sum())
