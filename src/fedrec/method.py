@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from fedrec import random
 from fedrec.errors import FedrecError
+from fedrec.federation.accumulator import sum_in_double
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import (
     Answer,
@@ -40,6 +41,7 @@ from fedrec.federation.contract import (
     Sum,
     Tensors,
     Upload,
+    Uploads,
     Ups,
     World,
     participants,
@@ -48,7 +50,18 @@ from fedrec.federation.contract import (
 from fedrec.federation.ranges import Count, Interval, Positive, Share
 from fedrec.federation.settings_files import settings_beside
 from fedrec.federation.stack import Stack
-from fedrec.training.local_training import IN_TURN, TOGETHER, LocalMethod, LocalTrainer
+from fedrec.training.descent import Fitted
+from fedrec.training.local_training import (
+    IN_TURN,
+    TOGETHER,
+    LocalMethod,
+    LocalTrainer,
+    ScoreWith,
+    Shares,
+    usual_backbones,
+)
+from fedrec.training.participation import part_of
+from fedrec.training.precision import TableDtype
 from fedrec.training.silo_method import SiloMethod
 
 __all__ = [
@@ -62,6 +75,7 @@ __all__ = [
     "Disclosure",
     "Down",
     "FedrecError",
+    "Fitted",
     "Footprint",
     "Gather",
     "Interval",
@@ -75,17 +89,24 @@ __all__ = [
     "Positive",
     "Reduction",
     "Rows",
+    "ScoreWith",
     "Share",
+    "Shares",
     "SiloMethod",
     "Stack",
     "State",
     "Sum",
+    "TableDtype",
     "Tensors",
     "Upload",
+    "Uploads",
     "Ups",
     "World",
+    "part_of",
     "participants",
     "random",
     "replicate",
     "settings_beside",
+    "sum_in_double",
+    "usual_backbones",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "fold_array",
     "fold_tensor",
     "gamma",
+    "key_tensor",
     "laplace",
     "laplace_of",
     "normal",
@@ -39,6 +40,11 @@ __all__ = [
 
 PERMUTE_ROUNDS = 4
 SWAPS = 12
+
+
+def key_tensor(seed: int, purpose: Purpose) -> Tensor:
+    """Return the key of a stream as a number that a server can keep among its tensors."""
+    return torch.tensor(signed(stream(seed, purpose)))
 
 
 def _shift(z: Tensor, by: int) -> Tensor:

@@ -12,7 +12,6 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.params import build_method
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedAvg, FedCA, FedFast, FedMF
-from fedrec.methods.average.choices import client_weight
 from fedrec.methods.comparison import ALONE
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive
@@ -53,7 +52,7 @@ class Part(MethodTests):
             for number in plan.train:
                 federation.clients[number] = federation.model(federation.clients[number].user.detach())
                 naive.train(self.method, federation.clients[number], data, int(number), round)
-            alike = client_weight(self.method.shares, data.chunk(plan.train)) is None
+            alike = self.method.client_weight(data.chunk(plan.train)) is None
             size = [1.0 if alike else data.positives[k] for k in plan.uploads()]
             tables = [
                 s / sum(size) * federation.clients[k].item.detach() for s, k in zip(size, plan.uploads(), strict=True)

@@ -15,7 +15,7 @@ from fedrec.federation.contract import Ups, participants
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedFast, Local
 from fedrec.methods.average.fedfast import merge_rows
-from fedrec.methods.average.perfedrec import cluster
+from fedrec.methods.average.profiles import cluster
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive

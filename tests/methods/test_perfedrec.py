@@ -11,7 +11,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Plan, Ups
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedMF, Local, PerFedRec
-from fedrec.methods.average.perfedrec import cluster, profiles
+from fedrec.methods.average.profiles import cluster, profiles
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, assert_close, run, tiny_world
 from methods import naive

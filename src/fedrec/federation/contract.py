@@ -32,6 +32,7 @@ from fedrec.federation.messages import (
     Sum,
     Tensors,
     Upload,
+    Uploads,
     Ups,
     replicate,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "TakesNewItems",
     "Tensors",
     "Upload",
+    "Uploads",
     "Ups",
     "World",
     "cohorts_of",

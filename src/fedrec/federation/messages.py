@@ -138,6 +138,8 @@ class Gather:
 
 
 Reduction = Sum | Mean | Gather
+Uploads = dict[str, Reduction]
+"""All that leaves a client in a round, by name."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import PartialSum, Rows, Tensors
+from fedrec.federation.contract import PartialSum, Rows, Tensors, Upload
 from fedrec.training.losses import bce
 from fedrec.training.optimisers import adam_step
 from fedrec.training.samples import Batch, Samples
@@ -34,6 +34,17 @@ class Fitted:
     user: Tensor
     table: Rows | PartialSum | Tensor
     dense: Tensors = field(default_factory=dict)
+
+    @property
+    def model(self) -> dict[str, Upload]:
+        """The table and the network's weights, to be sent."""
+        return {"item": self.table, **self.dense}
+
+    @property
+    def own(self) -> Tensors:
+        """The same of clients with a table of their own, to be kept."""
+        assert isinstance(self.table, Tensor)
+        return {"item": self.table, **self.dense}
 
 
 @dataclass

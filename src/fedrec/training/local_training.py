@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property, partial
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -20,7 +20,18 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Footprint, Method, Rows, State, Tensors, World, replicate
+from fedrec.federation.contract import (
+    Disclosure,
+    Down,
+    Footprint,
+    Method,
+    Plan,
+    Rows,
+    State,
+    Tensors,
+    World,
+    replicate,
+)
 from fedrec.federation.declarations import Settings, with_defaults
 from fedrec.federation.ranges import Count, Interval
 from fedrec.federation.secret import Secret
@@ -38,6 +49,7 @@ from fedrec.training.initial import (
 )
 from fedrec.training.losses import Saturate
 from fedrec.training.optimisers import MOMENTS
+from fedrec.training.participation import plan_part
 from fedrec.training.personal_head import PersonalHead
 from fedrec.training.precision import HALF, TableDtype, narrow, widen
 from fedrec.training.samples import Loss
@@ -60,9 +72,29 @@ DEFAULTS: Mapping[str, Settings] = {
 usual_backbones = partial(with_defaults, DEFAULTS)
 
 
+Models = Literal["common", "own"]
+Shares = Literal["samples", "equal"]
+ScoreWith = Literal["received", "local"]  # local: the client's own model after training
+
+
 @dataclass(frozen=True)
 class LocalMethod(Method):
-    """Base of the methods whose clients train a backbone by gradient descent: the hyper-parameters of that."""
+    """Base of the methods whose clients train a backbone by gradient descent: the hyper-parameters of that, and what
+    such methods usually do, by four declarations and by fields of these names that some have:
+
+    `aggregated_fraction`: all that take part train, a part of them uploads; `score_with`: "local" lets clients score
+    with what they trained instead of the common model; `shares`: "samples" weighs clients by theirs, "equal" does not;
+    `table_dtype`: own tables rest in half precision. What a method does otherwise, its own functions say.
+    """
+
+    models: ClassVar[Models] = "common"
+    """common: the server holds one model and sends it, users keep their vectors; own: every client keeps a model."""
+    private_network: ClassVar[bool] = False
+    """Whether the network's weights, like user vectors, never leave."""
+    gathers: ClassVar[bool] = False
+    """Whether the server works with single uploads, which it must see."""
+    working_tables: ClassVar[int] = 0
+    """Item tables that a client's training holds at once, for the estimate of memory."""
 
     backbone: str = "mf"
     dim: Count = 32
@@ -108,8 +140,46 @@ class LocalMethod(Method):
     def trainer(self) -> LocalTrainer:
         return LocalTrainer(self)
 
+    # -- what it declares --
+
+    @property
+    def disclosure(self) -> Disclosure:
+        network = self.model.dense_shapes() if self.private_network else ()
+        # a mean's weights are sent as they are, so no noise hides them
+        covered = {"shares": "equal"} if hasattr(self, "shares") else {}
+        return Disclosure(private=("user", *network), gathers=self.gathers, covered_with=covered)
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether clients keep the models that they trained."""
+        return self.models == "own" or getattr(self, "score_with", "received") == "local"
+
+    def client_weight(self, chunk: Chunk) -> Tensor | None:
+        """Return N_u, the samples of every client, on the host; None: all clients count alike."""
+        return torch.from_numpy(chunk.samples) if getattr(self, "shares", "equal") == "samples" else None
+
     def footprint(self, world: World) -> Footprint:
-        return self.trainer.footprint(world)
+        return self.trainer.footprint(world, dense=8, tables=self.working_tables)
+
+    # -- what it does --
+
+    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        return self.trainer.init_model(world) if self.models == "common" else {}
+
+    def init_clients(self, world: World, chunk: Chunk) -> State:
+        return self.trainer.init_state(world, chunk, self.trainer.init_model(world) if self.keeps_models else None)
+
+    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+        return plan_part(world, round, getattr(self, "aggregated_fraction", 1.0))
+
+    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+        return Down(shared={name: server[name] for name in self.trainer.names if name in server})
+
+    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+        user = state.per_user["user"]
+        if self.keeps_models:
+            return self.trainer.own_scores(user, state.per_client, chunk, items)
+        return self.trainer.common_scores(user, down.shared, chunk, items)
 
 
 @cache
@@ -251,6 +321,23 @@ class LocalTrainer:
     def gradient(self, chunk: Chunk, round: int, user: Tensor, table: Tensor, dense: Tensors) -> Fitted:
         """One gradient of every client's loss, in the places of what `fit` would train."""
         return self.descent(self, chunk, round, user, table, dense).gradient()
+
+    def fit_common(
+        self,
+        chunk: Chunk,
+        round: int,
+        user: Tensor,
+        common: Tensors,
+        weight: Tensor | None = None,
+        own: Tensor | None = None,
+    ) -> Fitted:
+        """Train every client from the common model; `weight` and `own` as for `fit`."""
+        dense = replicate({name: common[name] for name in self.model.dense_shapes()}, len(chunk.clients))
+        return self.fit(chunk, round, user, common["item"], dense, weight=weight, own=own)
+
+    def fit_copies(self, chunk: Chunk, round: int, user: Tensor, common: Tensors) -> tuple[Tensor, Tensors]:
+        """Train a copy of the common model with every client, as `fit_own` does."""
+        return self.fit_own(chunk, round, user, replicate(common, len(chunk.clients)))
 
     def fit_own(self, chunk: Chunk, round: int, user: Tensor, own: Tensors) -> tuple[Tensor, Tensors]:
         """Train every client from its own item table and weights; what it then has: its users, and table and weights.

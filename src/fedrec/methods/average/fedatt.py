@@ -9,52 +9,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Gather,
-    MethodInfo,
-    Plan,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-    replicate,
-)
-from fedrec.federation.ranges import Share
-from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.average import choices
-from fedrec.methods.average.choices import ScoreWith, Shares
-from fedrec.methods.comparison import compared, plan_part
-from fedrec.random import Purpose, fold_tensor, normal, signed, stream
-from fedrec.training.local_training import LocalMethod
+from fedrec import method as fm
+from fedrec.methods.comparison import compared
 
 KEY = "noise_key"  # the server's own; it is not sent
 
 
 @dataclass(frozen=True)
 @compared
-class FedAtt(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedAtt(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedatt",
         summary="attentive mean: clients farther from the server weigh more",
         paper="Ji et al., IJCNN 2019",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        **settings_beside(__file__),
+        **fm.settings_beside(__file__),
         new_users=30,
     )
+    gathers = True
+    working_tables = 2
 
-    aggregated_fraction: Share = 1.0
-    shares: Shares = "samples"
+    aggregated_fraction: fm.Share = 1.0
+    shares: fm.Shares = "samples"
     """Without effect here: attention is what weighs clients."""
-    score_with: ScoreWith = "received"  # local: the client's own model after training
+    score_with: fm.ScoreWith = "received"  # local: the client's own model after training
     step: float = 1.2
     """How far the server moves towards the attentive mean; 1: all the way."""
     attention_norm: Literal["frobenius", "spectral"] = "frobenius"
@@ -64,50 +45,34 @@ class FedAtt(LocalMethod):
     noise_scale: float = 0.0
     """Scale of the Gaussian noise on the server's new parameters."""
 
-    @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",), gathers=True, covered_with={"shares": "equal"})
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
+        return self.trainer.init_model(world) | {KEY: fm.random.key_tensor(world.seed, fm.random.Purpose.NOISE)}
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        key = torch.tensor(signed(stream(world.seed, Purpose.NOISE)))
-        return {**self.trainer.init_model(world), KEY: key}
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        user, trained = self.trainer.fit_copies(chunk, round, state.per_user["user"], down.shared)
+        kept = trained if self.keeps_models else {}
+        return fm.State(kept, {"user": user}), {name: fm.Gather(value) for name, value in trained.items()}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        return choices.init_clients(self.trainer, self.score_with, world, chunk)
-
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        return plan_part(world, round, self.aggregated_fraction)
-
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared={name: value for name, value in server.items() if name != KEY})
-
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        own = replicate(down.shared, len(chunk.clients))
-        user, trained = self.trainer.fit_own(chunk, round, state.per_user["user"], own)
-        kept = trained if self.score_with == "local" else {}
-        return State(kept, {"user": user}), {name: Gather(value) for name, value in trained.items()}
-
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         new = dict(server)
         for layer, name in enumerate(name for name in server if name in ups):
             new[name] = self.attend(server[name], ups.stacked(name)[1])
             if self.noise_scale:
-                key = fold_tensor(fold_tensor(server[KEY], round), layer).to(new[name].device)
-                position = torch.arange(new[name].numel(), device=new[name].device)
-                noise = normal(key, position, new[name].dtype).reshape(new[name].shape)
-                new[name] = new[name] + self.noise_scale * noise
+                key = fm.random.fold_tensor(fm.random.fold_tensor(server[KEY], round), layer)
+                new[name] = new[name] + self.noise_scale * _draw_noise(key, new[name])
         return new
 
     def attend(self, weight: Tensor, clients: Tensor) -> Tensor:
-        """w - step * sum_u a_u (w - w_u), one client after another: a stack of tables is not copied."""
+        """Return w - step * sum_u a_u (w - w_u)."""
         attention = self.attention(weight, clients)
         pull = torch.zeros_like(weight, dtype=torch.float64)
+        # one client after another: a stack of tables would be copied to be weighted at once
         for share, theirs in zip(attention, clients, strict=True):
             pull += share * (weight - theirs).double()
         return (weight - self.step * pull).to(weight.dtype)
 
     def attention(self, weight: Tensor, clients: Tensor) -> Tensor:
-        """a = softmax(s), s_u = |w - w_u|."""
+        """Return a = softmax(s), s_u = |w - w_u|."""
         matrix_norm = self.attention_norm == "spectral" and weight.dim() == 2
         order = 2 if matrix_norm else None  # None: the square root of the summed squares, whatever the shape
         distance = torch.stack([torch.linalg.norm((weight - theirs).double(), ord=order) for theirs in clients])
@@ -115,8 +80,7 @@ class FedAtt(LocalMethod):
             distance = distance / distance.mean().clamp(min=1e-12)
         return distance.softmax(0)
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return choices.score(self.trainer, self.score_with, state, down, chunk, items)
 
-    def footprint(self, world: World) -> Footprint:
-        return self.trainer.footprint(world, dense=8, tables=2)
+def _draw_noise(key: Tensor, like: Tensor) -> Tensor:
+    position = torch.arange(like.numel(), device=like.device)
+    return fm.random.normal(key.to(like.device), position, like.dtype).reshape(like.shape)

@@ -14,51 +14,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Answer,
-    Disclosure,
-    Down,
-    Footprint,
-    Gather,
-    Mean,
-    MethodInfo,
-    Plan,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-    replicate,
-)
-from fedrec.federation.ranges import Count, Share
-from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.average import choices
-from fedrec.methods.average.choices import ScoreWith, Shares
-from fedrec.methods.average.perfedrec import cluster, profiles
-from fedrec.methods.comparison import AGGREGATED, compared, part_of
-from fedrec.random import Purpose, fold, fold_array, signed, stream
-from fedrec.training.local_training import LocalMethod
+from fedrec import method as fm
+from fedrec.methods.average.profiles import cluster, profiles
+from fedrec.methods.comparison import compared
+
+AGGREGATED = 1  # the stream that draws who is aggregated
 
 
 @dataclass(frozen=True)
 @compared
-class FedFast(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedFast(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedfast",
         summary="cluster delegates train; rows that moved farther weigh more",
         paper="Muhammad et al., KDD 2020",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        **settings_beside(__file__),
+        **fm.settings_beside(__file__),
         new_users=30,
     )
+    gathers = True
+    working_tables = 2
 
-    aggregated_fraction: Share = 1.0
-    shares: Shares = "samples"
+    aggregated_fraction: fm.Share = 1.0
+    shares: fm.Shares = "samples"
     """How the network is averaged; rows of the item table are weighted by how far they moved."""
-    score_with: ScoreWith = "received"  # local: the client's own model after training
-    clusters: Count = 10
+    score_with: fm.ScoreWith = "received"  # local: the client's own model after training
+    clusters: fm.Count = 10
     """Clusters of users, from which the delegates of a round are drawn."""
     user_propagation: bool = False
     """Whether delegates send the changes of their user vectors, which their subordinates then follow."""
@@ -67,55 +48,41 @@ class FedFast(LocalMethod):
     propagation_decay: float = 0.9
     """Factor on that share from one round to the next."""
 
-    @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",), gathers=True, covered_with={"shares": "equal"})
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.user_propagation and not self.model.has_user:
-            raise FedrecError(
+            raise fm.FedrecError(
                 f"user_propagation needs user vectors, which {self.backbone} does not have; use mf or ncf"
             )
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         return {
             **self.trainer.init_model(world),
             "profile": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
             "label": torch.full((world.clients,), self.clusters),  # those not heard of are a group of their own
             "user_step": torch.zeros(world.clients, self.dim, dtype=world.dtype, device=world.device),
-            "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
+            "key": fm.random.key_tensor(world.seed, fm.random.Purpose.CLUSTER),
         }
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        return choices.init_clients(self.trainer, self.score_with, world, chunk)
-
-    def _names(self) -> list[str]:
-        return ["item", *self.model.dense_shapes()]
-
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+    def plan(self, world: fm.World, server: fm.Tensors, round: int) -> fm.Plan:
         """ActvSAMP draws who trains, and of these, should not all be aggregated, who is."""
         label, everyone = server["label"].numpy(), np.arange(world.clients)
         wanted = max(1, int(world.participation * world.clients + 1e-9))
-        train = evenly(everyone, label, wanted, stream(world.seed, Purpose.PARTICIPATION, round))
-        key = stream(world.seed, Purpose.PARTICIPATION, round, AGGREGATED)
-        upload = evenly(train, label[train], part_of(len(train), self.aggregated_fraction), key)
-        return Plan(train, upload=upload)
+        train = evenly(everyone, label, wanted, fm.random.stream(world.seed, fm.random.Purpose.PARTICIPATION, round))
+        key = fm.random.stream(world.seed, fm.random.Purpose.PARTICIPATION, round, AGGREGATED)
+        upload = evenly(train, label[train], fm.part_of(len(train), self.aggregated_fraction), key)
+        return fm.Plan(train, upload=upload)
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared={name: server[name] for name in self._names()})
-
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        own, weight = replicate(down.shared, len(chunk.clients)), choices.client_weight(self.shares, chunk)
-        user, trained = self.trainer.fit_own(chunk, round, state.per_user["user"], own)
-        table = trained["item"]
-        payload: dict[str, Reduction] = {"item": Gather(table), "profile": Gather(profiles(table, chunk))}
-        payload |= {name: Mean(value, weight) for name, value in trained.items() if name != "item"}
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        user, trained = self.trainer.fit_copies(chunk, round, state.per_user["user"], down.shared)
+        table, weight = trained["item"], self.client_weight(chunk)
+        payload: fm.Uploads = {"item": fm.Gather(table), "profile": fm.Gather(profiles(table, chunk))}
+        payload |= {name: fm.Mean(value, weight) for name, value in trained.items() if name != "item"}
         if self.user_propagation:
-            payload["user_change"] = Gather(_mean_by_client(user - state.per_user["user"], chunk))
-        return State(trained if self.score_with == "local" else {}, {"user": user}), payload
+            payload["user_change"] = fm.Gather(_mean_by_client(user - state.per_user["user"], chunk))
+        return fm.State(trained if self.keeps_models else {}, {"user": user}), payload
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         """ActvAGG, and new clusters of all whose profile is known."""
         new = server | {"user_step": torch.zeros_like(server["user_step"])}
         if not len(ups.clients):
@@ -129,11 +96,11 @@ class FedFast(LocalMethod):
         new["profile"] = server["profile"].index_copy(0, place.to(profile.device), profile)
         known = server["label"] < self.clusters
         known[place] = True
-        label = cluster(new["profile"][known], self.clusters, fold(int(server["key"]), round))
+        label = cluster(new["profile"][known], self.clusters, fm.random.fold(int(server["key"]), round))
         new["label"] = server["label"].masked_scatter(known, label.cpu())
         return new
 
-    def _steps(self, label: Tensor, ups: Ups, round: int) -> Tensor:
+    def _steps(self, label: Tensor, ups: fm.Ups, round: int) -> Tensor:
         """Every client's share in the mean change of the delegates of its cluster."""
         clients, change = ups.stacked("user_change")
         delegate = label[torch.from_numpy(clients)].to(change.device)
@@ -141,28 +108,24 @@ class FedFast(LocalMethod):
         count = torch.bincount(delegate, minlength=self.clusters + 1).clamp(min=1)
         return self.propagation * self.propagation_decay**round * (total / count[:, None])[label]
 
-    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
+    def answer(self, server: fm.Tensors, plan: fm.Plan, arrived: np.ndarray, round: int) -> fm.Answer | None:
         """To clustered clients that did not train: their share in what the delegates of their cluster changed."""
         if not self.user_propagation:
             return None
         followers = np.setdiff1d(np.flatnonzero(server["label"].numpy() < self.clusters), plan.train)
-        return Answer(followers, lambda some: Down(own={"user_step": server["user_step"][torch.from_numpy(some)]}))
+        return fm.Answer(
+            followers, lambda some: fm.Down(own={"user_step": server["user_step"][torch.from_numpy(some)]})
+        )
 
-    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        return State(state.per_client, {"user": state.per_user["user"] + down.own["user_step"][chunk.owner]})
-
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return choices.score(self.trainer, self.score_with, state, down, chunk, items)
-
-    def footprint(self, world: World) -> Footprint:
-        return self.trainer.footprint(world, dense=8, tables=2)
+    def receive(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> fm.State:
+        return fm.State(state.per_client, {"user": state.per_user["user"] + down.own["user_step"][chunk.owner]})
 
 
 def evenly(clients: np.ndarray, label: np.ndarray, wanted: int, key: int) -> np.ndarray:
     """The same number from every group, as far as it has them; all where all are wanted."""
     if wanted >= len(clients):
         return clients
-    draws = fold_array(key, clients)
+    draws = fm.random.fold_array(key, clients)
     groups = [np.flatnonzero(label == k) for k in np.unique(label)]
     each = -(-wanted // len(groups))
     chosen = [group[np.argsort(draws[group], kind="stable")[:each]] for group in groups]
@@ -181,6 +144,6 @@ def merge_rows(table: Tensor, tables: Tensor) -> Tensor:
     return (table + total / torch.where(mass > 0, mass, torch.ones_like(mass))).to(table.dtype)
 
 
-def _mean_by_client(change: Tensor, chunk: Chunk) -> Tensor:
+def _mean_by_client(change: Tensor, chunk: fm.Chunk) -> Tensor:
     total = change.new_zeros(len(chunk.clients), change.shape[1]).index_add_(0, chunk.owner, change)
     return total / chunk.tensor(np.diff(chunk.client_ptr)).clamp(min=1)[:, None]

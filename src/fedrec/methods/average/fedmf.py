@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedrec.federation.contract import MethodInfo
-from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.average.choices import Shares
+from fedrec import method as fm
 from fedrec.methods.average.fedavg import FedAvg
 
 
@@ -21,13 +19,13 @@ from fedrec.methods.average.fedavg import FedAvg
 class FedMF(FedAvg):
     """FedAvg with equal shares, of the bare inner product."""
 
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedmf",
         summary="mean of item tables",
         paper="Chai et al., IEEE Intelligent Systems 2020",
         backbones={"mf": {}},
-        **settings_beside(__file__),
+        **fm.settings_beside(__file__),
         new_users=30,
     )
 
-    shares: Shares = "equal"
+    shares: fm.Shares = "equal"

@@ -53,13 +53,11 @@ from fedrec.federation.contract import (
 from fedrec.federation.noise import UploadContext
 from fedrec.federation.ranges import Interval, Positive
 from fedrec.federation.stages import Clip
-from fedrec.methods.average import choices
-from fedrec.methods.average.choices import Shares
 from fedrec.models import Sequential
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN, mean_with
 from fedrec.training.descent import Fitted
-from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.local_training import LocalMethod, LocalTrainer, Shares
 from fedrec.training.next_item_training import AmongAllDescent, AmongDrawnDescent
 from fedrec.training.one_gradient import OneGradient
 from fedrec.training.personal_head import PersonalHead
@@ -224,7 +222,7 @@ class FedOpt(LocalMethod):
         if self.clip:
             change = Clip(self.clip).apply(change, UploadContext(chunk.world, chunk.clients, round, reference={}))
         kept = {name: new.dense[name] for name in state.per_client}
-        weight = choices.client_weight(self.shares, chunk)
+        weight = self.client_weight(chunk)
         return State(kept, {"user": new.user}), {CHANGE + name: Mean(value, weight) for name, value in change.items()}
 
     def _trained(self, state: State, start: Tensors, chunk: Chunk, round: int) -> tuple[Fitted, dict[str, Any]]:
@@ -251,7 +249,7 @@ class FedOpt(LocalMethod):
         self, user: Tensor, table: Tensor, dense: Tensors, chunk: Chunk, round: int
     ) -> tuple[Fitted, dict[str, Any]]:
         """K steps of local training: D_i = x_i,K - x_t."""
-        weight = choices.client_weight(self.shares, chunk)
+        weight = self.client_weight(chunk)
         x = self.trainer.fit(chunk, round, user, table, dense, weight=weight, fold=not self.clip)
         change: dict[str, Any] = {"item": _since(x.table, table)}
         change |= {name: value - dense[name] for name, value in x.dense.items() if not self.own_head}

@@ -37,12 +37,12 @@ from fedrec.federation.contract import (
 from fedrec.federation.declarations import Settings
 from fedrec.federation.ranges import ANY, Count, Interval, Positive
 from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.average.choices import Shares
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN
+from fedrec.training.local_training import Shares
 from fedrec.training.sequences import Crop
 
 Kind = TypeVar("Kind", bound=Method)

@@ -32,10 +32,10 @@ from fedrec.federation.contract import (
 from fedrec.federation.ranges import Count, Positive, Share
 from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
-from fedrec.methods.comparison import plan_part
 from fedrec.methods.rates import with_row_rate
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 from fedrec.training.losses import Saturate
+from fedrec.training.participation import plan_part
 
 
 @dataclass(frozen=True)

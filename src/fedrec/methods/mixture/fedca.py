@@ -36,7 +36,7 @@ from fedrec.federation.contract import (
 from fedrec.federation.ranges import Count, Interval, Share
 from fedrec.federation.settings_files import settings_beside
 from fedrec.federation.stack import Stack
-from fedrec.methods.comparison import compared, part_of, plan_part
+from fedrec.methods.comparison import compared
 from fedrec.methods.mixture.aggregation import NOBODY, in_room, mix
 from fedrec.methods.mixture.fedca_weights import (
     LEFT,
@@ -57,6 +57,7 @@ from fedrec.models import Sequential
 from fedrec.training.compiled import handed, sample_moments
 from fedrec.training.descent import threads_for
 from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.participation import part_of, plan_part
 from fedrec.training.precision import TableDtype
 from fedrec.training.samples import negatives
 

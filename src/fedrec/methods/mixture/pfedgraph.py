@@ -32,9 +32,10 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Positive, Share
 from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.comparison import compared, part_of, plan_part
+from fedrec.methods.comparison import compared
 from fedrec.methods.mixture.aggregation import NOBODY, in_room, inner_products, mix, scaled, simplex_project
 from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.participation import part_of, plan_part
 from fedrec.training.precision import TableDtype
 
 

@@ -31,11 +31,11 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Positive, Share
 from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.comparison import plan_part
 from fedrec.methods.personal.noised_descent import NoisedDescent
 from fedrec.methods.personal.replay import NEVER, STARTS, init_starts, replayed_scores, with_note
 from fedrec.methods.rates import with_row_rate
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
+from fedrec.training.participation import plan_part
 
 # within another backbone: Adam at one rate for all, as in FedCA's comparison
 COMPARED = {"optimiser": "adam", "lr": 0.01, "lr_item": 0.01, "init_std": 0.1}

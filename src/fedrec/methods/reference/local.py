@@ -27,6 +27,7 @@ class Local(LocalMethod):
         **settings_beside(__file__),
         new_users=150,
     )
+    models = "own"
 
     rounds: Count = 150
     table_dtype: TableDtype = "full"

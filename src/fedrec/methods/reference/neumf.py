@@ -31,6 +31,7 @@ class CentralNeuMF(LocalMethod):
         **settings_beside(__file__),
         centralised=True,
     )
+    models = "own"
 
     backbone: str = "neumf"
     rounds: Count = 100

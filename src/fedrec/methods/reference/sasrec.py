@@ -46,6 +46,7 @@ class CentralSASRec(LocalMethod):
         centralised=True,
         new_users=0,
     )
+    models = "own"
 
     backbone: str = "sasrec"
     rounds: Count = 200
