@@ -5,9 +5,9 @@
         info = fm.MethodInfo("mymethod", summary="one line", backbones={"mf": {}})
 
 **A method** derives from `LocalMethod` (devices that train a backbone by gradient descent), `SiloMethod` (companies
-with many users each) or `Method` (anything else), and declares what it is (`MethodInfo`, its presets by
-`settings_beside`) and what it discloses (`Disclosure`). The numbers that a parameter takes stand on its type: `Count`,
-`Share`, `Positive`, `Interval`.
+with many users each) or `Method` (anything else), and declares what it is (`MethodInfo`) and what it discloses
+(`Disclosure`). The numbers that a parameter takes stand on its type: `Count`, `Share`, `Positive`, or an interval as
+in `Annotated[float, "[0, 1)"]`. Presets and a search space come from `mymethod.toml` beside `mymethod.py`.
 
 **What its functions are given and return**: the public facts (`World`), the clients at work (`Chunk`), their `State`,
 what comes down (`Down`, `Answer`), who takes part (`Plan`, `participants`), and what has arrived (`Ups`).

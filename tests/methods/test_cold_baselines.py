@@ -280,7 +280,7 @@ def test_vbpr_by_hand():
 def test_neighbours_by_hand():
     x = torch.tensor([[1, 0], [0, 1], [1, 1], [2, 1]], dtype=D)
     assert neighbours(x, 3, torch.tensor([3]), 3).tolist() == [[2, 0, 1]]
-    near = with_neighbours(x, 3, 2, "cs-mf")["near"]
+    near = with_neighbours(x, 3, 2)["near"]
     table = torch.tensor([[1, 0], [0, 1], [2, 2]], dtype=D)
     rows = neighbour_rows(table, near, torch.tensor([3, 1]))
     assert torch.equal(rows, torch.tensor([[1.5, 1], [0, 1]], dtype=D))

@@ -56,7 +56,7 @@ def test_the_nearest_class_says_which_numbers() -> None:
 
     @dataclasses.dataclass(frozen=True)
     class Second(First):
-        share: Annotated[float, Interval("[0, 0.5)")] = 0.0
+        share: Annotated[float, "[0, 0.5)"] = 0.0
         shift: float = -4.0  # another default, the same numbers
 
     assert First(share=1, shift=-9).share == 1

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.declarations import Disclosure, Footprint, MethodInfo, OwnNoise
 from fedrec.federation.messages import (
     Answer,
@@ -37,6 +38,7 @@ from fedrec.federation.messages import (
     replicate,
 )
 from fedrec.federation.ranges import Count, require_in_range
+from fedrec.federation.settings_files import with_settings_beside
 from fedrec.random import Purpose, fold_array, stream
 
 if TYPE_CHECKING:
@@ -61,7 +63,6 @@ __all__ = [
     "Rows",
     "State",
     "Sum",
-    "TakesNewItems",
     "Tensors",
     "Upload",
     "Uploads",
@@ -139,7 +140,9 @@ class Method:
     """Communication rounds; of a centralised baseline, rounds of training."""
 
     def __init_subclass__(cls) -> None:
-        """A parameter must not hide a member of the contract."""
+        """Refuse parameters that hide a member of the contract; read the settings that lie beside the method's file."""
+        if "info" in vars(cls):
+            cls.info = with_settings_beside(cls.info, cls.__module__)
         own = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
         hidden = [name for name in own if hasattr(Method, name) and name not in Method.__dataclass_fields__]
         if hidden:
@@ -162,6 +165,12 @@ class Method:
         return ()
 
     # -- what it does --
+
+    def require_attributes(self, attributes: Tensor | None) -> Tensor:
+        """Return the attributes of all items; refuse data that have none."""
+        if attributes is None:
+            raise FedrecError(f"{self.info.name} needs item attributes; use --protocol ifedrec with data that has them")
+        return attributes
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {}
@@ -192,6 +201,13 @@ class Method:
         """Parameters that change from round to round, with their values in this one: choosing a round chooses them."""
         return {}
 
+    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
+        """Number items that arrive after training behind all others, known by their attributes alone.
+
+        This is for methods that disclose attributes to somebody and whose server keeps them under that name.
+        """
+        return server | {"attributes": torch.cat([server["attributes"], attributes])}
+
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         """What a client receives in order to score `items`, which need not be those it was trained on."""
         return self.broadcast(server, clients, round)
@@ -212,15 +228,6 @@ class Cohorted(Protocol):
     """Clients of several shapes."""
 
     def cohorts(self, world: World) -> Sequence[Cohort]: ...
-
-
-@runtime_checkable
-class TakesNewItems(Protocol):
-    """Items that arrive after training, known by their attributes alone."""
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        """The server with these items numbered after all others."""
-        ...
 
 
 @runtime_checkable

@@ -1,4 +1,7 @@
-"""Which numbers a parameter takes, as an interval: `[0, 1)` is from 0 on and below 1."""
+"""Which numbers a parameter takes, as an interval: `[0, 1)` is from 0 on and below 1.
+
+share: Annotated[float, "[0, 1)"] = 0.5
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from fedrec.federation.contract import Method
 
 MOST = 1 << 31  # the largest index of an array; nobody means more
-ANY = "(-inf, inf)"
+ANY = "(-inf, inf)"  # negative numbers too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +74,7 @@ def intervals(cls: Any) -> dict[str, Interval]:
         hints = get_type_hints(kind, include_extras=True)
         for name in vars(kind).get("__annotations__", {}):
             for mark in getattr(hints[name], "__metadata__", ()):
-                found[name] = mark
+                found[name] = Interval(mark) if isinstance(mark, str) else mark
     return found
 
 

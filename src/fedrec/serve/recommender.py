@@ -17,7 +17,6 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
 from fedrec.experiment.finished import Chosen, open_model
 from fedrec.federation.clients import Histories, pointers
-from fedrec.federation.contract import TakesNewItems
 from fedrec.serve.item_space import ItemSpace, find_item_space
 from fedrec.serve.newcomers import can_fold_in, score_newcomers
 
@@ -88,7 +87,7 @@ class Recommender:
         Return how many of them share no attribute with the items of the run.
         """
         run = self.run
-        if not isinstance(run.method, TakesNewItems):
+        if run.method.disclosure.attributes == "none":
             raise FedrecError(
                 f"{run.method.info.name} does not use item attributes; train with ifedrec --protocol ifedrec"
             )

@@ -35,8 +35,7 @@ from fedrec.federation.contract import (
     World,
 )
 from fedrec.federation.declarations import Settings
-from fedrec.federation.ranges import ANY, Count, Interval, Positive
-from fedrec.federation.settings_files import settings_beside
+from fedrec.federation.ranges import Count, Positive
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
@@ -54,21 +53,20 @@ class FedBlend(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedblend",
         summary="mixed scores of FedGram and a federated SASRec, from sums only",
-        **settings_beside(__file__),
         new_users=0,
         reads_order=lambda method: True,
     )
 
     rounds: Count = 900
-    gram_share: Annotated[float | None, Interval("[0, 1]")] = None
+    gram_share: Annotated[float | None, "[0, 1]"] = None
     scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
-    floor: Annotated[float, Interval("[0, 1]")] = 0.08
+    floor: Annotated[float, "[0, 1]"] = 0.08
     window: Count = 2
     co: float = 0.8
-    popularity_power: Annotated[float, Interval(ANY)] = 0.3
+    popularity_power: Annotated[float, "(-inf, inf)"] = 0.3
     # of the sequence part: FedOpt's defaults for sasrec
     dim: Count = 64
     length: int = 100
@@ -76,7 +74,7 @@ class FedBlend(Method):
     heads: int = 1
     block_kind: BlockKind = "sasrec"
     crop: Crop = "last"
-    dropout: Annotated[float, Interval("[0, 1)")] = 0.2
+    dropout: Annotated[float, "[0, 1)"] = 0.2
     sampled: int = 0
     clip: float = 0.5
     """Largest norm of a client's upload; 0: any."""
@@ -84,8 +82,8 @@ class FedBlend(Method):
     shares: Shares = "equal"
     server_lr: float = 0.001
     server_decay: float = 0.0
-    cooldown: Annotated[float, Interval("[0, 1]")] = 0.0
-    averaging: Annotated[float, Interval("[0, 1)")] = 0.0
+    cooldown: Annotated[float, "[0, 1]"] = 0.0
+    averaging: Annotated[float, "[0, 1)"] = 0.0
     personal_steps: int = 0
     personal_lr: Positive = 1.0
     warm_start: bool = False

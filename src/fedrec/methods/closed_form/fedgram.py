@@ -43,8 +43,7 @@ from fedrec.federation.contract import (
     Ups,
     World,
 )
-from fedrec.federation.ranges import ANY, Count, Interval, Positive
-from fedrec.federation.settings_files import settings_beside
+from fedrec.federation.ranges import Count, Positive
 from fedrec.methods.closed_form import gram
 from fedrec.random import Purpose, normal, stream
 from fedrec.training.compiled import kernel_for
@@ -58,7 +57,6 @@ class FedGram(Method):
     info: ClassVar[MethodInfo] = MethodInfo(
         name="fedgram",
         summary="closed-form models, optionally order-aware, from one blind sum of Gram matrices",
-        **settings_beside(__file__),
         new_users=0,
         reads_order=lambda method: bool(method.order),
     )
@@ -70,10 +68,10 @@ class FedGram(Method):
     order: bool = False
     """Whether the order of a user's items counts: later ones more, and pairs by who follows whom."""
     half_life: Positive = 3.0
-    floor: Annotated[float, Interval("[0, 1]")] = 0.08
+    floor: Annotated[float, "[0, 1]"] = 0.08
     window: Count = 2
     co: float = 0.8
-    popularity_power: Annotated[float, Interval(ANY)] = 0.0
+    popularity_power: Annotated[float, "(-inf, inf)"] = 0.0
     frequencies: Count = 256
     """gfcf: eigenvectors in the ideal low-pass filter."""
     ideal_weight: float = 0.3

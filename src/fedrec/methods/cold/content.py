@@ -5,22 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
 from fedrec.federation.contract import Tensors
 
 META = 3  # stream of initial values, beside those of users, items and networks
 WIDE = 300  # columns of attributes that memory is planned for
-
-
-def with_attributes(server: Tensors, attributes: Tensor) -> Tensors:
-    """The server when more items, known by their attributes alone, stand behind all others."""
-    return server | {"attributes": torch.cat([server["attributes"], attributes])}
-
-
-def require_attributes(attributes: Tensor | None, name: str) -> Tensor:
-    if attributes is None:
-        raise FedrecError(f"{name} needs item attributes; use --protocol ifedrec with data that has them")
-    return attributes
 
 
 def meta_gradients(attributes: Tensor, target: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,11 +35,10 @@ def neighbours(attributes: Tensor, warm: int, items: Tensor, count: int) -> Tens
     return torch.cat(best) if best else torch.zeros(0, count, dtype=torch.int64)
 
 
-def with_neighbours(attributes: Tensor | None, warm: int, count: int, name: str) -> Tensors:
+def with_neighbours(attributes: Tensor, warm: int, count: int) -> Tensors:
     """What a server keeps that replaces new items by known ones: `near` has a row for each item beyond the warm."""
-    x = require_attributes(attributes, name)
-    cold = torch.arange(warm, len(x), device=x.device)
-    return {"attributes": x, "near": neighbours(x, warm, cold, min(count, warm))}
+    cold = torch.arange(warm, len(attributes), device=attributes.device)
+    return {"attributes": attributes, "near": neighbours(attributes, warm, cold, min(count, warm))}
 
 
 def neighbour_rows(table: Tensor, near: Tensor, items: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrec.federation.contract import Down, Footprint, Tensors, World
-from fedrec.methods.cold.content import META, WIDE, require_attributes
+from fedrec.methods.cold.content import META, WIDE
 from fedrec.models import Backbone
 from fedrec.training.initial import fan_in_uniform, initial_key
 from fedrec.training.local_training import LocalTrainer, Phases
@@ -49,9 +49,9 @@ class Content:
         return self.upper.scores(user, self.embedded(item, dense), dense)
 
 
-def init_attributes(world: World, attributes: Tensor | None, name: str) -> Tensors:
-    """What the server knows of items."""
-    return {"attributes": require_attributes(attributes, name), "warm": torch.tensor(world.items)}
+def init_attributes(world: World, attributes: Tensor) -> Tensors:
+    """Return what the server knows of items."""
+    return {"attributes": attributes, "warm": torch.tensor(world.items)}
 
 
 def init_embedding(world: World, dim: int, attributes: Tensor) -> Tensors:

@@ -29,7 +29,7 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Count
 from fedrec.methods.cold import content_model
-from fedrec.methods.cold.content import scored_once, with_attributes
+from fedrec.methods.cold.content import scored_once
 from fedrec.methods.cold.content_model import WEIGHTS, Content
 from fedrec.models import NCF, Backbone
 from fedrec.training.local_training import LocalMethod, LocalTrainer
@@ -61,7 +61,7 @@ class CsFedNCF(LocalMethod):
         return LocalTrainer(self, phases=WEIGHTS)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        known = content_model.init_attributes(world, attributes, self.info.name)
+        known = content_model.init_attributes(world, self.require_attributes(attributes))
         embedding = content_model.init_embedding(world, self.dim, known["attributes"])
         return {**known, **embedding, **self.trainer.init_dense(world)}
 
@@ -82,9 +82,6 @@ class CsFedNCF(LocalMethod):
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         return server | {name: ups[name] for name in server if name in ups}
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        return with_attributes(server, attributes)
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         return content_model.sent(server, items)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
-from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
+from fedrec.methods.cold.content import neighbour_rows, scored_once, with_neighbours
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod
 from fedrec.training.precision import TableDtype
@@ -48,7 +48,7 @@ class CsMF(LocalMethod):
         return Disclosure(private=("user", "item"), attributes="server")
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        return with_neighbours(attributes, world.items, self.neighbours, self.info.name)
+        return with_neighbours(self.require_attributes(attributes), world.items, self.neighbours)
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
         return self.alone.init_clients(world, chunk)
@@ -57,8 +57,8 @@ class CsMF(LocalMethod):
         return self.alone.train(state, chunk, round), {}
 
     def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        more = with_attributes(server, attributes)["attributes"]
-        return with_neighbours(more, len(server["attributes"]) - len(server["near"]), self.neighbours, self.info.name)
+        more = super().with_items(server, attributes)["attributes"]
+        return with_neighbours(more, len(server["attributes"]) - len(server["near"]), self.neighbours)
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         return Down(shared={"near": server["near"]})

@@ -30,8 +30,7 @@ from fedrec.federation.contract import (
     World,
 )
 from fedrec.federation.ranges import Count, Positive, Share
-from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.cold.content import neighbour_rows, scored_once, with_attributes, with_neighbours
+from fedrec.methods.cold.content import neighbour_rows, scored_once, with_neighbours
 from fedrec.methods.rates import with_row_rate
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 from fedrec.training.losses import Saturate
@@ -45,7 +44,6 @@ class CsPFedRec(LocalMethod):
         summary="new items: PFedRec, a new item is the mean of its neighbours by attributes",
         paper="Zhang et al., WWW 2024 (baseline)",
         backbones={"linear": {}},
-        **settings_beside(__file__),
     )
 
     backbone: str = "linear"
@@ -79,7 +77,7 @@ class CsPFedRec(LocalMethod):
         return with_row_rate(self, self.item_rate_scale, world)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        near = with_neighbours(attributes, world.items, self.neighbours, self.info.name)
+        near = with_neighbours(self.require_attributes(attributes), world.items, self.neighbours)
         return {"item": self.trainer.init_items(world), **near}
 
     def init_clients(self, world: World, chunk: Chunk) -> State:
@@ -100,8 +98,8 @@ class CsPFedRec(LocalMethod):
         return server | {"item": ups["item"]} if "item" in ups else server
 
     def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        more = with_attributes(server, attributes)["attributes"]
-        return server | with_neighbours(more, len(server["item"]), self.neighbours, self.info.name)
+        more = super().with_items(server, attributes)["attributes"]
+        return server | with_neighbours(more, len(server["item"]), self.neighbours)
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         return Down(shared={"item": neighbour_rows(server["item"], server["near"], items)})

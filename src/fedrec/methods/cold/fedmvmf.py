@@ -34,7 +34,7 @@ from fedrec.federation.contract import (
     World,
 )
 from fedrec.federation.ranges import Count, Positive
-from fedrec.methods.cold.content import require_attributes, scored_once, with_attributes
+from fedrec.methods.cold.content import scored_once
 from fedrec.training.initial import ITEM, initial_key, normal_rows
 from fedrec.training.optimisers import adam_step
 
@@ -86,7 +86,7 @@ class FedMVMF(Method):
         return Disclosure(private=("user",), attributes="server")
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        x = require_attributes(attributes, self.info.name)
+        x = self.require_attributes(attributes)
         table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim, self.init_std)
         factors = attribute_factors(table, x[: world.items], self.ridge, self.attribute_weight)
         moments = {name: torch.zeros_like(table) for name in ("first", "second")}
@@ -131,9 +131,6 @@ class FedMVMF(Method):
         distinct, which = scored_once(server["attributes"][items])
         found = cold_factors(server["factors"], distinct, self.ridge, self.attribute_weight)
         return Down(shared={"item": found[which]})
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        return with_attributes(server, attributes)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         distinct, which = scored_once(down.shared["item"])

@@ -33,7 +33,7 @@ from fedrec.federation.contract import (
 )
 from fedrec.federation.ranges import Count
 from fedrec.methods.cold import content_model
-from fedrec.methods.cold.content import META, scored_once, with_attributes
+from fedrec.methods.cold.content import META, scored_once
 from fedrec.models import Backbone
 from fedrec.training.descent import Descent
 from fedrec.training.initial import ITEM, fan_in_uniform, initial_key, normal_rows
@@ -116,7 +116,7 @@ class FedVBPR(LocalMethod):
         return LocalTrainer(self, descent=Regularised)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        known = content_model.init_attributes(world, attributes, self.info.name)
+        known = content_model.init_attributes(world, self.require_attributes(attributes))
         width = known["attributes"].shape[1]
         shapes = {"visual": (self.dim // 2, width), "beta": (1, width)}
         rows = normal_rows(world, initial_key(world, ITEM), world.items, self.dim // 2 + 1, self.init_std)
@@ -143,9 +143,6 @@ class FedVBPR(LocalMethod):
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
         return server | {name: ups[name] for name in server if name in ups}
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        return with_attributes(server, attributes)
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         """New items have zeros for what is learned of an item by itself."""

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import MethodInfo, Tensors
-from fedrec.federation.ranges import Count, Interval
+from fedrec.federation.ranges import Count
 from fedrec.methods.cold.networks import affine, batch_norm, batches, dropped, leaves_of, positives
 from fedrec.methods.cold.pretrained import Pretrained
 from fedrec.random import Purpose, fold, stream
@@ -66,13 +66,13 @@ class GAR(Pretrained):
     )
 
     rounds: Count = 1000
-    alpha: Annotated[float, Interval("[0, 1]")] = 0.05
+    alpha: Annotated[float, "[0, 1]"] = 0.05
     """Generator: weight of being near the true factors, against being preferred."""
-    beta: Annotated[float, Interval("[0, 1]")] = 0.1
+    beta: Annotated[float, "[0, 1]"] = 0.1
     """Recommender: weight of items that are not liked, against generated ones."""
-    drop_generator: Annotated[float, Interval("[0, 1)")] = 0.1
+    drop_generator: Annotated[float, "[0, 1)"] = 0.1
     """Dropout of the generator."""
-    drop_recommender: Annotated[float, Interval("[0, 1)")] = 0.5
+    drop_recommender: Annotated[float, "[0, 1)"] = 0.5
     """Dropout of the recommender."""
     l2: float = 1e-3
 

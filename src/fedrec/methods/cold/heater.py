@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import MethodInfo, Tensors
-from fedrec.federation.ranges import Interval
 from fedrec.methods.cold.networks import affine, batch_norm, batches, leaves_of, positives
 from fedrec.methods.cold.pretrained import Pretrained
 from fedrec.random import Purpose, below, fold, fold_tensor, stream
@@ -67,9 +66,9 @@ class Heater(Pretrained):
     )
 
     lr: float = 0.005
-    decay: Annotated[float, Interval("(0, 1]")] = 0.8
+    decay: Annotated[float, "(0, 1]"] = 0.8
     """Factor on the learning rate every 10 rounds."""
-    momentum: Annotated[float, Interval("[0, 1)")] = 0.9
+    momentum: Annotated[float, "[0, 1)"] = 0.9
     """Momentum of the descent."""
     closeness: float = 1e-4
     """Weight of the distance between an item's factors and those made from its attributes."""

@@ -42,14 +42,11 @@ from fedrec.federation.contract import (
     replicate,
 )
 from fedrec.federation.ranges import Count, Positive
-from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cold.alignment import MODELS, LastBatch, Pulled
 from fedrec.methods.cold.content import (
     META,
     meta_gradients,
-    require_attributes,
     scored_once,
-    with_attributes,
 )
 from fedrec.models import NCF, Backbone, Linear
 from fedrec.training.initial import DENSE, ITEM, USER, fan_in_uniform, initial_key, normal_rows
@@ -79,7 +76,6 @@ class IFedRec(Method):
             "IPFedRec": {"backbone": "linear"},
         },
         backbones={"ncf": {}, "linear": {"lr": 0.1, "align": 10.0}},
-        **settings_beside(__file__),
         remedy=_calmer,
     )
 
@@ -137,7 +133,7 @@ class IFedRec(Method):
     # -- the federation --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        x = require_attributes(attributes, self.info.name)
+        x = self.require_attributes(attributes)
         meta = fan_in_uniform(world, initial_key(world, META), {"weight": (self.dim, x.shape[1]), "bias": (self.dim,)})
         moments = {f"{moment}_{name}": torch.zeros_like(value) for name, value in meta.items() for moment in MOMENTS}
         table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim)
@@ -200,9 +196,6 @@ class IFedRec(Method):
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         distinct, which = scored_once(server["attributes"][items])
         return Down(shared={"representation": self._represent(server, distinct)[which]})
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        return with_attributes(server, attributes)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         distinct, which = scored_once(down.shared["representation"])

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, MethodInfo, State, Tensors, World
-from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.cold import content_model
 from fedrec.methods.cold.content_model import WEIGHTS, Content
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
@@ -34,7 +33,6 @@ class IFedRecLAN(CsFedNCF):
         paper="Zhang et al., WWW 2024",
         aliases={"w/ LAN": {}},
         backbones={"ncf": {}, "linear": {"lr": 0.1}},
-        **settings_beside(__file__),
     )
 
     common_user: bool = True
@@ -53,7 +51,7 @@ class IFedRecLAN(CsFedNCF):
         return LocalTrainer(self, phases=WEIGHTS, saturation=self.saturate)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        known = content_model.init_attributes(world, attributes, self.info.name)
+        known = content_model.init_attributes(world, self.require_attributes(attributes))
         return known | content_model.init_embedding(world, self.dim, known["attributes"])
 
     def init_clients(self, world: World, chunk: Chunk) -> State:

@@ -19,7 +19,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, Mean, Method, Reduction, State, Tensors, Ups, World
 from fedrec.federation.ranges import Count, Positive
-from fedrec.methods.cold.content import require_attributes, scored_once, with_attributes
+from fedrec.methods.cold.content import scored_once
 from fedrec.methods.cold.networks import Network
 from fedrec.models import MF
 from fedrec.training.initial import DENSE, fan_in_uniform, initial_key
@@ -62,7 +62,7 @@ class Pretrained(Method):
         return SiloTrainer(MF(self.dim), "bpr", self.pretrain_lr, self.pretrain_decay, batch=4096, resample=True)
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        x, network = require_attributes(attributes, self.info.name), self.network
+        x, network = self.require_attributes(attributes), self.network
         w = fan_in_uniform(world, initial_key(world, DENSE), network.layers(x.shape[1]))
         one, zero = (torch.full((self.dim,), float(v), dtype=world.dtype, device=world.device) for v in (1, 0))
         for norm in network.norms:
@@ -104,9 +104,6 @@ class Pretrained(Method):
 
     def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
         return Down(shared=server | {"attributes": server["attributes"][items]})
-
-    def with_items(self, server: Tensors, attributes: Tensor) -> Tensors:
-        return with_attributes(server, attributes)
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         distinct, which = scored_once(down.shared["attributes"])

@@ -17,8 +17,7 @@ from torch import Tensor
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.ranges import ANY, Count, Interval, Positive
-from fedrec.federation.settings_files import settings_beside
+from fedrec.federation.ranges import Count, Positive
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
 from fedrec.methods.reference.sasrec import CentralSASRec
@@ -33,21 +32,20 @@ class Blend(CentralSASRec):
         name="blend",
         summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
-        **settings_beside(__file__),
         centralised=True,
         new_users=0,
         reads_order=lambda method: True,
     )
 
-    gram_share: Annotated[float | None, Interval("[0, 1]")] = None
+    gram_share: Annotated[float | None, "[0, 1]"] = None
     scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
     l2: Positive = 1600.0
     half_life: Positive = 3.0
-    floor: Annotated[float, Interval("[0, 1]")] = 0.08
+    floor: Annotated[float, "[0, 1]"] = 0.08
     window: Count = 2
     co: float = 0.8
-    popularity_power: Annotated[float, Interval(ANY)] = 0.3
+    popularity_power: Annotated[float, "(-inf, inf)"] = 0.3
     # of the sequence part: its own preset `tuned`
     loss: SequenceLoss = "ce"
     dim: Count = 128

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, Method, MethodInfo, Reduction, State, World
-from fedrec.federation.ranges import Count, Interval, Positive
+from fedrec.federation.ranges import Count, Positive
 from fedrec.training.initial import ITEM, initial_key, normal_values
 
 NUMBERS = 1 << 24  # that a block of systems holds
@@ -47,7 +47,7 @@ class IALS(Method):
     l2: Positive = 0.003
     unobserved: Positive = 0.1
     """Weight of every pair, observed or not; an observed one has 1 more."""
-    frequency: Annotated[float, Interval("[0, 1]")] = 1.0
+    frequency: Annotated[float, "[0, 1]"] = 1.0
     """Regularisation grows with how often a user or item is met, to this power."""
     init_std: Positive = 0.1
     """Standard deviation of an initial score: factors start at this / sqrt(dim)."""

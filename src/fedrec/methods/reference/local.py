@@ -11,7 +11,6 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, World
 from fedrec.federation.ranges import Count
-from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod, usual_backbones
 from fedrec.training.precision import TableDtype
@@ -24,7 +23,6 @@ class Local(LocalMethod):
         summary="no exchange: each client alone",
         aliases={"IM": {}},
         backbones=usual_backbones("mf", "ncf", "sasrec"),
-        **settings_beside(__file__),
         new_users=150,
     )
     models = "own"

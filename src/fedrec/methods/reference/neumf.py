@@ -15,7 +15,6 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
 from fedrec.federation.ranges import Count
-from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.reference.alone import Alone
 from fedrec.training.local_training import LocalMethod
 from fedrec.training.precision import TableDtype
@@ -28,7 +27,6 @@ class CentralNeuMF(LocalMethod):
         summary="neural matrix factorisation",
         paper="He et al., WWW 2017",
         backbones={"neumf": {}},
-        **settings_beside(__file__),
         centralised=True,
     )
     models = "own"

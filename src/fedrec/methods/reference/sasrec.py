@@ -20,8 +20,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.ranges import Count, Interval
-from fedrec.federation.settings_files import settings_beside
+from fedrec.federation.ranges import Count
 from fedrec.methods.reference.alone import Alone
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN, mean_with
@@ -42,7 +41,6 @@ class CentralSASRec(LocalMethod):
         summary="self-attention over sequences",
         paper="Kang & McAuley, ICDM 2018",
         backbones=usual_backbones("sasrec"),
-        **settings_beside(__file__),
         centralised=True,
         new_users=0,
     )
@@ -69,7 +67,7 @@ class CentralSASRec(LocalMethod):
     optimiser: Literal["sgd", "adam"] = "adam"
     weight_decay: float = 0.0
     """AdamW's decay, beside the gradient, of all weights that a round meets."""
-    averaging: Annotated[float, Interval("[0, 1)")] = 0.0
+    averaging: Annotated[float, "[0, 1)"] = 0.0
     batch: Count = 128  # sequences
     products: Products = "full"
     """Precision of matrix products in training; bfloat16 is faster where the processor has it, and less exact."""

@@ -43,7 +43,6 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.settings_files import settings_beside
 from fedrec.methods.silo.filter_exchange import FilterExchange
 from fedrec.methods.silo.similarity import Distance
 from fedrec.methods.silo.table_exchange import KEY, TableExchange
@@ -60,7 +59,6 @@ class FedCIA(SiloMethod):
         paper="Han et al., SIGIR 2025",
         aliases={"CIA": {}},
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
-        **settings_beside(__file__),
         scores_together=True,
     )
 

@@ -26,7 +26,6 @@ from fedrec.federation.contract import (
     World,
     replicate,
 )
-from fedrec.federation.settings_files import settings_beside
 from fedrec.training.silo_method import SiloMethod, silo_backbones
 from fedrec.training.silo_training import own_models
 
@@ -39,7 +38,6 @@ class SiloLocal(SiloMethod):
         name="local",
         summary="no exchange: each silo alone",
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
-        **settings_beside(__file__),
         scores_together=True,
     )
 
@@ -61,7 +59,6 @@ class SiloFedAvg(SiloMethod):
         summary="interaction-weighted mean of item table and network",
         aliases={"fedlightgcn": {"backbone": "lightgcn"}},
         backbones=silo_backbones("mf", "mlp", "neumf", "lightgcn"),
-        **settings_beside(__file__),
         scores_together=True,
     )
 
