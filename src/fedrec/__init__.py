@@ -14,13 +14,28 @@ from fedrec.plugins import lazily
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
-    from fedrec.api import Interactions, Recommender, Result, Results, compare, datasets, load, metric, register, run
+    from fedrec.api import (
+        Interactions,
+        Recommender,
+        Result,
+        Results,
+        StopRun,
+        advise,
+        compare,
+        datasets,
+        load,
+        metric,
+        register,
+        run,
+    )
 else:
     _NAMES = (
         "Interactions",
         "Recommender",
         "Result",
         "Results",
+        "StopRun",
+        "advise",
         "compare",
         "datasets",
         "load",
@@ -36,7 +51,9 @@ __all__ = [
     "Recommender",
     "Result",
     "Results",
+    "StopRun",
     "__version__",
+    "advise",
     "compare",
     "datasets",
     "load",

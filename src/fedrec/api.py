@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,14 @@ from fedrec.data.frames import from_frame, is_frame, is_pandas
 from fedrec.data.roles import as_columns
 from fedrec.errors import FedrecError
 from fedrec.evaluation import metric
+from fedrec.experiment.advise import Advice, Wishes
+from fedrec.experiment.advise import advise as find_advice
 from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
 from fedrec.experiment.params import handed_over
 from fedrec.experiment.result import Result, Results
-from fedrec.experiment.run import Data, Listener, execute
+from fedrec.experiment.run import Data, Listener, StopRun, execute
 from fedrec.federation.contract import Method
 from fedrec.methods import register
 from fedrec.serve import Recommender
@@ -31,7 +34,9 @@ __all__ = [
     "Recommender",
     "Result",
     "Results",
+    "StopRun",
     "TensorBoard",
+    "advise",
     "compare",
     "datasets",
     "load",
@@ -107,11 +112,7 @@ def run(
     values: dict[str, Any] = dict(config or {})
     values |= {name: value for name, value in params.items() if name in fields}
     own = {name: value for name, value in params.items() if name not in fields}
-    columns = as_columns({role: values.get(role) for role in COLUMNS})
-    if columns and isinstance(data, Interactions):
-        raise FedrecError(f"the columns of '{data.name}' are known: choose {' and '.join(columns)} where it is loaded")
-    table = from_frame(data, columns=columns) if is_frame(data) else data if isinstance(data, Interactions) else None
-    name = str(data) if table is None else table.label
+    name, table = _table(data, values)
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
     made = None if isinstance(method, str) else handed_over(method, values)
     shared: Data = table
@@ -121,6 +122,59 @@ def run(
         result, shared = _one(one, folder, resume, _followers(one, callbacks, progress), shared, made, keep)
         found.append(replace(result, pandas=is_pandas(data)))
     return found[0] if seeds is None else Results(found)
+
+
+def advise(
+    data: Any = "ml-100k",
+    *,
+    minutes: float = 10.0,
+    protocol: str = "honest",
+    silos: str | int | None = None,
+    blind: bool = False,
+    max_upload: int | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **fields: Any,
+) -> Advice:
+    """Which method to take for some data, and why; the Python face of `fedrec advise`.
+
+    What fits is tried within `minutes`, on validation items alone. `blind`: the server may see nothing but sums.
+    `max_upload`: bytes that a client may send in the whole training. `epsilon`, `delta`: a budget of privacy. `out`:
+    a folder, from which the same call goes on where it was stopped. `clock`: what the minutes are counted by, in
+    seconds. `fields` are those of a run: seed, device, the columns of the data. The answer prints as a table with two
+    sentences; `fedrec.run(data=data, method=advice.method, config=advice.settings)` runs what it says.
+    """
+    table_name, table = _table(data, fields)
+    noise = {} if epsilon is None else {"epsilon": epsilon, "delta": delta}
+    where = {} if silos is None else {"silos": str(silos)}
+    config = make_config({**fields, **noise, **where, "method": "popularity", "data": table_name, "protocol": protocol})
+    folder = None if out is None else Path(out)
+
+    def follow(label: str) -> Listener:
+        if not _is_shown(progress):
+            return Listener()
+        from fedrec.commands import progress as drawn
+
+        return drawn.listener(label, quiet=False, as_json=False, notes=False)
+
+    advice = find_advice(config, Wishes(minutes, blind, max_upload), folder, table, clock, follow=follow)
+    if folder is not None:
+        from fedrec.report.pages.advice_page import write_advice
+
+        write_advice(advice, folder / "advice.html")
+    return advice
+
+
+def _table(data: Any, values: dict[str, Any]) -> tuple[str, Interactions | None]:
+    """The name of some data, and its rows where they were handed over."""
+    columns = as_columns({role: values.get(role) for role in COLUMNS})
+    if columns and isinstance(data, Interactions):
+        raise FedrecError(f"the columns of '{data.name}' are known: choose {' and '.join(columns)} where it is loaded")
+    table = from_frame(data, columns=columns) if is_frame(data) else data if isinstance(data, Interactions) else None
+    return (str(data) if table is None else table.label), table
 
 
 def _configs(config: RunConfig, seeds: Iterable[int] | None) -> list[RunConfig]:
@@ -148,12 +202,15 @@ def _one(
 
 def _followers(config: RunConfig, callbacks: Iterable[Callback], progress: bool | None) -> Listener:
     followers = [listener_for(callback) for callback in callbacks]
-    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
-    if shown:
+    if _is_shown(progress):
         from fedrec.commands import progress as drawn
 
         followers = [drawn.listener(f"{config.method} seed {config.seed}", quiet=False, as_json=False), *followers]
     return Several(followers)
+
+
+def _is_shown(progress: bool | None) -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
 
 
 def compare(

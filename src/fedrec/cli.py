@@ -12,6 +12,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from fedrec import __version__
+from fedrec.commands.advise import advise_command
 from fedrec.commands.app import App, MethodCommand
 from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
 from fedrec.commands.columns import Item, Rating, Timestamp, User
@@ -72,6 +73,7 @@ def _root(
         own_files.use(path)
 
 
+app.command("advise")(advise_command)
 app.command("run", cls=MethodCommand)(run_command)
 app.command("sweep")(sweep_command)
 app.command("tune")(tune_command)

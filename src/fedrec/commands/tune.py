@@ -73,10 +73,18 @@ def _show_best(done: Sequence[Trial], metric: str, file: Path) -> None:
     console.out.print(f"run it with: {command_line('run', '--config', file)}")
 
 
-def study_folder(config: RunConfig, kind: str, more: str = "") -> Path:
+def study_folder(config: RunConfig, kind: str, more: str = "", method: str | None = None) -> Path:
     """runs/tune/METHOD-DATA-..., the same for the same command, which therefore goes on."""
     data = Path(config.train).stem if config.train else Path(config.data).name
     seed = f"seed{config.seed}" if config.seed else ""
-    parts = [config.method, config.backbone or "", config.preset or "", data, config.protocol, seed, more]
+    parts = [
+        config.method if method is None else method,
+        config.backbone or "",
+        config.preset or "",
+        data,
+        config.protocol,
+        seed,
+        more,
+    ]
     text = "-".join(part for part in parts if part)
     return Path("runs") / kind / "".join(c if c.isalnum() or c in "-_.@+=" else "-" for c in text)[:150]

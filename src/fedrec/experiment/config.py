@@ -118,10 +118,15 @@ def _require(condition: bool, message: str) -> None:
         raise FedrecError(message)
 
 
-def parse_memory(text: str) -> int:
-    """Bytes from `8G`, `512M`, `1.5GiB`."""
+def parse_size(text: str) -> float:
+    """Bytes from `8G`, `512M`, `1.5GiB`; 0 where it is no size."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT])i?B?\s*", text, flags=re.IGNORECASE)
-    size = 0.0 if match is None else float(match[1]) * 1024 ** (" KMGT".index(match[2].upper()))
+    return 0.0 if match is None else float(match[1]) * 1024 ** (" KMGT".index(match[2].upper()))
+
+
+def parse_memory(text: str) -> int:
+    """The same for a memory budget."""
+    size = parse_size(text)
     if not 0 < size < float("inf"):
         raise FedrecError(f"memory '{text}' is not a size; write e.g. 8G or 512M")
     if size < SMALLEST_MEMORY:

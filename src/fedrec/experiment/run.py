@@ -53,6 +53,10 @@ CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
 
 
+class StopRun(Exception):
+    """Raised by a listener or a callback: the run ends after this round as if it had been the last one."""
+
+
 class Listener:
     """What a run reports while it goes on; the command line draws progress from it."""
 
@@ -198,8 +202,12 @@ class Run:
             self.history.append(record)
             if folder is not None:
                 folder.log(record | self._seen_inside(log.round))
-            listener.round(log, score, self.progress)
+            try:
+                listener.round(log, score, self.progress)
+            except StopRun:
+                stop.wanted = True
 
+        stop = _Checkpoints(self, folder, interrupt)
         try:
             run_rounds(
                 self.simulator,
@@ -209,7 +217,7 @@ class Run:
                 lambda: self.states.keep_best(folder),
                 after_round,
                 self._look_before,
-                _Checkpoints(self, folder, interrupt),
+                stop,
             )
         except KeyboardInterrupt:
             if folder is not None and self._between_rounds():
@@ -304,14 +312,15 @@ class Run:
 
 
 class _Checkpoints(Pause):
-    """States to go on from, every now and then; and a signal that has arrived takes effect."""
+    """States to go on from, every now and then; and a signal or a listener's wish to stop takes effect."""
 
     def __init__(self, run: Run, folder: RunFolder | None, interrupt: Interrupt) -> None:
         self.run, self.folder, self.interrupt = run, folder, interrupt
+        self.wanted = False  # by a listener, between two rounds of which an accelerator may have begun others
         self._next = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
 
     def is_due(self) -> bool:
-        return self._late() or self.interrupt.heard is not None
+        return self._late() or self.wanted or self.interrupt.heard is not None
 
     def _late(self) -> bool:
         return self.folder is not None and time.monotonic() > self._next
@@ -324,6 +333,8 @@ class _Checkpoints(Pause):
             took = time.monotonic() - began
             self._next = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
         self.interrupt.obey(group.any(self.interrupt.heard is not None))
+        if group.any(self.wanted):
+            self.run.progress.stopped_early = True
 
 
 def execute(

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import (
     Disclosure,
@@ -109,6 +110,8 @@ class FedBlend(Method):
     # -- every round is FedOpt's, the first one FedGram's too --
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+        if self.warm_start and world.items < self.dim:  # there are only as many factors as items
+            raise FedrecError(f"warm_start with dim={self.dim} needs as many items, not {world.items}; lower dim")
         share = torch.tensor(share_at(-1, self.rounds, self.gram_share), dtype=world.dtype, device=world.device)
         gram, sequence = self.gram.init_server(world), self.sequence.init_server(world)
         return _marked(GRAM, gram) | _marked(SEQUENCE, sequence) | {"share": share}
