@@ -95,7 +95,7 @@ def private_uses(tree: ast.Module, own: set[str]) -> Iterator[str]:
 def defined(tree: ast.Module) -> Iterator[str]:
     """What functions, classes and fields a module names itself."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
