@@ -7,8 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from fedrec.experiment.advise import Advice
+from fedrec.html import write_page
 from fedrec.report import charts
-from fedrec.report.pages.page import write_page
+from fedrec.report.pages import PAGES
 
 MOST = 6  # curves that can be told apart
 
@@ -16,7 +17,7 @@ MOST = 6  # curves that can be told apart
 def write_advice(advice: Advice, path: Path) -> Path:
     """The page looks like the run reports."""
     title, chart = f"Advice on {advice.data}", Markup(_curves(advice))
-    return write_page(path, "advice.html", title=title, advice=advice, chart=chart)
+    return write_page(path, "advice.html", PAGES, title=title, advice=advice, chart=chart)
 
 
 def _curves(advice: Advice) -> str:
