@@ -277,6 +277,8 @@ class EventPrinter:
                 return f"node {event['node']}: {event['note']}"
             case "repeated":
                 return f"turn {event['turn']} had {event['nodes']} of {event['minimum']} nodes; trying again"
+            case "given up":
+                return f"round {event['round'] + 1} is given up: its updates are masked for nodes that are gone"
             case "resumed":
                 return f"continuing from round {event['round'] + 1}"
             case "round":

@@ -1,14 +1,19 @@
-"""A node's part in secure sums. The member's new state is on the disk before its message leaves."""
+"""A node's part in secure sums. Each phase of a sum is answered once, and is on the disk before the reply leaves.
+
+The same message gets the same reply again, another one is refused.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedrec.data.atomic import atomic_file
+from fedrec.deploy.answers import RepeatedTurn, digest
+from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.keys import make_node_key
 from fedrec.deploy.state import StateFolder
 from fedrec.errors import FedrecError
@@ -20,63 +25,117 @@ PREFIX = "sum-"
 KEPT = 2  # the sum of this round and that of the next
 
 
+@dataclass
+class _Part:
+    """This node's part in one sum. Its secrets are gone (`member` is None) when the last phase is answered."""
+
+    member: Member | None
+    answers: dict[str, tuple[str, bytes]]
+    """By phase, the hash of the message and the reply."""
+    roster: list[int] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        header = {phase: asked for phase, (asked, _) in self.answers.items()}
+        stored = b"" if self.member is None else self.member.save()
+        return frame(
+            {"answers": header, "roster": self.roster}, [stored, *(reply for _, reply in self.answers.values())]
+        )
+
+    @staticmethod
+    def decode(stored: bytes) -> _Part:
+        header, (member, *replies) = unframe(stored)
+        answers = {
+            phase: (asked, reply) for (phase, asked), reply in zip(header["answers"].items(), replies, strict=True)
+        }
+        return _Part(Member.load(member) if member else None, answers, header["roster"])
+
+
 @dataclass(frozen=True)
 class Masks:
     """`key`: the private key that signs for this node; by default one that it makes for itself.
 
     `peers`: a folder with the public keys of the other nodes, where they were agreed on.
+    `changes`: files that are to be written, by name, with the reply to a turn or by `commit`.
     """
 
     state: StateFolder
     key: Path | None = None
     peers: Path | None = None
+    changes: dict[str, bytes] = field(default_factory=dict)
 
     def keys(self, number: int, terms: bytes) -> bytes:
         """Enter a sum as a member of this number."""
-        member = Member(number, Terms.decode(terms))
-        message = member.keys(self._identity())
-        self._keep(member)
-        return message
+        agreed = Terms.decode(terms)
+        part = self._part(agreed.session) or _Part(Member(number, agreed), {})
+        return self._answer(part, "keys", digest(terms, b"%d" % number), lambda one: one.keys(self._identity()))
 
     def phase(self, name: str, message: bytes) -> bytes:
-        member = self._member(message)
-        if name == "shares":
-            peers = self._peers()
-            sent = member.shares(message, peers)
-            self._remember(peers)
-        elif name == "unmask":
-            sent = member.unmask(message)
-        else:
+        if name not in ("shares", "unmask"):
             raise BadMessage(f"a secure sum has no phase '{name:.20}' of its own")
-        self._keep(member)
-        return sent
+        part = self._require_part(message)
+        if name == "unmask":
+            return self._answer(part, name, digest(message), lambda member: member.unmask(message))
+        peers = self._peers()
+        reply = self._answer(part, name, digest(message), lambda member: member.shares(message, peers))
+        self._remember(peers)
+        return reply
 
     def mask(self, message: bytes, update: Update) -> bytes:
-        member = self._member(message)
-        sent = member.masked(message, update)
-        self._keep(member)
-        return sent
+        """Put masks on an update. Its reply is part of a turn's, and kept with that."""
+        part = self._require_part(message)
+        if "masked" in part.answers:
+            raise RepeatedTurn("an update was masked for this secure sum already")
+        return self._answer(part, "masked", digest(message), lambda member: member.masked(message, update), keep=False)
 
-    # -- on the disk --
+    def roster(self, message: bytes) -> tuple[int, ...]:
+        """Return the members of the sum that a message belongs to."""
+        return tuple(self._require_part(message).roster)
 
-    def _member(self, message: bytes) -> Member:
-        path = self._file(str(unpack(message)[0].get("session")))
-        if not path.exists():
-            raise FedrecError("this node is not in that secure sum")
-        return Member.load(path.read_bytes())
+    def commit(self) -> None:
+        """Write what has changed."""
+        for name, content in self.changes.items():
+            with atomic_file(self.state.path / name, private=True) as temporary:
+                temporary.write_bytes(content)
+        self.changes.clear()
+        self.forget_old()
 
-    def _keep(self, member: Member) -> None:
-        path = self._file(member.terms.session)
-        if member.phase == "done":  # its secrets are of no use to anybody but a thief
-            path.unlink()
-            return
-        with atomic_file(path, private=True) as temporary:
-            temporary.write_bytes(member.save())
+    def forget_old(self) -> None:
         for old in self._newest()[KEPT:]:
             old.unlink(missing_ok=True)
 
-    def _file(self, session: str) -> Path:
-        return self.state.path / (PREFIX + hashlib.sha256(session.encode()).hexdigest()[:16])
+    def _answer(self, part: _Part, phase: str, asked: str, act: Callable[[Member], bytes], keep: bool = True) -> bytes:
+        if phase in part.answers:
+            first, reply = part.answers[phase]
+            if first != asked:
+                raise RepeatedTurn(f"'{phase}' of this secure sum was answered already, to another message")
+            return reply
+        if (member := part.member) is None:
+            raise RepeatedTurn("this secure sum is over")
+        reply = act(member)
+        part.answers[phase] = asked, reply if keep else b""
+        part.roster, session = sorted(member.roster), member.terms.session
+        if member.phase == "done":  # its secrets are of no use to anybody but a thief
+            part.member = None
+        self.changes[self._name(session)] = part.encode()
+        return reply
+
+    # -- on the disk --
+
+    def _require_part(self, message: bytes) -> _Part:
+        part = self._part(str(unpack(message)[0].get("session")))
+        if part is None:
+            raise FedrecError("this node is not in that secure sum")
+        return part
+
+    def _part(self, session: str) -> _Part | None:
+        name = self._name(session)
+        if name in self.changes:
+            return _Part.decode(self.changes[name])
+        path = self.state.path / name
+        return _Part.decode(path.read_bytes()) if path.exists() else None
+
+    def _name(self, session: str) -> str:
+        return PREFIX + hashlib.sha256(session.encode()).hexdigest()[:16]
 
     def _newest(self) -> Sequence[Path]:
         return sorted(self.state.path.glob(PREFIX + "*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,6 +16,8 @@ import torch
 from torch import Tensor
 
 from fedrec.data.atomic import atomic_file
+from fedrec.deploy.answers import AnswerBook, Question, digest
+from fedrec.deploy.audit_log import AuditLog
 from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.masks import Masks
 from fedrec.deploy.shard import NodeData, Shard, UnknownItems, numbers_of, prepare_shard
@@ -86,8 +90,10 @@ class NodeHost:
         self.state = StateFolder(folder)
         self.settings = settings or Settings.read(folder)
         self.masks = Masks(self.state, self.settings.key, self.settings.peers)
+        self.answers = AnswerBook(folder)
+        self.audit = AuditLog(folder)
         self._since = 0.0  # on the clock of processor time
-        self._prepared: tuple[str, Prepared] | None = None  # by the terms that it was prepared under
+        self._prepared: tuple[str, Prepared, str] | None = None  # by the terms that it was prepared under
 
     def handle(self, message: bytes, spent: float = 0.0) -> bytes:
         """Answer a message. An error becomes one line in the reply, so that the server learns why a node sits out.
@@ -95,17 +101,24 @@ class NodeHost:
         `spent`: processor seconds that bringing the message here has cost.
         """
         self._since = time.process_time() - spent
+        asked: dict[str, Any] = {"received": len(message), "hash": digest(message)}
         try:
             header, parts = unframe(message)
-            answers = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
-            if (kind := header.get("kind")) not in answers:
+            kinds = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
+            if (kind := header.get("kind")) not in kinds:
                 raise BadMessage(f"nodes do not know this message ({kind!s:.20})")
+            asked |= {name: header[name] for name in ("kind", "turn", "phases") if name in header}
             with self.state.lock():
-                return answers[kind](header, parts)
+                self.answers.recover()
+                reply = kinds[kind](header, parts)
+            self.audit.write(**asked, sent=len(reply))
+            return reply
         except Exception as error:
             if (words := explained(error)) is None:
                 raise
-            return frame({"error": words})
+            reply = frame({"error": words})
+            self.audit.write(**asked, sent=len(reply), refused=words)
+            return reply
 
     def _spent(self) -> float:
         return time.process_time() - self._since
@@ -161,30 +174,44 @@ class NodeHost:
     # -- one turn --
 
     def _turn(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
-        turn, best = int(header["turn"]), int(header["best"])
+        """Answer a turn, once: what was answered before is answered alike, or not at all."""
+        request = TurnMessage.decode(header, parts)
         terms = self._terms()
-        if header["terms"] != terms.identity:
-            raise FedrecError("the server belongs to another federation (other settings or items)")
-        count = len(parts) - int(header["masked"]) - int(header["next"])
-        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in parts[:count]]
-        masks = parts[count : count + int(header["masked"])]
-        if terms.secure and not masks and any(task.train is not None for task in tasks):
+        request.require_agreed(terms)
+        asked = self._question(terms, request)
+        if (stored := self.answers.recall(asked)) is not None:
+            return stored
+        self.masks.changes.clear()
+        reply = self._answer_turn(terms, request, asked)
+        self.answers.record(asked, reply, self.masks.changes)
+        self.masks.changes.clear()
+        self.masks.forget_old()
+        return reply
+
+    def _question(self, terms: Terms, request: TurnMessage) -> Question:
+        roster = tuple(member for mask in request.masks for member in self.masks.roster(mask))
+        return Question(request.turn, request.hash, digest(*request.tasks), roster, self._prepare(terms)[1])
+
+    def _answer_turn(self, terms: Terms, request: TurnMessage, asked: Question) -> bytes:
+        tasks = [Task.decode(part, torch.device(self.settings.device)) for part in request.tasks]
+        if terms.secure and not request.masks and any(task.train is not None for task in tasks):
             raise FedrecError("the server asks for an unmasked update, but only masked ones were agreed on")
-        shard, side = self._side(terms, int(header["start"]))
-        kept, about, notes = self.state.load_before(turn)
+        shard, side = self._side(terms, request.start, asked.task)
+        kept, about, notes = self.state.load_before(request.turn)
         if kept:
             side.restore(kept)
-        if header["restore"]:
-            notes += self._restore(side, best)
+        if request.restore:
+            notes += self._restore(side, request.best)
         node = Node(side, _Ranker(terms, shard), shard.histories(side.data))
-        replies = [self._take(node, task, int(header["start"])) for task in tasks]
-        sent = [(reply.blind() if masks else reply).encode() for reply in replies]
-        sent += [self.masks.mask(mask, merge_updates(reply.update for reply in replies)) for mask in masks]
-        sent += [self.masks.keys(int(header["member"]), sums) for sums in parts[count + len(masks) :]]
-        self.state.save(turn, side.tensors(), {"terms": terms.identity, "best": best})
-        self.state.forget_scored({best} if header["restore"] else {best, *self.state.numbers(SCORED)[-1:]})
-        missed = turn - 1 - int(about.get("turn", -1))
-        return frame(self._reply_header(terms, turn, missed, notes, side), sent)
+        replies = [self._take(node, task, request.start) for task in tasks]
+        sent = [(reply.blind() if request.masks else reply).encode() for reply in replies]
+        sent += [self.masks.mask(mask, merge_updates(reply.update for reply in replies)) for mask in request.masks]
+        sent += [self.masks.keys(request.member, sums) for sums in request.sums]
+        self.state.save(request.turn, side.tensors(), {"terms": terms.identity, "best": request.best})
+        scored = {request.best} if request.restore else {request.best, *self.state.numbers(SCORED)[-1:]}
+        self.state.forget_scored(scored)
+        missed = request.turn - 1 - int(about.get("turn", -1))
+        return frame(self._reply_header(terms, request.turn, missed, notes, side), sent)
 
     def _secure(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
         """Answer phases of secure sums that travel without a turn."""
@@ -192,9 +219,12 @@ class NodeHost:
         for phase, part in zip(map(str, header["phases"]), parts, strict=True):
             try:
                 sent.append(self.masks.keys(member, part) if phase == "keys" else self.masks.phase(phase, part))
+                self.masks.commit()
             except FedrecError as error:  # of one sum, which is no reason to leave another one in the lurch
+                self.masks.changes.clear()
                 sent.append(b"")
                 errors[phase] = str(error)
+                self.audit.write(kind="secure", phase=phase, refused=str(error))
         return frame({"cpu": self._spent(), "errors": errors}, sent)
 
     def _take(self, node: Node, task: Task, start: int) -> Reply:
@@ -232,13 +262,19 @@ class NodeHost:
             raise FedrecError("this node has not joined a server yet")
         return Terms.decode(self.state.terms.read_bytes())
 
-    def _side(self, terms: Terms, start: int) -> tuple[Shard, ClientSide]:
+    def _prepare(self, terms: Terms) -> tuple[Prepared, str]:
+        """Read and split the data, once; with it comes the hash of what was read."""
         if self._prepared is None or self._prepared[0] != terms.identity:
-            self._prepared = terms.identity, prepare_shard(terms, self.settings.own, self.state.shard)[0]
-        prepared = self._prepared[1]
+            prepared = prepare_shard(terms, self.settings.own, self.state.shard)[0]
+            self._prepared = terms.identity, prepared, hash_data(prepared)
+        return self._prepared[1:]
+
+    def _side(self, terms: Terms, start: int, task: str = "") -> tuple[Shard, ClientSide]:
+        """`task`: the hash of what is answered, which its noise depends on."""
+        prepared, _ = self._prepare(terms)
         shard = Shard(prepared, numbers_of(prepared, self.settings.own, start))
-        secret = None if terms.seeded else OwnSecret(self.state.secret())
-        data = shard.clients(terms, self.settings.device, secret)
+        own = None if terms.seeded else OwnSecret(self.state.secret()).for_task(task, self.answers.counter)
+        data = shard.clients(terms, self.settings.device, own)
         return shard, ClientSide(terms.method, data, terms.stages, self.settings.memory)
 
     def latest(self) -> tuple[Terms, Shard, ClientSide, Tensors, Task]:
@@ -252,6 +288,53 @@ class NodeHost:
         offer = Task.decode(tensors.pop(OFFER).numpy().tobytes(), torch.device(self.settings.device))
         shard, side = self._side(terms, int(about["start"]))
         return terms, shard, side, tensors, offer
+
+
+@dataclass(frozen=True)
+class TurnMessage:
+    """The message of a turn: tasks, the message of the secure sum that is due, the terms of the next one."""
+
+    hash: str
+    turn: int
+    best: int
+    restore: bool
+    start: int
+    member: int
+    terms: str
+    tasks: list[bytes]
+    masks: list[bytes]
+    sums: list[bytes]
+
+    @staticmethod
+    def decode(header: Mapping[str, Any], parts: list[bytes]) -> TurnMessage:
+        try:
+            turn, best, start, member, masked, following = (int(header[name]) for name in TURN_NUMBERS)
+            terms, restore = str(header["terms"]), bool(header["restore"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadMessage(f"the message of a turn cannot be read ({error})") from None
+        count = len(parts) - masked - following
+        if min(turn, start, member, count) < 0 or best < -1 or masked not in (0, 1) or following not in (0, 1):
+            raise BadMessage("the message of a turn has impossible numbers")
+        whole = digest(json.dumps(dict(header), sort_keys=True).encode(), *parts)
+        rides = parts[count:]
+        return TurnMessage(
+            whole, turn, best, restore, start, member, terms, parts[:count], rides[:masked], rides[masked:]
+        )
+
+    def require_agreed(self, terms: Terms) -> None:
+        if self.terms != terms.identity:
+            raise FedrecError("the server belongs to another federation (other settings or items)")
+
+
+TURN_NUMBERS = ("turn", "best", "start", "member", "masked", "next")
+
+
+def hash_data(prepared: Prepared) -> str:
+    """Hash what a node trains on and is tested with."""
+    split = prepared.split
+    parts = [part for part in (split.train, split.valid, split.test) if part is not None]
+    arrays = [np.ascontiguousarray(array) for part in parts for array in (part.user, part.item)]
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 
 class _Ranker:

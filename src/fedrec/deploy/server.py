@@ -38,6 +38,7 @@ from fedrec.federation.schema import ClientSetup
 from fedrec.federation.server_side import ServerSide
 
 NODES = "nodes.json"  # who was let in, in the run folder
+SUMS = "sums"  # what has arrived of secure sums that are not finished, in the run folder
 
 
 class Server:
@@ -55,7 +56,9 @@ class Server:
         self.progress, self.counters = Progress(), Counters()
         self.registry = NodeRegistry(terms, link, limits, folder.path / NODES, tell, self.counters)
         self.coordinator = Coordinator(side, self.registry.groups, like)
-        self.turns = Turns(terms, self.coordinator, self.registry, limits, tell, self.counters, method.rounds)
+        self.turns = Turns(
+            terms, self.coordinator, self.registry, limits, tell, self.counters, method.rounds, folder.path / SUMS
+        )
         self._pending: dict[str, Any] | None = None  # the record of the last round, which waits for its score
         self._best: Tensors | None = None
 

@@ -1,8 +1,8 @@
 """What a node keeps on its disk: whole or not at all, one version for every turn, for one process at a time.
 
 A turn is one message of the server: that of a round, or one of those that end a run. The state after a turn is a file
-of its own, and the one before it stays: a turn that comes again, because the server lost its reply, starts where it
-started the first time, and gives the same.
+of its own, and the one before it stays: a turn that was broken off starts where it started the first time. One that was
+answered is not done again (`answers`).
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class StateFolder:
 
     def load_before(self, turn: int) -> tuple[Tensors, dict[str, Any], list[str]]:
         """Load the newest undamaged state before a turn (empty if there is none), and the faults of newer ones."""
-        numbers, problems = self.numbers(TURN), list[str]()
-        for number in reversed([one for one in numbers if one < turn]):
+        problems = list[str]()
+        for number in reversed([one for one in self.numbers(TURN) if one < turn]):
             try:
                 tensors, about = checkpoint.load(self.file(TURN, number))
                 if about.get("state_format") != FORMAT:
@@ -101,14 +101,7 @@ class StateFolder:
                 problems.append(str(error))
         if problems:
             raise FedrecError(f"{problems[0]}; no older state is left: start this node over with another --state-dir")
-        if numbers and min(numbers) >= turn:
-            if turn > 0:
-                raise FedrecError(
-                    f"turn {turn} was done long ago (this node is at turn {max(numbers)}); the server "
-                    "has an old checkpoint"
-                )
-            return {}, {}, problems  # the first turn again: from what clients start with
-        return {}, {}, problems
+        return {}, {}, problems  # what clients start with
 
     def save(self, turn: int, tensors: Tensors, about: dict[str, Any]) -> None:
         checkpoint.save(self.file(TURN, turn), tensors, {"state_format": FORMAT, "turn": turn, **about})

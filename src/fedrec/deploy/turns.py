@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fedrec.deploy.framing import frame
 from fedrec.deploy.link import Limits, Lost
 from fedrec.deploy.node_registry import Counters, Member, NodeRegistry, Tell, open_reply
-from fedrec.deploy.sums import SecureSum, SecureSums, closed_or_none
+from fedrec.deploy.sums import SecureSum, SecureSums, close_or_drop
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError
 from fedrec.evaluation.partial import PartialEvaluation, bound_sums, merged
@@ -30,6 +31,7 @@ class Turn:
 
     def __init__(self, tasks: int) -> None:
         self.tasks, self.cpu = tasks, 0.0
+        self.whole = True  # whether what was to be summed up is
         self.groups: set[int] = set()
         self._figures: list[list[PartialEvaluation]] = [[] for _ in range(tasks)]
 
@@ -67,28 +69,40 @@ class Turns:
         tell: Tell,
         counters: Counters,
         rounds: int,
+        folder: Path,
     ) -> None:
+        """`folder`: where what has arrived of a secure sum is kept."""
         self.terms, self.coordinator, self.registry, self.limits, self.tell = terms, coordinator, registry, limits, tell
         self.counters, self.ledger = counters, Ledger(1)
         self.held = [0.0, 0.0]
         self._bounds = bound_sums(terms.protocol.ks)
-        self.sums = SecureSums(coordinator, limits.minimum, rounds) if terms.secure else None
+        self.rounds = rounds
+        self.sums = SecureSums(coordinator, limits.minimum, rounds, folder) if terms.secure else None
 
     def run(self, wanted: TurnRequest) -> Turn:
-        """Run a turn until enough nodes took part; a try with too few is dropped whole and repeated."""
+        """Run a turn until enough nodes took part. Who answered it before gives the same reply again."""
         for _ in range(TRIES):
             self.registry.require(self.limits.minimum)
             if wanted.trains:
                 self.coordinator.begin(wanted.number)
             turn = self._attempt(wanted)
-            if turn.nodes >= self.limits.minimum:
+            if turn.whole and turn.nodes >= self.limits.minimum:
                 return turn
             self.counters.repeated += 1
             self.tell("repeated", {"turn": wanted.number, "nodes": turn.nodes, "minimum": self.limits.minimum})
+        if self._may_give_up(wanted):
+            self.tell("given up", {"round": wanted.number})
+            self.coordinator.begin(wanted.number)
+            return turn
         raise FedrecError(
             f"turn {wanted.number} had fewer than {self.limits.minimum} nodes {TRIES} times; check "
             "the nodes and continue with --resume"
         )
+
+    def _may_give_up(self, wanted: TurnRequest) -> bool:
+        """Whether to go on without a round: its updates are masked for members that are gone, and cannot be again."""
+        begun = self.sums is not None and wanted.trains and self.sums.is_requested(wanted.number)
+        return begun and wanted.number + 1 < self.rounds
 
     def _attempt(self, wanted: TurnRequest) -> Turn:
         asked = self.registry.present()
@@ -100,23 +114,31 @@ class Turns:
                 self._run_secure_turn(turn, wanted, asked, self.sums)
         except (Aborted, BadMessage) as error:
             self.registry.reject("all nodes", str(error))
-            return Turn(0)
+            turn.whole = False
+            if self.sums is not None:
+                self.sums.retry(wanted.number)
         return turn
 
     def _run_secure_turn(self, turn: Turn, wanted: TurnRequest, asked: Mapping[int, int], sums: SecureSums) -> None:
-        """Run a round of which the server learns the sum alone, and prepare the sum of the next round on the way."""
+        """Run a round of which the server learns the sum alone, and prepare the sum of the next round on the way.
+
+        Each step is left out that a server which was stopped has taken before.
+        """
         now = sums.sum_for(wanted.number, asked.values())
         for phase in ("keys", "shares"):
             if now.phase == phase:
                 self._phases(turn, {phase: now}, asked)
                 now.close()
         after = sums.prepare_next(wanted.number, asked.values())
+        now.request()
         self._exchange(turn, wanted, asked, now, after)
-        now.close()
-        after = closed_or_none(after)
-        self._phases(turn, {"unmask": now} | ({} if after is None else {"shares": after}), asked)
+        if now.phase == "masked":
+            now.close()
+        close_or_drop(after, "keys")
+        following = {"shares": after} if after is not None and after.phase == "shares" else {}
+        self._phases(turn, {"unmask": now, **following}, asked)
         self.coordinator.fold_sum(now.result())
-        sums.keep(closed_or_none(after))
+        close_or_drop(after, "shares")
 
     def _exchange(
         self,
@@ -128,9 +150,8 @@ class Turns:
     ) -> None:
         def message(node: int) -> bytes:
             group = asked[node]
-            tasks, sums = wanted.tasks(group), [sum for sum in (now, after) if sum is not None]
-            rides = [sum.down[group] for sum in sums if group in sum.down]
-            if now is not None and not _has(now, group):
+            tasks, riding = wanted.tasks(group), _riding(group, now, after)
+            if now is not None and "masked" not in riding:
                 tasks = [replace(task, train=None) for task in tasks]  # its update would arrive unmasked
             header = {
                 "kind": "turn",
@@ -140,9 +161,10 @@ class Turns:
                 "terms": self.terms.identity,
                 "start": self.registry.members[group].start,
                 "member": group,
-                "masked": int(_has(now, group)),
-                "next": int(_has(after, group)),
+                "masked": int("masked" in riding),
+                "next": int("keys" in riding),
             }
+            rides = [sum.down[phase][group] for phase, sum in riding.items()]
             return frame(header, [*(task.encode() for task in tasks), *rides])
 
         for group, reply in self._replies(asked, message):
@@ -150,13 +172,16 @@ class Turns:
                 self._accept(turn, group, wanted.number, reply, now, after)
 
     def _phases(self, turn: Turn, phases: Mapping[str, SecureSum], asked: Mapping[int, int]) -> None:
-        """Run phases of secure sums: each member of one gets its message and sends one."""
-        mine = {node: {name: sum for name, sum in phases.items() if _has(sum, group)} for node, group in asked.items()}
+        """Run phases of secure sums: each member of one that has not sent yet gets its message and sends one."""
+        mine = {
+            node: {name: sum for name, sum in phases.items() if sum.phase == name and sum.waits_for(group)}
+            for node, group in asked.items()
+        }
         taking = {node: group for node, group in asked.items() if mine[node]}
 
         def message(node: int) -> bytes:
             header = {"kind": "secure", "member": taking[node], "phases": list(mine[node])}
-            return frame(header, [sum.down[taking[node]] for sum in mine[node].values()])
+            return frame(header, [sum.down[name][taking[node]] for name, sum in mine[node].items()])
 
         nodes = {group: node for node, group in taking.items()}
         for group, reply in self._replies(taking, message):
@@ -205,7 +230,7 @@ class Turns:
             raise BadMessage(f"a reply to turn {header.get('turn')} in turn {number}")
         if header.get("vocabulary") != self.terms.vocabulary or header.get("terms") != self.terms.identity:
             raise BadMessage("it uses another vocabulary or other settings")
-        riding = {phase: sum for phase, sum in (("masked", now), ("keys", after)) if sum and group in sum.down}
+        riding = _riding(group, now, after)
         if len(parts) != turn.tasks + len(riding):
             raise BadMessage(f"{len(parts)} replies to {turn.tasks + len(riding)} tasks")
         replies = [self.coordinator.check_reply(group, part) for part in parts[: turn.tasks]]
@@ -251,8 +276,10 @@ class Turns:
             total[name] = max(total.get(name, 0), entry.get(name, 0))
 
 
-def _has(sum: SecureSum | None, group: int) -> bool:
-    return sum is not None and group in sum.down
+def _riding(group: int, now: SecureSum | None, after: SecureSum | None) -> dict[str, SecureSum]:
+    """By phase, the secure sums whose messages travel with a turn to a group."""
+    sums = {"masked": now, "keys": after}
+    return {phase: sum for phase, sum in sums.items() if sum is not None and sum.has(phase, group)}
 
 
 def _check_figures(figures: Figures | None, member: Member, bounds: Mapping[str, float]) -> PartialEvaluation:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -53,17 +53,28 @@ class SeededSecret:
 
 @dataclass(frozen=True)
 class OwnSecret:
-    """That of real clients, from the operating system. Keys and noise come from hashes that cannot be inverted."""
+    """That of real clients, from the operating system. Keys and noise come from hashes that cannot be inverted.
+
+    `task`: what the noise answers to. The same noise on answers to two tasks would cancel in their difference.
+    """
 
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
+    task: str = ""
     repeatable = False
+
+    def for_task(self, task: str, counter: int) -> OwnSecret:
+        """Return the secret whose noise belongs to one task (its hash), the counter-th that is answered."""
+        return replace(self, task=f"{task},{counter}")
 
     def stream(self, purpose: Purpose, *where: int) -> int:
         text = ",".join(map(str, (int(purpose), *where)))
+        text += f",{self.task}" if purpose == Purpose.NOISE and self.task else ""
         return int.from_bytes(hashlib.blake2b(text.encode(), key=self.key, digest_size=8, person=b"stream").digest())
 
     def bits(self, where: str, client: int, count: int) -> Tensor:
         """The splitmix64 hash of a stream can be inverted from a draw that is known exactly; SHAKE-256 cannot."""
-        key = hashlib.blake2b(f"{where},{client}".encode(), key=self.key, digest_size=32, person=b"noise").digest()
+        key = hashlib.blake2b(
+            f"{where},{client},{self.task}".encode(), key=self.key, digest_size=32, person=b"noise"
+        ).digest()
         drawn = np.frombuffer(hashlib.shake_256(key).digest(8 * count), dtype=np.int64)
         return torch.from_numpy(drawn.copy())

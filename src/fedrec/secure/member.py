@@ -88,6 +88,11 @@ class Member:
                 f"{self.least}"
             )
 
+    @property
+    def roster(self) -> list[int]:
+        """All members of the sum; nobody before the phase of shares."""
+        return list(self._roster)
+
     # -- the phases --
 
     def keys(self, identity: SigningKey | None = None) -> bytes:

@@ -101,7 +101,7 @@ def true_updates(rehearsal: Rehearsal, folder: Path) -> Truth:
     hosts: dict[int, Handle] = {}
     for k, state in enumerate(rehearsal.deal(folder, NODES)):
         host = NodeHost(state)
-        host.masks = Overheard(host.state, None, None, k, found)
+        host.masks = Overheard(host.state, node=k, found=found)
         hosts[k] = host.handle
     gone = hosts[GONE]
 
