@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import PartialSum, Rows, Tensors, Upload
+from fedrec.training.lookup import look_up
 from fedrec.training.losses import bce
 from fedrec.training.optimisers import adam_step
 from fedrec.training.samples import Batch, Samples
@@ -169,12 +170,12 @@ class Descent:
 
     def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
         model = self.trainer.model
-        user = leaves["user"][batch.user]
+        user = look_up(leaves["user"], batch.user)
         dense = {name[6:]: leaf for name, leaf in leaves.items() if name.startswith("dense.")}
-        logits = model.logits(user, leaves["item"][batch.pos], dense)
+        logits = model.logits(user, look_up(leaves["item"], batch.pos), dense)
         if batch.neg is None:
             return bce(logits, batch.label, self.trainer.saturation)
-        return F.softplus(model.logits(user, leaves["item"][batch.neg], dense) - logits)
+        return F.softplus(model.logits(user, look_up(leaves["item"], batch.neg), dense) - logits)
 
     def _sgd(self, group: Group, gradient: Tensor) -> None:
         value = group.value[: len(gradient)]

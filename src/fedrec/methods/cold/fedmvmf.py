@@ -112,7 +112,7 @@ class FedMVMF(Method):
             upload = table.new_zeros(len(chunk.clients), *table.shape)
             for place, p in zip(chunk.owner.tolist(), user, strict=True):
                 upload[place] += 2 * torch.outer(table @ p, p)
-            upload.index_put_((chunk.owner[of], item), own, accumulate=True)
+            upload.flatten(0, 1).index_add_(0, chunk.owner[of] * len(table) + item, own)
         return State({}, {"user": user}), {"gradient": Sum(upload)}
 
     def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:

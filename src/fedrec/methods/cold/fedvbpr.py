@@ -38,6 +38,7 @@ from fedrec.models import Backbone
 from fedrec.training.descent import Descent
 from fedrec.training.initial import ITEM, fan_in_uniform, initial_key, normal_rows
 from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.lookup import look_up
 from fedrec.training.samples import Batch, Loss
 
 
@@ -76,8 +77,8 @@ class Regularised(Descent):
         losses = super()._losses(leaves, batch)
         assert batch.neg is not None
         free = leaves["item"][:, : self.settings.dim // 2 + 1].square().sum(-1)
-        square = leaves["user"].square().sum(-1)[batch.user] + free[batch.pos] + free[batch.neg]
-        return losses + self.settings.l2 * square
+        read = ((leaves["user"].square().sum(-1), batch.user), (free, batch.pos), (free, batch.neg))
+        return losses + self.settings.l2 * sum(look_up(values, rows) for values, rows in read)
 
 
 @dataclass(frozen=True)

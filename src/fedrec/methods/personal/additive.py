@@ -18,6 +18,7 @@ from fedrec.federation.contract import PartialSum, Rows, Tensors
 from fedrec.training.compiled import AdditiveSettings, CompiledKernel, summed, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
+from fedrec.training.lookup import look_up
 from fedrec.training.losses import bce
 from fedrec.training.samples import Batch
 
@@ -62,9 +63,9 @@ class Additive(Descent):
         price = -settings.apart * (own - shared).square().mean(1)
         if settings.regular in OF_ENTRIES:
             price = price + settings.sparse * OF_ENTRIES[settings.regular](shared).mean(1)
-        losses = bce(logit[batch.pos], batch.label) + price[batch.pos]
+        losses = bce(look_up(logit, batch.pos), batch.label) + look_up(price, batch.pos)
         if settings.regular in OF_ROWS:
-            norm = OF_ROWS[settings.regular](shared[batch.pos] * batch.valid[..., None])
+            norm = OF_ROWS[settings.regular](look_up(shared, batch.pos) * batch.valid[..., None])
             losses = losses + settings.sparse * norm[:, None]
         return losses
 

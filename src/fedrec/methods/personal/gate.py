@@ -21,6 +21,7 @@ from fedrec.random import Purpose, fold_tensor, uniform
 from fedrec.training.compiled import CompiledKernel, GateSettings, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
+from fedrec.training.lookup import look_up
 from fedrec.training.samples import Batch
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class GateDescent(Descent):
 
     def _fused(self, leaves: Tensors, at: Tensor) -> Tensor:
         """Rows of the working set as a commit with the present gate would leave them."""
-        own, common, beta = leaves["item"][at], self.common[at], self.settings.beta
+        own, common, beta = look_up(leaves["item"], at), self.common[at], self.settings.beta
         gate = torch.sigmoid(gate_logits(own, common, *(leaves["gate." + name] for name in GATE)))
         return beta * own + 2 * (1 - beta) * gate.unsqueeze(-1) * common
 
