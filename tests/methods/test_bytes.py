@@ -15,9 +15,9 @@ from fedrec.federation.noise import Gaussian, Laplace
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Quantise, parse_stages
 from fedrec.methods import FedCA
-from fedrec.methods.mixture.fedca_weights import complementarity
 from fedrec.privacy.accountant import guarantee
 from fedrec.testing import run, tiny_world
+from fedrec_studies.variants.fedca import FedCAVariants, complementarity
 
 FACTORS, VECTORS, FLOAT = 16, 4, 8
 SIZES = {"ml-100k": (1682, 106), "filmtrust": (2071, 24), "ml-1m": (3952, 166), "microlens": (19738, 30)}
@@ -55,7 +55,7 @@ def test_the_published_table_follows_from_its_formulae(method):
 def test_the_ledger_counts_the_published_bytes_of_fedca(items, interacted):
     """And one number more, the client's count of samples."""
     data = tiny_world(items=items, per_user=(interacted, interacted))
-    log = Simulator(FedCA(aggregated_fraction=1.0, epochs=1, complementarity="left-local"), data).round(0)
+    log = Simulator(FedCAVariants(aggregated_fraction=1.0, epochs=1, complementarity="left-local"), data).round(0)
     down, up = numbers("fedca", items, interacted)
     assert log.bytes_down == 2 * FLOAT * down
     assert log.bytes_up == 2 * FLOAT * (up + 1)
@@ -89,7 +89,7 @@ def test_the_ledger_of_every_method(name):
 
 
 def left(mode, **options):
-    return FedCA(**SMALL, components=3, aggregated_fraction=1.0, complementarity=mode, **options)
+    return FedCAVariants(**SMALL, components=3, aggregated_fraction=1.0, complementarity=mode, **options)
 
 
 @pytest.mark.parametrize(("mode", "per_item"), [("left-local", 3 * 8), ("left-global", 3 * 8 + 4)])
@@ -114,7 +114,7 @@ def uploads(method, stages):
     """What reached the server in a first round, by name."""
     kept = {}
 
-    class Kept(FedCA):
+    class Kept(FedCAVariants):
         def aggregate(self, server, ups, round):
             kept.update({name: ups.stacked(name)[1] for name in ups.gathered})
             return super().aggregate(server, ups, round)

@@ -11,9 +11,10 @@ from fedrec.experiment.checkpoint import load, restore, save, tensors_of
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import CentralMF, CentralNeuMF, CentralSASRec, FedCA, Local, PFedGraph
 from fedrec.testing import assert_close, outcome, run, tiny_world
+from fedrec_studies.variants.fedca import FedCAVariants
 
 COMMON = {"dim": 4, "init": "uniform", "lr": 0.05, "epochs": 3, "batch": 16, "optimiser": "adam"}
-METHODS = [Local(**COMMON), PFedGraph(**COMMON), FedCA(**COMMON), FedCA(**COMMON, interpolate="inference")]
+METHODS = [Local(**COMMON), PFedGraph(**COMMON), FedCA(**COMMON), FedCAVariants(**COMMON, interpolate="inference")]
 
 
 @pytest.mark.parametrize("method", METHODS)

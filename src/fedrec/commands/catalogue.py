@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,8 +51,28 @@ def show_method(method: Listing) -> None:
     for kind in others:
         console.out.print()
         _show_kind(kind, f"silos, --backbone {' | '.join(kind.backbones)}")
+    for kind in _describe_variants(method, {one.name for one in usual.parameters}):
+        console.out.print()
+        _show_kind(kind, "variants (--set)")
     if method.server:
         console.out.print("\n" + method.server)
+
+
+def _describe_variants(method: Listing, known: Collection[str]) -> Iterator[Kind]:
+    """Yield what variants of other packages add to the known parameters and to the presets."""
+    from importlib.metadata import entry_points
+
+    # only where there are some: they are imported, and torch with them
+    if not any(point.name.split(".")[0] == method.name for point in entry_points(group="fedrec.variants")):
+        return
+    from fedrec.methods import method_class
+    from fedrec.methods.index import describe_kind
+    from fedrec.methods.kinds import variants_of
+
+    own = {preset.name for kind in method.kinds for preset in kind.presets}
+    for kind in map(describe_kind, variants_of(method_class(method.name)[0])):
+        parameters = [one for one in kind.parameters if one.name not in known]
+        yield replace(kind, parameters=parameters, presets=[one for one in kind.presets if one.name not in own])
 
 
 def _show_kind(kind: Kind, title: str) -> None:

@@ -12,7 +12,7 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.federation.contract import Method
 from fedrec.methods import method_class, methods, register
-from fedrec.methods.kinds import backbones_of, choose_kind, kinds_of, variants_of
+from fedrec.methods.kinds import backbones_of, choose_kind, hint_at_studies, kinds_of, variants_of
 from fedrec.schema import kind_of
 
 
@@ -31,14 +31,13 @@ def build_method(
     values: dict[str, Any] = dict(implied)
     if preset is not None:
         if preset not in cls.info.presets:
-            none = f"{cls.info.name} has no presets; leave --preset out"
-            raise (
-                unknown(f"preset of {cls.info.name}", preset, cls.info.presets)
-                if cls.info.presets
-                else FedrecError(none)
-            )
+            raise _unknown_preset(cls, preset)
         values |= cls.info.presets[preset]
-    values |= {key: convert(cls, key, value) for key, value in (params or {}).items()}
+    try:
+        values |= {key: convert(cls, key, value) for key, value in (params or {}).items()}
+    except FedrecError as error:
+        hint = hint_at_studies(cls)
+        raise FedrecError(f"{error}; {hint}") if hint else error from None
     if backbone is not None:
         values["backbone"] = backbone
     if rounds is not None:
@@ -48,6 +47,14 @@ def build_method(
         known = backbones_of(usual) or ["(none: it has a model of its own)"]
         raise unknown(f"backbone of {cls.info.name}", str(chosen), known)
     return cls(**{**cls.info.backbones.get(str(chosen), {}), **values})
+
+
+def _unknown_preset(cls: type[Method], preset: str) -> FedrecError:
+    if hint := hint_at_studies(cls):
+        return FedrecError(f"unknown preset of {cls.info.name} '{preset}'; {hint}")
+    if cls.info.presets:
+        return unknown(f"preset of {cls.info.name}", preset, cls.info.presets)
+    return FedrecError(f"{cls.info.name} has no presets; leave --preset out")
 
 
 def method_of(config: RunConfig) -> Method:

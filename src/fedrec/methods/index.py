@@ -86,11 +86,12 @@ def listing_of(method: type[Method]) -> Listing:
         paper=info.paper,
         about=inspect.cleandoc(getattr(inspect.getmodule(method), "__doc__", None) or ""),
         server="" if info.centralised else describe_server_view(plain),
-        kinds=list(map(_kind, kinds_of(method))),
+        kinds=list(map(describe_kind, kinds_of(method))),
     )
 
 
-def _kind(method: type[Method]) -> Kind:
+def describe_kind(method: type[Method]) -> Kind:
+    """Describe one class of a method."""
     presets = [
         NamedSettings(name, getattr(settings, "meaning", ""), dict(settings))
         for name, settings in method.info.presets.items()

@@ -24,6 +24,7 @@ from fedrec.plugins import in_words
 from fedrec.schema import kind_of
 
 VARIANTS = "fedrec.variants"
+STUDIED = ("fedca",)  # methods of which fedrec-studies has variants
 KINDS: dict[type[Method], type[Method]] = {Local: SiloLocal, FedAvg: SiloFedAvg}
 
 
@@ -41,6 +42,12 @@ def variants_of(cls: type[Method]) -> tuple[type[Method], ...]:
 def _variants(method: str) -> tuple[type[Method], ...]:
     points = [point for point in entry_points(group=VARIANTS) if point.name.split(".")[0] == method]
     return tuple(_load(point) for point in sorted(points, key=lambda point: point.name))
+
+
+def hint_at_studies(cls: type[Method]) -> str:
+    """Say where variants come from, of a method that has some, if none is installed; else nothing."""
+    missing = cls.info.name in STUDIED and not variants_of(cls)
+    return f"published variants of {cls.info.name} need pip install 'fedrec[studies]'" if missing else ""
 
 
 def _load(point: Any) -> type[Method]:

@@ -52,6 +52,7 @@ from fedrec.training.optimisers import MOMENTS
 from fedrec.training.participation import plan_part
 from fedrec.training.personal_head import PersonalHead
 from fedrec.training.precision import HALF, TableDtype, narrow, widen
+from fedrec.training.proximal import Proximal, ProximalSequences
 from fedrec.training.samples import Loss
 from fedrec.training.sequence_training import Products, SequenceDescent
 from fedrec.training.sequences import Crop, user_vectors
@@ -339,16 +340,22 @@ class LocalTrainer:
         """Train a copy of the common model with every client, as `fit_own` does."""
         return self.fit_own(chunk, round, user, replicate(common, len(chunk.clients)))
 
-    def fit_own(self, chunk: Chunk, round: int, user: Tensor, own: Tensors) -> tuple[Tensor, Tensors]:
+    def fit_own(
+        self, chunk: Chunk, round: int, user: Tensor, own: Tensors, towards: Tensor | None = None
+    ) -> tuple[Tensor, Tensors]:
         """Train every client from its own item table and weights; what it then has: its users, and table and weights.
 
-        Tables that are stored in full are updated in place.
+        With `towards` [clients, items, d] all rows, those without samples too, are pulled there instead of to where
+        the round began. Tables that are stored in full are updated in place.
         """
         own = widen(own, chunk.world)
         dense = {name: own[name] for name in self.model.dense_shapes()}
-        fitted = self.fit(chunk, round, user, own["item"], dense)
-        assert isinstance(fitted.table, Tensor)
-        return fitted.user, {"item": fitted.table, **fitted.dense}
+        if towards is None:
+            fitted = self.fit(chunk, round, user, own["item"], dense)
+        else:
+            near = ProximalSequences if isinstance(self.model, Sequential) else Proximal
+            fitted = near(self, chunk, round, user, own["item"], dense, towards).run()
+        return fitted.user, fitted.own
 
     def _kernel(self, chunk: Chunk, table: Tensor, fold: bool) -> Kernel | None:
         """The backbone's compiled kernel, where there is one and all that is asked for is in it."""

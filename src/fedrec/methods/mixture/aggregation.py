@@ -6,13 +6,15 @@ everything else is float64 whatever comes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.stack import Stack
+from fedrec import method as fm
+from fedrec.training.compiled import handed
 
 BLOCK = 1 << 21  # float64 numbers held at once by an operation that goes in blocks (16 MiB)
 BLOCK_ON_GPU = 1 << 26  # where many small blocks would be more launches than work
@@ -37,13 +39,13 @@ def _projected(x: Tensor) -> Tensor:
     return (x - threshold.gather(-1, support - 1)).clamp(min=0)
 
 
-def inner_products(tables: Tensor | Stack, centred: bool = False, less: Tensor | None = None) -> Tensor:
+def inner_products(tables: Tensor | fm.Stack, centred: bool = False, less: Tensor | None = None) -> Tensor:
     """Of all pairs of clients, multiplied in the type they have; block sums in float64.
 
     `centred`: of what they are beyond their mean; `less`: beyond this table. The matrix is symmetric: about half of it
     is computed.
     """
-    stack = Stack.of(tables)
+    stack = fm.Stack.of(tables)
     gram = torch.zeros(len(stack), len(stack), dtype=torch.float64, device=stack.device)
     for columns in blocks_of(stack.width, len(stack), PRODUCTS):
         part = stack.columns(columns)
@@ -73,7 +75,7 @@ def _mirrored(gram: Tensor) -> Tensor:
     return gram
 
 
-def square_distances(tables: Tensor | Stack) -> Tensor:
+def square_distances(tables: Tensor | fm.Stack) -> Tensor:
     """Squared Euclidean distances between all pairs, from inner products.
 
     What all have in common is taken off first: tables differ by far less than they are long.
@@ -83,7 +85,7 @@ def square_distances(tables: Tensor | Stack) -> Tensor:
     return gram.mul_(-2).add_(norm[:, None]).add_(norm).clamp_(min=0).fill_diagonal_(0)
 
 
-def cosines(tables: Tensor | Stack) -> Tensor:
+def cosines(tables: Tensor | fm.Stack) -> Tensor:
     """Between all pairs, 1 with oneself; 0 with a client that is zero throughout."""
     return scaled(inner_products(tables)).fill_diagonal_(1)
 
@@ -97,9 +99,9 @@ def scaled(gram: Tensor) -> Tensor:
     return gram
 
 
-def mix(weights: Tensor, tables: Tensor | Stack) -> Tensor:
+def mix(weights: Tensor, tables: Tensor | fm.Stack) -> Tensor:
     """Every client's own weighted sum of all, in the type of the tables."""
-    stack = Stack.of(tables)
+    stack = fm.Stack.of(tables)
     mixed = torch.empty(len(weights), *stack.shape[1:], dtype=stack.dtype, device=stack.device)
     by, flat = weights.to(stack.dtype), mixed.flatten(1)
     for columns in blocks_of(stack.width, len(stack), block_on(stack.device)):
@@ -124,8 +126,43 @@ def blocks_of(count: int, each: int, block: int | None = None) -> Iterator[slice
 NOBODY = torch.iinfo(torch.int64).max  # behind all clients, where fewer arrived than there is room for
 
 
-def in_room(values: Tensor, room: Tensor, empty: int = 0) -> Tensor:
-    """Values of those who arrived at the front of a room for all who were asked: a server keeps its shapes."""
+@dataclass(frozen=True)
+class Mixtures:
+    """One mixture of all models for every aggregated client, kept by the server under `prefix` until it is sent.
+
+    There is room for all who are asked, so that a checkpoint has the same shapes whenever it is taken.
+    """
+
+    names: Sequence[str]
+    prefix: str = "mixed."
+
+    def init(self, world: fm.World, model: fm.Tensors, fraction: float) -> fm.Tensors:
+        count = fm.part_of(len(fm.participants(world, 0, world.participation)), fraction)
+        rooms = {self.prefix + name: value.new_zeros(count, *value.shape) for name, value in model.items()}
+        return rooms | {"clients": torch.full((count,), NOBODY)}  # on the host, which looks them up
+
+    def store(self, server: fm.Tensors, ups: fm.Ups, weights: Tensor) -> fm.Tensors:
+        """Mix the models by a row of weights for each client, or by one row for all."""
+        rooms = {}
+        for name in self.names:
+            models, room = ups.stack(name), self.prefix + name
+            rooms[room] = _fill(server[room], mix(weights, models).expand(models.shape))
+        clients = torch.from_numpy(ups.stack(self.names[0]).clients)
+        return rooms | {"clients": _fill(server["clients"], clients, NOBODY)}
+
+    def answer(self, server: fm.Tensors, arrived: np.ndarray) -> fm.Answer:
+        """Send to everybody who was aggregated the own mixture."""
+
+        def make(clients: np.ndarray) -> fm.Down:
+            rows = np.searchsorted(server["clients"].cpu().numpy(), clients)
+            at = handed(rows, server[self.prefix + self.names[0]].device)
+            return fm.Down(own={name: server[self.prefix + name][at] for name in self.names})
+
+        return fm.Answer(arrived, make)
+
+
+def _fill(room: Tensor, values: Tensor, empty: int = 0) -> Tensor:
+    """Put values of those who arrived at the front of a room for all who were asked."""
     if values.shape == room.shape:
         return values.contiguous()
     filled = torch.full_like(room, empty)

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.federation.contract import Gather, Ups
 from fedrec.methods.mixture.fedca import FedCA
-from fedrec.methods.mixture.fedca_weights import complementarity, composite_weights, similarity
 from fedrec.report.charts.matrix import Shades, heat_map
 from fedrec.report.figures.figure import Drawing, Figure, Panel, Table, numbers, only_run
 from fedrec.report.figures.model import Model
 
 COUNT = 10
+CHOICES = ("alpha", "beta", "similarity", "complementarity", "outer", "weights")  # those that the method has
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,7 @@ class Aggregation(Figure):
             tables.append(Table(word, ("client", *names), rows))
         method = model.run.method
         assert isinstance(method, FedCA)
-        facts = (
-            ("alpha", f"{method.alpha:g}"),
-            ("beta", f"{method.beta:g}"),
-            ("similarity", method.similarity),
-            ("complementarity", f"{method.complementarity}, {method.outer}"),
-            ("weights", method.weights),
-        )
+        facts = tuple((name, str(getattr(method, name))) for name in CHOICES if hasattr(method, name))
         lead = (
             "From the tables after the chosen round, as if only these clients were aggregated. Colours span the "
             "values off the diagonal; a row of weights adds up to 1."
@@ -77,12 +70,10 @@ def matrices(model: Model, chosen: np.ndarray) -> dict[str, Tensor]:
     assert isinstance(method, FedCA)
     tables = model.tables(chosen)
     chunk = model.simulator.data.chunk(chosen)
-    alike = similarity(tables, method.similarity, model.simulator.server.get("reference"))
-    sent = method.pictures(tables, chunk, model.round)
+    sent = method.represent(tables, chunk, model.round)
     each = {name: up.value for name, up in sent.items() if isinstance(up, Gather) and isinstance(up.value, Tensor)}
-    ups = Ups({}, {name: [(chosen, value)] for name, value in each.items()}, chosen)
-    complement = complementarity(method.received(ups, tables), method.complementarity, method.outer)
-    size = chunk.sample_counts().double() if method.shares == "samples" else torch.ones(len(chosen)).double()
-    share = (size / size.sum()).expand(len(chosen), -1)
-    weights = composite_weights(share, alike, complement, method.alpha, method.beta, method.weights)
+    each |= {"item": tables, "samples": chunk.sample_counts()[:, None]}
+    ups, server = Ups({}, {name: [(chosen, value)] for name, value in each.items()}, chosen), model.simulator.server
+    alike, complement = method.compare_tables(server, ups.stack("item")), method.compare_pictures(ups)
+    weights = method.weigh_clients(server, ups).expand(len(chosen), -1)
     return {"Similarity": alike, "Complementarity": complement, "Weights": weights}

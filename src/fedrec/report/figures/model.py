@@ -12,11 +12,11 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.finished import open_finished
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.methods.cluster.kmeans import kmeans
-from fedrec.methods.mixture.fedca import SERVED
 from fedrec.random import Purpose, fold_array, stream
 
 NO_ROUND = -1  # as the round of a stream: no round of training has it
-TABLES = (SERVED + "item", "own", "item")  # what a client scores with comes first; FedRAP adds its own to a shared one
+# what a client scores with comes first: some start training from another table, FedRAP adds its own to a shared one
+TABLES = ("served.item", "own", "item")
 
 
 class Model:
