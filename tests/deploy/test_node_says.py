@@ -63,11 +63,11 @@ class Starts:
     def __init__(self, *logs: str) -> None:
         self.logs = list(logs)
 
-    def __call__(self, joining: object, state: Path, *_: object) -> SimpleNamespace:
+    def __call__(self, state: Path, *_: object) -> int:
         log = self.logs.pop(0)
         with (state / LOG).open("a") as file:
             file.write(log)
-        return SimpleNamespace(wait=lambda: int("rror" in log or "ERROR" in log))
+        return int("rror" in log or "ERROR" in log)
 
 
 def test_a_start_before_the_server_knows_the_node_does_not_look_like_an_error(
@@ -76,7 +76,7 @@ def test_a_start_before_the_server_knows_the_node_does_not_look_like_an_error(
     make_server_keys(tmp_path / "keys", ["127.0.0.1"])
     make_node_key(tmp_path / "node.key")
     starts = Starts(EARLY, EARLY, CRASHED, BEGIN)
-    monkeypatch.setattr(services.Joining, "super_node", lambda *words: starts(*words))
+    monkeypatch.setattr(services, "work", starts)
     naps: list[float] = []
     monkeypatch.setattr(services, "time", SimpleNamespace(sleep=naps.append))
     said: list[str] = []

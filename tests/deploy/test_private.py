@@ -56,7 +56,7 @@ def test_a_superlink(tmp_path: Path, processes: Processes, monkeypatch: pytest.M
         home.mkdir(parents=True)
         for path in secret:
             path.write_text("before\n")
-    SuperLink(home, Certificates(tmp_path / "keys"), "127.0.0.1", 1, processes).start()
+    SuperLink(home, Certificates(tmp_path / "keys"), "127.0.0.1", 1, tmp_path, processes).start()
     assert [mode(path) for path in secret] == [0o600, 0o600]
     assert before or mode(home) == 0o700
     held = "before\n" if before else ""

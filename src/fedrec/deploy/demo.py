@@ -37,7 +37,7 @@ def demo(rehearsal: Rehearsal, out: Path, nodes: int, limits: Limits, show: Show
     keys = beside / "keys"
     make_server_keys(keys, [HOST, "localhost"])
     with Processes() as processes:
-        link = SuperLink(beside / "superlink", Certificates(keys), HOST, free_port(), processes)
+        link = SuperLink(beside / "superlink", Certificates(keys), HOST, free_port(), keys, processes)
         link.start()
         show({"event": "started", "address": link.address, "pid": link.process.pid})
         threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // nodes))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import ssl
@@ -16,9 +17,10 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrec.data.atomic import make_private_file, make_private_folder
+from fedrec.data.atomic import atomic_file, make_private_file, make_private_folder
 from fedrec.deploy.extra import require
 from fedrec.deploy.key_files import require_server
+from fedrec.deploy.keys import make_server_keys
 from fedrec.deploy.processes import Processes
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import command_line
@@ -80,12 +82,19 @@ class Certificates:
 
 
 class SuperLink:
-    """A server's end of Flower, with a home of its own so that nobody's settings are touched."""
+    """A server's end of Flower, with a home of its own so that nobody's settings are touched.
 
-    def __init__(self, home: Path, certificates: Certificates, host: str, port: int, processes: Processes) -> None:
+    It listens on loopback, where the operator's commands go with a certificate of its own; what nodes may ask for is
+    passed on from the port that others can reach (`flower_gate`).
+    """
+
+    def __init__(
+        self, home: Path, certificates: Certificates, host: str, port: int, nodes: Path, processes: Processes
+    ) -> None:
+        """`nodes`: the folder with the public keys of those that may be nodes."""
         require_flower()
         self.home, self.certificates, self.host, self.port = home, certificates, host, port
-        self.processes = processes
+        self.nodes, self.processes = nodes, processes
         self.registered: set[str] = set()
         make_private_folder(home)
 
@@ -99,32 +108,20 @@ class SuperLink:
         return f"{here}:{self.port}"
 
     def start(self) -> None:
-        file = self.certificates.file
-        config = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{self.address}"\n'
-        config += f"root-certificates = {json.dumps(file('ca.crt'))}\n"
+        inside, private = f"127.0.0.1:{free_port()}", Certificates(self.home / "loopback")
+        if not private.folder.exists():
+            make_server_keys(private.folder, ["127.0.0.1"])
+        config = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{inside}"\n'
+        config += f"root-certificates = {json.dumps(private.file('ca.crt'))}\n"
         (self.home / "config.toml").write_text(config, encoding="utf-8")
         (self.home / "app").mkdir(exist_ok=True)
         (self.home / "app" / "pyproject.toml").write_text(APP, encoding="utf-8")
         database = self.home.resolve() / "state.db"
         make_private_file(database)  # what Flower writes beside it gets the same permissions
+        public = [self.certificates.file(name) for name in ("server.crt", "server.key")]
+        outside = [self.host, str(self.port), *public, str(self.nodes.resolve())]
         self.process = self.processes.start(
-            [
-                _program("flower-superlink"),
-                "--host",
-                self.host,
-                "--port",
-                str(self.port),
-                "--ssl-certfile",
-                file("server.crt"),
-                "--ssl-keyfile",
-                file("server.key"),
-                "--ssl-ca-certfile",
-                file("ca.crt"),
-                "--enable-supernode-auth",
-                "--disable-runtime-dependency-installation",
-                "--database",
-                str(database),
-            ],
+            [sys.executable, "-m", "fedrec.deploy.flower_gate", *outside, *_link_options(inside, private, database)],
             self.env,
             self.home / "superlink.log",
         )
@@ -178,6 +175,17 @@ class SuperLink:
         return done.stdout
 
 
+def _link_options(address: str, certificates: Certificates, database: Path) -> list[str]:
+    host, _, port = address.partition(":")
+    files = {"--ssl-certfile": "server.crt", "--ssl-keyfile": "server.key", "--ssl-ca-certfile": "ca.crt"}
+    return [
+        *("--host", host, "--port", port),
+        *(word for option, name in files.items() for word in (option, certificates.file(name))),
+        *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        *("--database", str(database)),
+    ]
+
+
 @dataclass(frozen=True)
 class Joining:
     """What a node needs to reach a server: its address, the authority that signed its certificate, the node's key."""
@@ -187,8 +195,22 @@ class Joining:
     key: Path
     port: int
 
+    @property
+    def local(self) -> str:
+        """The address at which the SuperNode gives out its work, on this machine."""
+        return f"127.0.0.1:{self.port}"
+
+    def secret(self, state: Path) -> Path:
+        """The file with what a worker proves itself by to the SuperNode."""
+        path = state / "flower" / "worker.secret"
+        if not path.exists():
+            make_private_folder(path.parent)
+            with atomic_file(path, private=True) as temporary:
+                temporary.write_bytes(secrets.token_bytes(32))
+        return path
+
     def super_node(self, state: Path, processes: Processes, env: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start a SuperNode for a state folder, which also gets its log."""
+        """Start a SuperNode for a state folder, which also gets its log. It carries messages and runs nothing."""
         home = state / "flower"
         make_private_folder(home)
         return processes.start(
@@ -204,8 +226,10 @@ class Joining:
                 "127.0.0.1",
                 "--port",
                 str(self.port),
-                "--node-config",
-                f"state-dir={json.dumps(str(state.resolve()))}",
+                "--isolation",
+                "process",
+                "--superexec-auth-secret-file",
+                str(self.secret(state).resolve()),
             ],
             environment(home, env),
             state / LOG,

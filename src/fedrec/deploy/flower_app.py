@@ -1,4 +1,7 @@
-"""The two apps that Flower starts: the only module that imports it. Everything else is in `server` and `node`."""
+"""The app that Flower starts on a server, and how messages are written in Flower's records.
+
+A node never loads the bundle that names this app (`flower_worker`). Everything else is in `server` and `node`.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedrec.deploy.link import Lost
-from fedrec.deploy.resident_process import ask
 
 POLL = 0.2  # seconds between two looks for replies
-client_app = ClientApp()
+client_app = ClientApp()  # which Flower asks for, and no node runs
 server_app = ServerApp()
-
-
-@client_app.train()
-def turn(message: Message, context: Context) -> Message:
-    """One message of the server, in a process of its own."""
-    content = _bytes(message)
-    reply = ask(content)
-    if reply is None:
-        from fedrec.deploy.node import NodeHost
-
-        host = NodeHost(Path(str(context.node_config["state-dir"])))
-        reply = host.handle(content, time.process_time())
-    return Message(_to_record(reply), reply_to=message)
 
 
 @server_app.main()
@@ -54,7 +43,7 @@ class FlowerLink:
         until = time.monotonic() + deadline
         waiting: dict[str, int] = {}
         for node in nodes:
-            message = Message(_to_record(make(node)), dst_node_id=node, message_type="train", ttl=deadline + 60)
+            message = Message(to_record(make(node)), dst_node_id=node, message_type="train", ttl=deadline + 60)
             for number in self.grid.push_messages([message]):
                 if number:
                     waiting[number] = node
@@ -70,14 +59,14 @@ class FlowerLink:
 def _content(reply: Message) -> bytes | Lost:
     if reply.has_error():
         return Lost(f"{reply.error.reason or 'no reason given'} (Flower's error {reply.error.code})")
-    return _bytes(reply)
+    return read_message(reply)
 
 
-def _to_record(content: bytes) -> RecordDict:
+def to_record(content: bytes) -> RecordDict:
     return RecordDict({"message": ArrayRecord({"bytes": Array(np.frombuffer(content, dtype=np.uint8))})})
 
 
-def _bytes(message: Message) -> bytes:
+def read_message(message: Message) -> bytes:
     record = message.content["message"]
     assert isinstance(record, ArrayRecord)
     return bytes(record["bytes"].numpy().tobytes())

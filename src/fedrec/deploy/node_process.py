@@ -1,4 +1,6 @@
-"""A node as a process: its SuperNode, and the part of it that stays between messages.
+"""A node as a process: its SuperNode, and the worker that answers what it brings.
+
+Libraries are loaded, kernels compiled and data prepared once, and not for every message.
 
 `python -m fedrec.deploy.node_process STATE_DIR HOST:PORT CA KEY LOCAL_PORT` is how a rehearsal starts one.
 """
@@ -13,7 +15,6 @@ from pathlib import Path
 from fedrec.data.atomic import make_private_folder
 from fedrec.deploy.flower import LOG, Joining, require_flower
 from fedrec.deploy.processes import Processes
-from fedrec.deploy.resident_process import staying
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 
 
@@ -25,13 +26,30 @@ def start_node(state: Path, joining: Joining, processes: Processes, env: dict[st
     return processes.start([sys.executable, "-m", __name__, *words], {**os.environ, **env}, state / LOG)
 
 
+def work(state: Path, joining: Joining, processes: Processes) -> int:
+    """Start a SuperNode and answer what it brings, until it ends; return its exit code."""
+    from fedrec.deploy.flower_worker import Worker, hash_own_bundle
+    from fedrec.deploy.node import NodeHost
+
+    host = NodeHost(state)
+    node = joining.super_node(state, processes, {})
+    worker = Worker(
+        joining.local,
+        joining.secret(state).read_bytes(),
+        [hash_own_bundle()],
+        host.handle,
+        lambda reason: host.audit.write(kind="app", refused=reason),
+    )
+    return worker.work(node)
+
+
 def main(words: list[str]) -> int:
     """Run until the SuperNode ends; return its exit code."""
     state, superlink, ca, key, port = words
     joining = Joining(superlink, Path(ca), Path(key), int(port))
     try:
-        with sigterm_interrupts(), Processes() as processes, staying(Path(state)) as env:
-            return joining.super_node(Path(state), processes, env).wait()
+        with sigterm_interrupts(), Processes() as processes:
+            return work(Path(state), joining, processes)
     except (Terminated, KeyboardInterrupt):
         return TERMINATED
 

@@ -30,8 +30,8 @@ from fedrec.deploy.job import EVENTS, write_job
 from fedrec.deploy.key_files import require_authority, require_node_key, require_public
 from fedrec.deploy.link import Limits
 from fedrec.deploy.node import Settings, read_vocabulary
+from fedrec.deploy.node_process import work
 from fedrec.deploy.processes import Processes
-from fedrec.deploy.resident_process import staying
 from fedrec.deploy.state import StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError
@@ -88,7 +88,7 @@ def serve(
     begin = events.stat().st_size if events.exists() else 0
     make_private_folder(home.path)
     with home.held(), Processes() as processes:
-        link = SuperLink(home.path, at.certificates, at.host, at.port, processes)
+        link = SuperLink(home.path, at.certificates, at.host, at.port, at.nodes, processes)
         link.start()
         show({"event": "started", "address": f"{at.host}:{at.port}", "pid": link.process.pid})
         door = Admission(link, at.nodes, show)
@@ -137,14 +137,12 @@ def run_node(
         read_public(settings.peers)
     with state.lock("node"):
         settings.write(folder)
-        cache = {"NUMBA_CACHE_DIR": str((folder / "numba").resolve())}
         log, pauses = folder / LOG, chain(PAUSES, repeat(PAUSES[-1]))
-        with Processes() as processes, staying(folder) as env:
+        with Processes() as processes:
             while True:
                 joining = Joining(superlink, ca.resolve(), key.resolve(), port or free_port())
                 begin = log.stat().st_size if log.exists() else 0
-                process = joining.super_node(folder, processes, env | cache)
-                if not process.wait():
+                if not work(folder, joining, processes):
                     return
                 pause = next(pauses)
                 say(f"{reason_in(log, begin)}; trying again in {pause} s")

@@ -40,7 +40,8 @@ from fedrec.errors import FedrecError
 from fedrec_studies.trials.faults import CONFIG, NODES, Case, Outcome
 
 SHORT, LONG = 4, 10  # rounds; so many that a node which was away is back before the end
-STRANGER, APP = "stranger", "flwr-clientapp"
+STRANGER = "stranger"
+RECEIVING = "Receiving:"  # what a SuperNode writes when a message has come
 RESTARTS, SETTLED = 12, 15.0  # tries of a node, and seconds after which one that still runs has been let in
 DEADLINE, ASLEEP = 60.0, 90.0  # seconds of a round, and of a node that is paused
 
@@ -64,7 +65,7 @@ class Cluster:
 
     def start_link(self) -> None:
         self.link = SuperLink(
-            self.folder / "superlink", Certificates(self.keys), "127.0.0.1", self.port, self.processes
+            self.folder / "superlink", Certificates(self.keys), "127.0.0.1", self.port, self.keys, self.processes
         )
         self.link.start()
         for key in self.public:
@@ -88,9 +89,9 @@ class Cluster:
         """One more node, with a key that nobody has let in."""
         folder = self.folder / STRANGER
         folder.mkdir()
-        make_node_key(self.keys / STRANGER)
+        make_node_key(folder / STRANGER)
         Settings.read(self.states[0]).write(folder)
-        self._start(folder, ca, self.keys / STRANGER)
+        self._start(folder, ca, folder / STRANGER)
 
     def _start(self, folder: Path, ca: Path, key: Path) -> subprocess.Popen[bytes]:
         threads = {"OMP_NUM_THREADS": "1"}
@@ -116,8 +117,9 @@ class Cluster:
 
     def until_at_work(self, k: int, seconds: float = 60.0) -> None:
         """Until a node has a message of the server to answer."""
-        until = time.monotonic() + seconds
-        while not any(APP in _command(pid) for pid in descendants(self.nodes[k].pid)):
+        log, until = self.states[k] / LOG, time.monotonic() + seconds
+        before = log.read_text(errors="replace").count(RECEIVING)
+        while log.read_text(errors="replace").count(RECEIVING) == before:
             if time.monotonic() > until:
                 raise FedrecError(f"node {k} was given nothing to do within {seconds:g} s")
             time.sleep(0.05)
@@ -134,13 +136,6 @@ class Cluster:
         words = [str(event["reason"]) for event in self.events if event["event"] == "refused"]
         words += [f"going on from round {event['round'] + 1}" for event in self.events if event["event"] == "resumed"]
         return words[0][:140] if words else "-"
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def kill_tree(pid: int) -> None:
