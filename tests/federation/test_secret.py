@@ -21,11 +21,11 @@ from fedrec.testing import run, tiny_world
 WORLD = World(items=4000, clients=2, seed=3, dtype=torch.float64)
 
 
-def sent(noise: Noise, secret: OwnSecret | SeededSecret, clients: int = 1, planned: int | None = None) -> torch.Tensor:
+def sent(noise: Noise, secret: OwnSecret | SeededSecret, clients: int = 1, fewest: int | None = None) -> torch.Tensor:
     wire, accumulator = Wire(WORLD, [noise], secret=secret), Accumulator()
     zeros = torch.zeros(clients, WORLD.items, 2, dtype=torch.float64)
     wire.send_up({"x": Sum(zeros)}, Down(), np.arange(clients), "all", 0, accumulator)
-    return wire.collect(accumulator, 0, planned).ups(torch.float64)["x"]
+    return wire.collect(accumulator, 0, fewest).ups(torch.float64)["x"]
 
 
 @pytest.mark.parametrize("noise", [Gaussian(5.0), Laplace(5.0)])
@@ -65,8 +65,8 @@ def test_every_draw_that_reveals_comes_from_the_secret() -> None:
 
 @pytest.mark.parametrize("secret", [SeededSecret(3), OwnSecret()])
 def test_shares_of_the_noise_on_a_sum_add_up_to_it(secret: OwnSecret | SeededSecret) -> None:
-    whole = sent(SumGaussian(2.0), secret, clients=2, planned=2)
-    share = sent(SumGaussian(2.0), secret, clients=2, planned=8)
+    whole = sent(SumGaussian(2.0), secret, clients=2, fewest=2)
+    share = sent(SumGaussian(2.0), secret, clients=2, fewest=8)
     assert float(whole.std()) == pytest.approx(2.0, rel=0.05)
     assert float(share.std()) == pytest.approx(1.0, rel=0.05)
     assert abs(np.corrcoef(whole.flatten(), share.flatten())[0, 1]) < 0.05

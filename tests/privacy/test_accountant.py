@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,13 +12,18 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedrec.errors import FedrecError
-from fedrec.federation.noise import Gaussian, Laplace, SumGaussian
-from fedrec.federation.stages import Clip, Quantise, parse_stages
-from fedrec.privacy.accountant import epsilon_of, guarantee, noise_for, with_budget
+from fedrec.federation.discrete import DiscreteGaussian, DiscreteSumGaussian, WholeClip, in_whole_units
+from fedrec.federation.noise import Gaussian, Laplace
+from fedrec.federation.stages import Clip, Quantise, Stage, parse_stages
+from fedrec.privacy.accountant import epsilon_of, epsilon_of_rho, guarantee, noise_for, with_budget
 
 MULTIPLIERS = st.floats(0.05, 100.0)
 UPLOADS = st.integers(1, 5000)
 DELTAS = st.sampled_from([1e-3, 1e-5, 1e-8])
+
+
+def whole(text: str) -> tuple[Stage, ...]:
+    return in_whole_units(parse_stages(text))
 
 
 def analytic_gaussian(multiplier: float, delta: float) -> float:
@@ -77,9 +83,12 @@ def test_less_with_more_noise_and_more_with_more_uploads(
 def test_noise_for_is_the_inverse_and_never_spends_more(
     clip: float, epsilon: float, uploads: int, delta: float
 ) -> None:
-    spent = epsilon_of(noise_for(clip, uploads, epsilon, delta) / (2 * clip), uploads, delta)
+    scale = noise_for(clip, uploads, epsilon, delta)
+    spent = epsilon_of_rho(uploads * (2 * clip) ** 2 / (2 * scale**2), delta)
     assert spent <= epsilon
     assert spent == pytest.approx(epsilon, rel=1e-6)
+    exact = epsilon_of(scale / (2 * clip), uploads, delta)
+    assert 0.8 * epsilon - 0.01 < exact < epsilon, "what noise in real numbers would give, a little less"
 
 
 def test_hardly_any_noise_is_a_large_number_and_not_a_crash() -> None:
@@ -89,7 +98,7 @@ def test_hardly_any_noise_is_a_large_number_and_not_a_crash() -> None:
 
 def test_a_budget_puts_its_noise_right_behind_the_clipping() -> None:
     stages = with_budget(parse_stages("clip=0.5,quantise=8"), 20, 3.0, 1e-5)
-    assert [type(stage) for stage in stages] == [Clip, Gaussian, Quantise]
+    assert [type(stage) for stage in stages] == [WholeClip, DiscreteGaussian, Quantise]
     found = guarantee(stages, 20, 1e-5)
     assert found.epsilon is not None
     assert found.epsilon <= 3.0
@@ -117,9 +126,10 @@ def test_a_guarantee_that_is_none_says_why(stages: str, why: str) -> None:
 
 
 def test_the_tightest_clip_counts_and_what_follows_the_noise_is_free() -> None:
-    plain = guarantee(parse_stages("clip=1,gaussian=4"), 10, 1e-5)
+    plain = guarantee(whole("clip=1,gaussian=4"), 10, 1e-5)
+    assert plain.epsilon == epsilon_of_rho(10 / 8, 1e-5)
     for stages in ("clip=1,clip=7,gaussian=4", "clip=7,clip=1,gaussian=4", "clip=1,gaussian=4,clip=9,quantise=4"):
-        assert guarantee(parse_stages(stages), 10, 1e-5).epsilon == plain.epsilon
+        assert guarantee(whole(stages), 10, 1e-5).epsilon == plain.epsilon
 
 
 @pytest.mark.parametrize(
@@ -145,19 +155,47 @@ def test_a_budget_that_cannot_be_kept_is_refused(
         with_budget(stages, 10, epsilon, delta)
 
 
+def test_noise_in_floating_point_numbers_has_no_epsilon() -> None:
+    assert guarantee(parse_stages("clip=1,gaussian=4"), 10, 1e-5).epsilon is None
+    assert "floating-point" in guarantee(parse_stages("clip=1,sum-gaussian=4"), 10, 1e-5).reason
+
+
+@pytest.mark.parametrize("rho", [1e-4, 0.03, 1.2, 40.0])
+def test_concentrated_privacy_becomes_epsilon_by_the_published_bound(rho: float) -> None:
+    """Canonne, Kamath & Steinke 2020, proposition 12, minimised over a fine grid of orders."""
+    orders = 1 + np.geomspace(1e-4, 1e6, 200_001)
+    bound = rho * orders + np.log1p(-1 / orders) - (math.log(1e-5) + np.log(orders)) / (orders - 1)
+    assert epsilon_of_rho(rho, 1e-5) == pytest.approx(max(0.0, float(bound.min())), rel=2e-4)
+
+
+def test_colluding_clients_know_their_part_of_the_noise() -> None:
+    stages = whole("clip=1,sum-gaussian=4")
+    assert guarantee(stages, 3, 1e-5, honest=0.8).epsilon == epsilon_of_rho(3 * 4 / (2 * 16 * 0.8), 1e-5)
+    local = whole("clip=1,gaussian=4")
+    assert guarantee(local, 3, 1e-5, honest=0.8).epsilon == guarantee(local, 3, 1e-5).epsilon
+
+
+def test_a_client_without_data_is_half_as_far_away() -> None:
+    stages = whole("clip=1,sum-gaussian=4")
+    assert guarantee(stages, 3, 1e-5, adjacency="zero-out").epsilon == epsilon_of_rho(3 / (2 * 16), 1e-5)
+    assert "without its data" in guarantee(stages, 3, 1e-5, adjacency="zero-out").reason
+
+
 @pytest.mark.parametrize("delta", [0.0, 1.0, 5.0, -1.0, math.nan])
 def test_delta_is_a_probability(delta: float) -> None:
+    with pytest.raises(FedrecError, match="between 0 and 1"):
+        epsilon_of_rho(1.0, delta)
     with pytest.raises(FedrecError, match="between 0 and 1"):
         epsilon_of(1.0, 1, delta)
 
 
 def test_noise_on_a_blind_sum_counts_as_noise_on_an_upload_and_rests_on_secure_sums() -> None:
     stages = with_budget(parse_stages("clip=0.5"), 1, 3.0, 1e-5, blind=True)
-    assert isinstance(stages[1], SumGaussian)
+    assert isinstance(stages[1], DiscreteSumGaussian)
     found = guarantee(stages, 1, 1e-5)
     assert found.epsilon == pytest.approx(3.0, rel=1e-6)
     assert "secure aggregation" in found.reason
-    assert guarantee(parse_stages("clip=0.5,sum-gaussian=2"), 1, 1e-5).epsilon == epsilon_of(2.0, 1, 1e-5)
+    assert guarantee(whole("clip=0.5,sum-gaussian=2"), 1, 1e-5).epsilon == epsilon_of_rho(1 / 8, 1e-5)
 
 
 def test_uploads_that_cannot_oppose_need_less_noise() -> None:
@@ -168,6 +206,6 @@ def test_uploads_that_cannot_oppose_need_less_noise() -> None:
 
 
 def test_what_clients_do_after_the_clipping_moves_a_sum() -> None:
-    assert guarantee(parse_stages("clip=1,sum-gaussian=4,quantise=8"), 1, 1e-5).epsilon is None
+    assert guarantee(whole("clip=1,sum-gaussian=4,quantise=8"), 1, 1e-5).epsilon is None
     with pytest.raises(FedrecError, match="last stage"):
         with_budget(parse_stages("clip=1,quantise=8"), 1, 1.0, 1e-5, blind=True)

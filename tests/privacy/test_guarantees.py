@@ -39,7 +39,7 @@ from fedrec.federation.loop import Progress, Rules
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedMF, FedRKG, methods
-from fedrec.privacy.accountant import NOT_COVERED, delta_of, epsilon_of
+from fedrec.privacy.accountant import NOT_COVERED, delta_of, epsilon_of, epsilon_of_rho
 from fedrec.privacy.own_noise import sentence
 from fedrec.testing import tiny_world
 
@@ -278,7 +278,7 @@ def test_epsilon_is_that_of_the_client_with_the_most_uploads(cli: Cli, tmp_path:
     assert privacy["planned"]["uploads"] == 20
     assert privacy["planned"]["epsilon"] == pytest.approx(4, rel=1e-5)
     noise = float(privacy["stages"][1].split("scale=")[1].split(",")[0])
-    assert privacy["epsilon"] == pytest.approx(epsilon_of(noise / 2, int(times.max()), 1e-5))
+    assert privacy["epsilon"] == pytest.approx(epsilon_of_rho(int(times.max()) * 2 / noise**2, 1e-5))
     assert privacy["epsilon"] < privacy["planned"]["epsilon"] <= 4
     assert f"uploaded most often, {times.max()} times; with one upload in each of 20 rounds, epsilon 4" in outcome.out
 

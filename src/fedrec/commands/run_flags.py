@@ -50,6 +50,10 @@ def run_command(
     secure_sums: Annotated[
         bool | None, typer.Option("--secure-sums", help="The server sees only sums over clients.")
     ] = None,
+    assume_secure_sums: Annotated[
+        bool | None,
+        typer.Option("--assume-secure-sums", help="The same without computing masks: faster, for studies of noise."),
+    ] = None,
     secure_bits: Annotated[int | None, typer.Option(help="Fractional bits of secure sums; default 32.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds; default 1.")] = None,
     patience: Annotated[
@@ -60,6 +64,10 @@ def run_command(
         float | None, typer.Option(help="Choose the noise for this budget (needs clip and --delta).")
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of the budget.")] = None,
+    adjacency: Annotated[
+        str | None,
+        typer.Option(help="What an epsilon compares: replace (default), zero-out (a client without data, on sums)."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu (default) or cuda.")] = None,
     memory: Annotated[str | None, typer.Option(help="Memory budget; default 8G.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same keys; flags take precedence.")] = None,
@@ -116,10 +124,12 @@ def run_command(
         "eval_every": eval_every,
         "patience": patience,
         "secure_sums": secure_sums,
+        "assume_secure_sums": assume_secure_sums,
         "secure_bits": secure_bits,
         "privacy": privacy,
         "epsilon": epsilon,
         "delta": delta,
+        "adjacency": adjacency,
         "device": device,
         "memory": memory,
         "train": train,

@@ -11,13 +11,14 @@ from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig
 from fedrec.federation.blind import MakeBlindSums
 from fedrec.federation.contract import Method, NoisesItself, World, cohorts_of
+from fedrec.federation.discrete import BITS, in_whole_units
 from fedrec.federation.group import Group
 from fedrec.federation.loop import Rules
 from fedrec.federation.noise import Noise, SumGaussian
 from fedrec.federation.stages import Shortening, Stage, parse_stages
 from fedrec.methods import listings
 from fedrec.models import Sequential
-from fedrec.privacy.accountant import Guarantee, guarantee, with_budget
+from fedrec.privacy.accountant import Adjacency, Guarantee, guarantee, with_budget
 from fedrec.privacy.own_noise import sentence
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def _what_the_server_sees(run: Run) -> str:
     """With secure sums, and where a method needs them and has none; otherwise nothing is claimed."""
     if run.config.secure_sums:
         return "secure sums: the server sees sums over the clients of a round, exact to fixed point, and nothing else"
+    if run.config.assume_secure_sums:
+        return "secure sums are assumed here: the server sees sums and nothing else; --secure-sums computes them"
     if run.method.disclosure.secure_aggregation:
         return f"{run.method.info.name} needs secure sums, which are assumed here; --secure-sums computes them"
     return ""
@@ -92,7 +95,7 @@ def require_shared(method: Method, group: Group) -> None:
 
 def blind_sums(config: RunConfig, method: Method, world: World, group: Group) -> MakeBlindSums | None:
     """Secure sums, where they were asked for; what cannot have them is refused by name."""
-    if not config.secure_sums:
+    if not (config.secure_sums or config.assume_secure_sums):
         return None
     if method.info.centralised:
         raise FedrecError(f"{method.info.name} is centralised and uploads nothing; leave --secure-sums out")
@@ -101,6 +104,8 @@ def blind_sums(config: RunConfig, method: Method, world: World, group: Group) ->
         raise FedrecError(
             f"{method.info.name} needs each client's own upload, which secure sums hide; use one of {able}"
         )
+    if config.assume_secure_sums:
+        return None
     if group.size > 1:
         raise FedrecError("--secure-sums runs in one process; start it without torchrun")
     from fedrec.secure.simulated import simulated_sums  # an extra, which other runs do without
@@ -118,30 +123,30 @@ def require_cold(run: Run) -> None:
 
 def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
     """What happens to uploads, with the noise that a budget asks for."""
-    stages, blind = parse_stages(config.privacy), method.disclosure.secure_aggregation
+    bits = BITS if config.secure_bits is None else config.secure_bits
+    stages, blind = in_whole_units(parse_stages(config.privacy), bits), sees_sums_alone(config, method)
     if method.info.centralised and (stages or config.epsilon is not None):
         raise FedrecError(
             f"{method.info.name} is centralised and uploads nothing that could be protected; leave "
             "--privacy and --epsilon out"
         )
-    if (
-        config.lost_uploads
-        and (config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in stages))
-        and blind
-    ):
-        raise FedrecError(
-            "noise on a sum is the sum of the clients' shares; with --lost-uploads some are missing and the rest "
-            "protects less than promised: leave one of the two out"
-        )
     if not blind and any(isinstance(stage, SumGaussian) for stage in stages):
         raise FedrecError(
-            f"sum-gaussian protects a sum under secure aggregation, which {method.info.name} does not use; use gaussian"
+            "sum-gaussian protects a sum where the server sees nothing else; add --secure-sums, or use gaussian"
         )
+    if config.adjacency == "zero-out" and not blind:
+        raise FedrecError("--adjacency zero-out is for noise on sums; add --secure-sums, or leave it out")
     if config.epsilon is not None:
-        return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, method.disclosure.sensitivity)
+        apart = 1.0 if config.adjacency == "zero-out" else method.disclosure.sensitivity
+        return with_budget(stages, method.rounds, config.epsilon, config.delta, blind, apart, bits)
     if config.delta is not None and not stages:
         raise FedrecError("--delta alone protects nothing; add --privacy clip=1 --epsilon 8, or leave it out")
     return stages
+
+
+def sees_sums_alone(config: RunConfig, method: Method) -> bool:
+    """Whether the server sees nothing but sums, by computation or by assumption."""
+    return bool(config.secure_sums or config.assume_secure_sums or method.disclosure.secure_aggregation)
 
 
 def claims_epsilon(run: Run) -> bool:
@@ -155,9 +160,13 @@ def claims_epsilon(run: Run) -> bool:
     return by_stages or bool(_own_promise(run))
 
 
-def promised(run: Run, uploads: int, unprotected: Iterable[str]) -> Guarantee:
-    """The guarantee for a client with this many uploads."""
-    return guarantee(run.stages, uploads, run.config.delta or DELTA, unprotected, run.method.disclosure.sensitivity)
+def promised(
+    run: Run, uploads: int, unprotected: Iterable[str], adjacency: Adjacency | None = None, honest: float = 1.0
+) -> Guarantee:
+    """Return the guarantee for a client with this many uploads; `adjacency`: by default that of the run."""
+    sensitivity, relation = run.method.disclosure.sensitivity, adjacency or run.config.adjacency or "replace"
+    delta = run.config.delta or DELTA
+    return guarantee(run.stages, uploads, delta, unprotected, sensitivity, relation, honest)
 
 
 def rules_of(run: Run) -> Rules:

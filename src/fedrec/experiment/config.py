@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,9 +51,13 @@ class RunConfig:
     """The server sees sums over the clients of a round and nothing else."""
     secure_bits: int | None = None
     """Of secure sums, how many behind the point; None: the usual 32."""
+    assume_secure_sums: bool | None = None
+    """The server is taken to see sums alone, which saves the work of masks; no deployment may assume it."""
     privacy: str = ""
     epsilon: float | None = None
     delta: float | None = None
+    adjacency: Literal["replace", "zero-out"] | None = None
+    """Which data of a client an epsilon compares: any other (None: replace), or none at all (noise on sums only)."""
     device: str = "cpu"
     memory: str = "8G"
     train: str | None = None
@@ -86,6 +90,7 @@ class RunConfig:
             self.secure_bits is None or 1 <= self.secure_bits <= 52, f"secure-bits {self.secure_bits} is not in 1 to 52"
         )
         _require(self.secure_bits is None or bool(self.secure_sums), "--secure-bits also needs --secure-sums")
+        _require(not (self.secure_sums and self.assume_secure_sums), "--secure-sums are computed or assumed, not both")
         _require(self.delta is None or 0 < self.delta < 1, f"delta {self.delta} is not between 0 and 1; 1e-5 is usual")
         parse_memory(self.memory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from fedrec.experiment.machine import hardware, peak_memory_mb, versions
 from fedrec.experiment.params import defaults_of
 from fedrec.experiment.tested import TESTED, count_tested
 from fedrec.federation.loop import Progress
-from fedrec.privacy.accountant import NOT_COVERED
+from fedrec.federation.noise import SumGaussian
+from fedrec.privacy.accountant import NOT_COVERED, Adjacency
 from fedrec.schema import COUNT, METRICS, NAMES, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
 
 if TYPE_CHECKING:
     from fedrec.experiment.run import Run
+
+COLLUDING = 0.2  # the share of clients that are taken to tell the server what noise they added
 
 SUMMARY: dict[str, Shape] = {
     "method": TEXT,
@@ -132,7 +136,8 @@ def privacy_of(run: Run) -> dict[str, Any]:
     ledger, rounds = run.simulator.ledger(), run.method.rounds
     most, bound = int(ledger.uploads.max(initial=0)), promised(run, rounds, ledger.unprotected)
     known = run.scheduled is not None and np.array_equal(ledger.uploads, run.scheduled)
-    found = promised(run, most, ledger.unprotected) if known else bound
+    counted = most if known else rounds
+    found = promised(run, counted, ledger.unprotected)
     return {
         "stages": [str(stage) for stage in run.stages],
         "epsilon": found.epsilon,
@@ -141,5 +146,21 @@ def privacy_of(run: Run) -> dict[str, Any]:
         "planned": {"uploads": rounds, "epsilon": bound.epsilon},
         "unprotected_bytes": ledger.unprotected,
         "meaning": found.reason,
+        **({} if found.epsilon is None else _beside(run, counted, ledger.unprotected)),
         "not_covered": "" if found.epsilon is None else NOT_COVERED,
+    }
+
+
+def _beside(run: Run, uploads: int, unprotected: Mapping[str, int]) -> dict[str, Any]:
+    """What an epsilon is of, and what it would be by the other relation and with colluding clients."""
+    unit = "a client, which is one user" if run.world.most_users == 1 else "a client with all of its users"
+    found: dict[str, Any] = {"unit": unit, "adjacency": run.config.adjacency or "replace"}
+    if not any(isinstance(stage, SumGaussian) for stage in run.stages):
+        return found | {"trust": "nobody outside the client is trusted"}
+    other: Adjacency = "replace" if found["adjacency"] == "zero-out" else "zero-out"
+    among = promised(run, uploads, unprotected, honest=1 - COLLUDING).epsilon
+    return found | {
+        "trust": "the server sees nothing but sums" + ("" if run.config.secure_sums else ", which is assumed here"),
+        "other_adjacency": {"adjacency": other, "epsilon": promised(run, uploads, unprotected, other).epsilon},
+        "colluding": {"share": COLLUDING, "epsilon": among},
     }

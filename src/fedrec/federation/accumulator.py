@@ -57,8 +57,13 @@ class Accumulator:
 
     def add_noise_to_sums(self, noise: SumGaussian, where: SumContext) -> None:
         """These clients' share of the noise on the sums; it hides no mean's weights and no single upload."""
-        if self._means or self._gathered:
-            raise FedrecError("privacy stage 'sum-gaussian' is for plain sums; use gaussian with this method")
+        if self._gathered:
+            raise FedrecError("privacy stage 'sum-gaussian' is for sums and means; use gaussian with this method")
+        if any("@" in key for key in self._totals):
+            raise FedrecError(
+                "privacy stage 'sum-gaussian' is for sums over all clients of a round, and this method has one for "
+                "each cohort; use gaussian"
+            )
         self._totals = {key: noise.add_share_to_sum(key, total, where) for key, total in self._totals.items()}
 
     @property

@@ -34,8 +34,8 @@ class BlindSum(Protocol):
 
 
 class BlindSums(Protocol):
-    def begin(self, members: np.ndarray, round: int) -> BlindSum:
-        """Of the clients whose uploads a round is to have, whether they arrive or not."""
+    def begin(self, members: np.ndarray, round: int, fewest: int = 0) -> BlindSum:
+        """Of the clients whose uploads a round is to have, whether they arrive or not; given up with too few left."""
         ...
 
 

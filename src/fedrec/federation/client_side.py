@@ -130,13 +130,13 @@ class ClientSide:
         sending: np.ndarray,
         round: int,
         down: MakeDown,
-        planned: int | None = None,
+        fewest: float | None = None,
         blind: BlindSum | None = None,
         will_be_read: bool = False,
     ) -> tuple[Update, ChunkFigures]:
         """Local training of some hosted clients; the uploads of those who send, reduced, and what was seen of it.
 
-        `planned`: how many uploads of all groups together the round is to have; their noise on sums depends on it.
+        `fewest`: of how many uploads of all groups together a sum is at least; their noise on sums depends on it.
         `blind`: each upload enters this sum by itself, and nothing but what comes out of it is seen.
         `will_be_read`: somebody will read the state before their next training, so nothing is put off.
         """
@@ -148,11 +148,11 @@ class ClientSide:
                 payload = self._train(members, chunk, where, round, delivered)
                 if send:
                     self._require_covered(payload, chunk, round, accumulator)
-                    self._send(payload, chunk, round, delivered, accumulator, planned, blind)
+                    self._send(payload, chunk, round, delivered, accumulator, fewest, blind)
                 seen.append(chunk.observed)
         if blind is not None:
             return blind.result(), seen
-        return self.wire.collect(accumulator, round, planned), seen
+        return self.wire.collect(accumulator, round, fewest), seen
 
     def _train(
         self, members: CohortState, chunk: Chunk, where: np.ndarray, round: int, down: Down
@@ -173,13 +173,13 @@ class ClientSide:
         round: int,
         down: Down,
         accumulator: Accumulator,
-        planned: int | None,
+        fewest: float | None,
         blind: BlindSum | None,
     ) -> None:
         if blind is None:
             self.wire.send_up(payload, down, chunk.clients, chunk.cohort, round, accumulator)
             return
-        for update in self.wire.send_apart(payload, down, chunk.clients, chunk.cohort, round, planned):
+        for update in self.wire.send_apart(payload, down, chunk.clients, chunk.cohort, round, fewest):
             blind.take(update)
 
     def receive(self, clients: np.ndarray, round: int, down: MakeDown) -> None:

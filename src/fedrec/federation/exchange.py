@@ -188,8 +188,8 @@ class Node:
 
     def _train(self, step: Step) -> Update:
         sending = step.clients if step.sending is None else step.sending
-        planned = int(step.options["planned"])
-        return self.side.train(step.clients, sending, step.round, step.select_down, planned, will_be_read=True)[0]
+        fewest = float(step.options["fewest"])
+        return self.side.train(step.clients, sending, step.round, step.select_down, fewest, will_be_read=True)[0]
 
 
 @dataclass
@@ -240,7 +240,7 @@ class Coordinator:
             return None
         step = self.step(self._round, clients, lambda some: self.server.broadcast(some, self._round))
         sending = None if self._plan.upload is None else np.intersect1d(mine, self._plan.upload)
-        return replace(step, options={"planned": len(self._plan.uploads())}, sending=sending)
+        return replace(step, options={"fewest": len(self._plan.uploads())}, sending=sending)
 
     def step(self, round: int, clients: np.ndarray, make: MakeDown) -> Step:
         """What some clients get, cohort by cohort."""

@@ -62,7 +62,7 @@ class UploadContext:
 
 @dataclass(frozen=True)
 class SumContext:
-    """Noise on sums over a group's clients. `share`: the part of a round's planned uploads that are theirs."""
+    """Noise on sums over a group's clients. `share`: how many they are, by the fewest uploads that make a result."""
 
     world: World
     stream: Stream
@@ -183,8 +183,9 @@ class Gaussian(Noise):
 class SumGaussian(Gaussian):
     """Gaussian noise of this standard deviation on every entry of the sum over a round's clients.
 
-    Under secure aggregation every client adds its share and nobody sees less than the sum: m of n clients together add
-    N(0, scale^2 m / n), drawn here at once. Where single uploads can be seen, it protects nobody.
+    Under secure aggregation every client adds its share and nobody sees less than the sum: where a sum of fewer than n
+    clients is given up, m of them together add N(0, scale^2 m / n), drawn here at once. Where single uploads can be
+    seen, it protects nobody.
     """
 
     per_entry = False

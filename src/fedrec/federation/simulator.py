@@ -22,12 +22,15 @@ from fedrec.federation.clients import ClientData, Figure, Histories
 from fedrec.federation.contract import Answer, Method, Tensors
 from fedrec.federation.figures import ChunkFigures, Clock, Observed, Reading, figures_of
 from fedrec.federation.group import ALONE, Group
+from fedrec.federation.noise import SumGaussian
 from fedrec.federation.schema import ClientSetup, schema_of
 from fedrec.federation.server_side import ServerSide
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Ledger, Wire
 from fedrec.random import Purpose, fold_array, stream
+
+DEVIATIONS = 3  # by which more uploads may be lost than expected, before the noise on their sum is too little
 
 
 @dataclass
@@ -163,7 +166,12 @@ class Simulator:
         begun = RunningRound(self, number, len(plan.train))
         arriving = self.draw_arrivals(plan.uploads(), number)
         train = self.data.select_hosted(plan.train)
-        blind = None if self.blind is None else self.blind.begin(plan.uploads(), number)
+        planned = len(plan.uploads())
+        fewest = self.count_fewest(planned)
+        too_few = self.noises_sums and len(arriving) < fewest
+        blind = None
+        if self.blind is not None:
+            blind = self.blind.begin(plan.uploads(), number, fewest if self.noises_sums else 0)
         diverged = ""
         try:
             update, begun.seen = self.client_side.train(
@@ -171,7 +179,7 @@ class Simulator:
                 arriving,
                 number,
                 lambda some: self.server_side.broadcast(some, number),
-                len(plan.uploads()),
+                fewest,
                 blind,
                 will_be_read,
             )
@@ -179,7 +187,7 @@ class Simulator:
             update, diverged = Update(), error.what
         if diverged or not self.reads_later:
             begun.require_finite(diverged)
-        merged = self.group.merge_updates(update)
+        merged = self.group.merge_updates(Update() if too_few else update)
         try:
             answer = self.server_side.aggregate(merged, plan, number, begun.watch if self.reads_later else None)
         except DivergedError:
@@ -191,9 +199,10 @@ class Simulator:
             before_answer(number)
             begun.clock.leave_out(time.perf_counter() - paused)
         self._answer(answer, number)
-        lost = len(plan.uploads()) - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
+        lost = planned - len(arriving) if len(merged.clients) or len(arriving) == 0 else 0
+        lost = planned if too_few else lost
         if blind is not None:
-            lost = len(plan.uploads()) if blind.is_given_up else lost
+            lost = planned if blind.is_given_up else lost
             for way, clients, sizes in blind.traffic():
                 self.wire.ledger.record(way, number, clients, sizes)
         begun.end(lost)
@@ -203,6 +212,19 @@ class Simulator:
     def reads_later(self) -> bool:
         """Whether rounds go on before their figures are read; several processes agree on them first."""
         return self.world.device.type != "cpu" and self.group.size == 1
+
+    @property
+    def noises_sums(self) -> bool:
+        """Whether clients add shares of noise that count together only."""
+        return any(isinstance(stage, SumGaussian) for stage in self.wire.stages)
+
+    def count_fewest(self, planned: int) -> int:
+        """How many uploads of a round must arrive for its sum to have all of its noise; with fewer it is given up.
+
+        With as many lost as expected and three standard deviations more it still is a sum.
+        """
+        gone = self.lost_uploads * planned
+        return max(1, math.floor(planned - gone - DEVIATIONS * math.sqrt(gone * (1 - self.lost_uploads))))
 
     def draw_arrivals(self, uploads: np.ndarray, number: int) -> np.ndarray:
         """Those of the planned uploads that are not lost: a client trains and keeps its state, and nobody hears."""

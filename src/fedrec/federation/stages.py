@@ -42,6 +42,11 @@ class Clip:
     per_entry = False
 
     def apply(self, values: Values, context: UploadContext) -> Values:
+        factor = self._factor(values, context)
+        return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
+
+    def _factor(self, values: Values, context: UploadContext) -> Tensor:
+        """By which each client's change must be multiplied, in float64."""
         device = context.world.device
         square = torch.zeros(len(context.clients), dtype=torch.float64, device=device)
         for name, value in values.items():
@@ -57,8 +62,7 @@ class Clip:
             else:
                 change = value - context.reference[name] if name in context.reference else value
                 square += _squared_norms(change)
-        factor = (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
-        return {name: self._shrink(value, factor, name, context) for name, value in values.items()}
+        return (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
 
     def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, context: UploadContext) -> Tensor | Rows:
         if is_exact(value):

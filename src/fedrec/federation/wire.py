@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.federation.accumulator import Accumulator
-from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Sum, Upload, World
+from fedrec.federation.contract import Down, Gather, Mean, PartialSum, Reduction, Rows, Upload, World
 from fedrec.federation.messages import content, is_exact
 from fedrec.federation.noise import (
     EarlierNoise,
@@ -144,7 +144,7 @@ class Wire:
         clients: np.ndarray,
         cohort: str,
         round: int,
-        planned: int | None,
+        fewest: float | None,
     ) -> Iterator[Update]:
         """The uploads of one chunk, each by itself, with its share of the noise that belongs to sums.
 
@@ -158,7 +158,7 @@ class Wire:
             keep, one = slice(k, k + 1), Accumulator()
             part = {name: _slice_clients(reduction, keep) for name, reduction in payload.items()}
             one.add(self._apply_stages(part, self.stages, down, clients[keep], keep, round), clients[keep], cohort)
-            yield self.collect(one, round, planned)
+            yield self.collect(one, round, fewest)
 
     def _count_deferrable_stages(self, payload: dict[str, Reduction], clients: int) -> int:
         """Stages at the end whose noise can wait for the sums: one draw per entry, not one per entry and client.
@@ -176,13 +176,13 @@ class Wire:
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
         return len(list(last))
 
-    def collect(self, accumulator: Accumulator, round: int, planned: int | None = None) -> Update:
+    def collect(self, accumulator: Accumulator, round: int, fewest: float | None = None) -> Update:
         """What leaves these clients in a round, with their share of the noise that belongs to sums.
 
-        `planned`: how many uploads the whole round is to have; None: these clients' alone.
+        `fewest`: of how many uploads the whole round's sum is at least; None: of these clients' alone.
         """
         clients = accumulator.clients
-        share = len(clients) / planned if planned else 1.0
+        share = len(clients) / fewest if fewest else 1.0
         for number, stage in enumerate(self.stages):
             where = SumContext(self.world, Stream(self.secret, round, self._earlier_noise(number)), clients, share)
             if isinstance(stage, SumGaussian):
@@ -276,9 +276,9 @@ def _is_plain_sum(reduction: Reduction) -> bool:
 
 
 def _adds_noise(stage: Stage, name: str, reduction: Reduction) -> bool:
-    """Whether a stage puts noise on the values of an upload; that on sums reaches plain sums alone."""
-    on_sums = isinstance(stage, SumGaussian) and not isinstance(reduction, Sum)
-    return isinstance(stage, Noise) and stage.reaches(name) and not on_sums
+    """Whether a stage puts noise on the values of an upload; that on sums reaches no single one."""
+    single = isinstance(stage, SumGaussian) and isinstance(reduction, Gather)
+    return isinstance(stage, Noise) and stage.reaches(name) and not single
 
 
 def _has_lengths(reduction: Reduction) -> bool:

@@ -1,16 +1,19 @@
 """What the noise on uploads guarantees: the privacy loss of a client over all its uploads.
 
-The mechanism is local: noise is added before anything leaves, so the guarantee holds against the server and everybody
-else. Two data sets of one client give uploads at most 2C apart once both are clipped to norm C, so one upload is a
-Gaussian mechanism with noise multiplier std / 2C. T of them, each allowed to depend on those before, have exactly the
-privacy loss of a single one with multiplier / sqrt(T) (Dong, Roth & Su 2022), whose curve is known in closed form.
-Sampling of clients does not amplify, because the server sees who takes part.
+An epsilon is printed for noise in whole units alone (`federation/discrete.py`). A discrete Gaussian of scale s on
+uploads that lie at most D apart is D^2 / 2s^2-zero-concentrated differentially private (Canonne, Kamath & Steinke 2020,
+theorem 14); so is a sum of clients' shares whose variances add up to s^2, but for a term of the order of
+exp(-10 w^2), where w is the width of a share in units (Kairouz, Liu & Steinke 2021, proposition 14). Shares below 8
+units are refused, so that the term is none. Over several uploads the losses add up, each allowed to depend on those
+before, and dp-accounting turns their Renyi divergences into epsilon and delta.
 
-Noise on a sum under secure aggregation (`sum-gaussian`) is counted the same way: replacing one client's data moves the
-sum by at most 2C. It holds against whoever sees nothing but sums, so it rests on secure aggregation.
+Noise on single uploads holds against the server and everybody else. Noise on a sum holds against whoever sees nothing
+but sums, so it rests on secure aggregation. Sampling of clients does not amplify: the server sees who takes part.
 
-A method may know that its uploads cannot lie 2C apart (`Disclosure.sensitivity`): where no entry is ever negative, the
-product of two uploads u and v is not either, and |u - v|^2 = |u|^2 + |v|^2 - 2 u'v is at most 2 C^2.
+Neighbouring data are those in which one client's are replaced by any others (`replace`), or its upload by that of a
+client without data (`zero-out`, the usual relation of federated learning). Two uploads of norm C are 2C apart, one and
+an empty one C. A method may know that its uploads cannot lie 2C apart (`Disclosure.sensitivity`): where no entry is
+ever negative, the product of two uploads u and v is not either, and |u - v|^2 = |u|^2 + |v|^2 - 2 u'v is at most 2 C^2.
 """
 
 from __future__ import annotations
@@ -18,23 +21,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
+import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from fedrec.errors import FedrecError, some
+from fedrec.federation.discrete import BITS, DiscreteGaussian, DiscreteSumGaussian, in_whole_units
 from fedrec.federation.noise import Gaussian, Laplace, SumGaussian
 from fedrec.federation.stages import Clip, Stage
+
+Adjacency = Literal["replace", "zero-out"]
 
 # Not covered by epsilon, because it does not pass the wire.
 NOT_COVERED = (
     "metrics, losses and clients' own state, which this folder contains; anything chosen by them, such as "
-    "hyper-parameters; other runs on the same data"
+    "hyper-parameters, the clip and the method itself; which items there are and which users and items filters left "
+    "out; who took part, sizes and times of messages; other runs on the same data"
 )
 LOCAL = "local: all uploads of one client, against any other data of that client"
-BLIND = "of the sum: holds where secure aggregation shows nothing else, against any other data of one client"
+BLIND = {
+    "replace": "of the sum: holds where secure aggregation shows nothing else, against any other data of one client",
+    "zero-out": "of the sum: holds where secure aggregation shows nothing else, against one client without its data",
+}
 
 _CLOSE = 1e-12  # relative width at which a bisection ends
 _MARGIN = 1e-8  # more noise than the bisection found, so that rounding cannot overspend a budget
+_ORDERS = tuple(1 + np.geomspace(1e-4, 1e6, 600))  # of Renyi divergences
+
+
+class NoAccountantError(FedrecError):
+    """The package that composes privacy losses is not installed."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +66,18 @@ class Guarantee:
 
 
 def guarantee(
-    stages: Sequence[Stage], uploads: int, delta: float, unprotected: Iterable[str] = (), apart: float = 2.0
+    stages: Sequence[Stage],
+    uploads: int,
+    delta: float,
+    unprotected: Iterable[str] = (),
+    apart: float = 2.0,
+    adjacency: Adjacency = "replace",
+    honest: float = 1.0,
 ) -> Guarantee:
-    """The (epsilon, delta) that a client has after this many uploads.
+    """Return the (epsilon, delta) that a client has after this many uploads.
 
     `unprotected`: what of them no noise reaches. `apart`: how many clipping norms apart two uploads of one client can
-    be.
+    be. `honest`: the share of a sum's noise that nobody knows; the rest is that of clients who say what they added.
     """
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
         return Guarantee(None, None, uploads, "noise on one upload leaves the others unprotected")
@@ -63,11 +87,55 @@ def guarantee(
     blind = isinstance(noise, SumGaussian)
     norm = _norm_of([stage for stage in stages if stage is not noise] if blind else stages[:at])
     if not isinstance(noise, Gaussian) or norm is None:
-        return Guarantee(None, None, uploads, _why_not(stages))
+        return Guarantee(None, None, uploads, _explain_none(stages))
     if open_to_all := some(sorted(unprotected)):
         return Guarantee(None, None, uploads, f"no noise reaches {open_to_all}")
-    epsilon = epsilon_of(noise.scale / (apart * norm), uploads, delta)
-    return Guarantee(epsilon, delta, uploads, BLIND if blind else LOCAL)
+    if not isinstance(noise, DiscreteGaussian | DiscreteSumGaussian):
+        return Guarantee(None, None, uploads, "floating-point noise proves nothing; clip right before it")
+    unseen = noise.scale * (math.sqrt(honest) if blind else 1.0)
+    distance = norm * (1.0 if blind and adjacency == "zero-out" else apart)
+    try:
+        epsilon = epsilon_of_rho(uploads * distance**2 / (2 * unseen**2), delta)
+    except NoAccountantError as error:  # noise was chosen by hand, which needs no package
+        return Guarantee(None, None, uploads, str(error))
+    return Guarantee(epsilon, delta, uploads, BLIND[adjacency] if blind else LOCAL)
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """Epsilon of rho-zero-concentrated differential privacy, as dp-accounting has it."""
+    if not 0 < delta < 1:
+        raise FedrecError(f"delta {delta} is not between 0 and 1; 1e-5 is usual")
+    if rho == 0:
+        return 0.0
+    dp = _dp_accounting()
+    accountant = dp.rdp.RdpAccountant(_ORDERS, dp.NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(dp.ZCDpEvent(rho))
+    return float(accountant.get_epsilon(delta))
+
+
+@cache
+def rho_of(epsilon: float, delta: float) -> float:
+    """The largest rho that keeps within (epsilon, delta), found by bisection."""
+    low = high = 1.0
+    while epsilon_of_rho(high, delta) <= epsilon:
+        low, high = high, 2 * high
+    while epsilon_of_rho(low, delta) > epsilon:
+        low, high = low / 2, low
+    while high / low > 1 + _CLOSE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if epsilon_of_rho(middle, delta) <= epsilon else (low, middle)
+    return low
+
+
+def _dp_accounting() -> Any:
+    try:
+        import dp_accounting
+        import dp_accounting.rdp
+    except ImportError:
+        raise NoAccountantError(
+            "an epsilon needs the package dp-accounting; install it with: pip install 'fedrec[privacy]'"
+        ) from None
+    return dp_accounting
 
 
 def epsilon_of(multiplier: float, uploads: int, delta: float) -> float:
@@ -104,25 +172,23 @@ def zcdp(ratio: float, steps: int, delta: float) -> tuple[float, float]:
 
 
 def noise_for(clip: float, uploads: int, epsilon: float, delta: float, apart: float = 2.0) -> float:
-    """The standard deviation that gives (epsilon, delta) over all uploads of a client, found by bisection."""
-    uploads = max(1, uploads)
-    low = high = 1.0
-    while epsilon_of(high, uploads, delta) > epsilon:
-        low, high = high, 2 * high
-    while epsilon_of(low, uploads, delta) <= epsilon:
-        low, high = low / 2, low
-    while high / low > 1 + _CLOSE:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if epsilon_of(middle, uploads, delta) > epsilon else (low, middle)
-    return high * (1 + _MARGIN) * apart * clip
+    """The scale of discrete Gaussian noise that gives (epsilon, delta) over all uploads of a client."""
+    return apart * clip * math.sqrt(max(1, uploads) / (2 * rho_of(epsilon, delta))) * (1 + _MARGIN)
 
 
 def with_budget(
-    stages: Sequence[Stage], uploads: int, epsilon: float, delta: float | None, blind: bool = False, apart: float = 2.0
+    stages: Sequence[Stage],
+    uploads: int,
+    epsilon: float,
+    delta: float | None,
+    blind: bool = False,
+    apart: float = 2.0,
+    bits: int = BITS,
 ) -> tuple[Stage, ...]:
-    """Insert the Gaussian noise that keeps every client within (epsilon, delta), right behind the clipping.
+    """Insert the discrete Gaussian noise that keeps every client within (epsilon, delta), right behind the clipping.
 
     `blind`: nobody sees less than the sum over clients, so it is the sum that gets the noise.
+    `bits`: behind the point in a secure sum.
     """
     if not 0 < epsilon < math.inf:
         raise FedrecError(f"--epsilon {epsilon} must be a positive number")
@@ -137,7 +203,7 @@ def with_budget(
     if blind and at < len(stages):
         raise FedrecError("--epsilon on a blind sum needs clip as the last stage: what follows it moves the sum")
     noise = (SumGaussian if blind else Gaussian)(noise_for(norm, uploads, epsilon, delta, apart))
-    return (*stages[:at], noise, *stages[at:])
+    return in_whole_units((*stages[:at], noise, *stages[at:]), bits)
 
 
 def _norm_of(stages: Sequence[Stage]) -> float | None:
@@ -151,7 +217,7 @@ def _norm_of(stages: Sequence[Stage]) -> float | None:
     return norm
 
 
-def _why_not(stages: Sequence[Stage]) -> str:
+def _explain_none(stages: Sequence[Stage]) -> str:
     if any(isinstance(stage, Laplace) for stage in stages):
         return "Laplace noise bounds the loss only of L1-clipped uploads, and these are not"
     if any(isinstance(stage, Gaussian) for stage in stages):

@@ -22,7 +22,22 @@ def _limits(privacy: Mapping[str, Any]) -> str:
     planned = privacy["planned"]
     return (
         f"for the client that uploaded most often, {_times(privacy['uploads'])}; with one upload in each of "
-        f"{planned['uploads']} rounds, epsilon {planned['epsilon']:.3g}; not covered: {privacy['not_covered']}"
+        f"{planned['uploads']} rounds, epsilon {planned['epsilon']:.3g}; {_relation(privacy)}not covered: "
+        f"{privacy['not_covered']}"
+    )
+
+
+def _relation(privacy: Mapping[str, Any]) -> str:
+    """Whose data are protected against whom, and the other figures that follow; empty for runs that do not say."""
+    if "unit" not in privacy:
+        return ""
+    words = f"unit: {privacy['unit']}; adjacency: {privacy['adjacency']}; trust: {privacy['trust']}; "
+    if "other_adjacency" not in privacy:
+        return words
+    other, colluding = privacy["other_adjacency"], privacy["colluding"]
+    return (
+        f"{words}by {other['adjacency']}, epsilon {other['epsilon']:.3g}; where {colluding['share']:.0%} of clients "
+        f"tell the server what noise they added, epsilon {colluding['epsilon']:.3g}; "
     )
 
 

@@ -39,7 +39,7 @@ class SimulatedSums:
     heard: Callable[[str, int, bytes], None] | None = None
     cohorts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    def begin(self, members: np.ndarray, round: int) -> SimulatedSum:
+    def begin(self, members: np.ndarray, round: int, fewest: int = 0) -> SimulatedSum:
         for name in sorted({part.cohort for part in self.layout.parts}):
             count = int(np.isin(members, self.cohorts[name]).sum()) if name else len(members)
             if 0 < count < MINIMUM:
@@ -47,7 +47,7 @@ class SimulatedSums:
                     f"{count} clients{name and f' of {name}'} upload in round {round + 1}, but a secure sum hides "
                     f"nobody in fewer than {MINIMUM}; raise --participation, or use more clients"
                 )
-        terms = Terms(new_session(f"round {round + 1}"), self.layout, MINIMUM, max(self.lost, LOST))
+        terms = Terms(new_session(f"round {round + 1}"), self.layout, max(MINIMUM, fewest), max(self.lost, LOST))
         return SimulatedSum(terms, members, self.device, self.heard, self.cohorts)
 
 

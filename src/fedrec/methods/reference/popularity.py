@@ -39,7 +39,11 @@ class Popularity(Method):
 
     @property
     def disclosure(self) -> Disclosure:
-        return Disclosure(secure_aggregation=True, reveals="one client's counts are its history")
+        return Disclosure(
+            secure_aggregation=True,
+            reveals="one client's counts are its history",
+            sensitivity=2**0.5,  # counts are not negative
+        )
 
     def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
         return {"popularity": torch.zeros(world.items, 1, dtype=world.dtype, device=world.device)}
