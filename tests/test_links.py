@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need a privilege 
 MINE = "what the reader keeps elsewhere\n"
 FILES = (
     "config.toml",
+    "plan.json",
     "metrics.jsonl",
     "summary.json",
     "per_user.csv",

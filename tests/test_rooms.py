@@ -37,6 +37,7 @@ BELOW: dict[str, set[str]] = {
     "html": {"data"},
     "serve": {"html", "data", "evaluation", "models", "federation", "experiment"},
     "report": {"html", "data", "evaluation", "federation", "methods", "privacy", "experiment", "serve"},
+    "board": {"html", "data", "evaluation", "methods", "experiment", "serve", "report"},
     "deploy": {"data", "evaluation", "federation", "privacy", "secure", "experiment", "serve"},
     "testing": {"evaluation", "models", "federation", "training", "methods", "secure", "experiment"},
 }

@@ -14,6 +14,7 @@ import typer
 from fedrec import __version__
 from fedrec.commands.advise import advise_command
 from fedrec.commands.app import App, MethodCommand
+from fedrec.commands.board import board_command
 from fedrec.commands.catalogue import methods_command, metrics_command, protocols_command
 from fedrec.commands.columns import Item, Rating, Timestamp, User
 from fedrec.commands.data import data_app
@@ -83,6 +84,7 @@ app.command("cold-add")(cold_add_command)
 app.command("similar")(similar_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
+app.command("board")(board_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 

@@ -48,7 +48,7 @@ def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np
 
 
 class RunFolder:
-    """Files of a run: config.toml, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv and the checkpoints.
+    """Files of a run: config.toml, plan.json, metrics.jsonl, summary.json, per_user.csv, items.csv, users.csv, states.
 
     A model that was fitted to serve has fit.json instead of summary.json and per_user.csv, as nothing was tested, and
     `log.npz`, the log that it was fitted to.
@@ -59,6 +59,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.toml"
+        self.plan = path / "plan.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.fit = path / "fit.json"
@@ -177,7 +178,7 @@ class RunFolder:
 
     def discard_unused(self) -> None:
         """Remove everything of a run that ended before its first round was finished."""
-        begun = {self.config, self.prepared}
+        begun = {self.config, self.plan, self.prepared}
         if self.path.is_dir() and set(self.path.iterdir()) <= begun:
             for file in begun:
                 file.unlink(missing_ok=True)
@@ -263,6 +264,9 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         _write_json(self.summary, summary)
 
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        _write_json(self.plan, plan)
+
     def write_fit(self, about: Mapping[str, Any]) -> None:
         _write_json(self.fit, about)
 
@@ -295,6 +299,8 @@ class ReadOnlyFolder(RunFolder):
     def write_ids(self, prepared: Prepared) -> None: ...
 
     def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None: ...
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None: ...
 
     def write_summary(self, summary: Mapping[str, Any]) -> None: ...
 

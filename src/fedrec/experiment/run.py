@@ -36,6 +36,7 @@ from fedrec.experiment.observers import observer_of
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Part, Prepared, prepare, prepare_config
 from fedrec.experiment.result import Result
+from fedrec.experiment.run_plan import plan_of
 from fedrec.experiment.states import States
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import divergence_remedy
@@ -184,6 +185,7 @@ class Run:
         else:
             if self.group.first:
                 keep(folder, self.prepared, self.config, self._named)
+                folder.write_plan(plan_of(self))
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
             self.states.save_end(folder)

@@ -50,6 +50,13 @@ class ItemSpace:
         order = np.lexsort((np.arange(len(cosine)), -cosine))[:k]
         return order.tolist(), cosine[order].tolist()
 
+    def nearest_of(self, item: int, others: np.ndarray) -> tuple[list[int], list[float]]:
+        """Order some other items by their cosine with an item, best first."""
+        rows = self.rows[others] @ self.rows[item].T
+        cosine = np.asarray(rows.todense()).ravel() if sp.issparse(rows) else np.asarray(rows)
+        order = np.argsort(-cosine, kind="stable")
+        return others[order].tolist(), cosine[order].tolist()
+
 
 def find_item_space(chosen: Chosen) -> ItemSpace:
     """Compare items by the model's item vectors, or by the users who have them where it has no such vectors."""

@@ -1,0 +1,265 @@
+"""All run folders below a folder, each read once and again when its files change; whatever lies there is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from fedrec.board.locks import is_at_work, list_locked_inodes
+from fedrec.errors import FedrecError
+from fedrec.experiment.config import make_config
+from fedrec.experiment.finished_run import FinishedRun, read_run
+from fedrec.experiment.folder import ROUND, RunFolder
+from fedrec.experiment.run_plan import PLAN
+from fedrec.schema import json_line, read_json
+
+State = Literal["running", "finished", "stopped", "fitted", "damaged", "foreign"]
+Kind = Literal["run", "study"]
+DEEPEST = 6  # folders below the root that are looked into: runs of seeds of a table of a study lie four deep
+MOST = 20_000  # folders; beyond it somebody has named the wrong one
+TAIL = 1 << 16  # bytes of a log in which its last line lies
+MARKS = ("config.toml", "summary.json", "fit.json", "metrics.jsonl", "plan.json", "nodes.json")
+STUDY_MARKS = ("study.json", "trials.jsonl")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder as the list shows it. `name` is its path below the root, and what its address is made of."""
+
+    name: str
+    kind: Kind
+    state: State
+    changed: float
+    """When its newest file was written, in seconds since 1970."""
+    why: str = ""
+    """What is wrong with a damaged or foreign folder."""
+    method: str = ""
+    label: str = ""
+    data: str = ""
+    protocol: str = ""
+    seed: int | None = None
+    rounds: int = 0
+    planned: int | None = None
+    """Rounds in all; None where nobody has written it down."""
+    test: Mapping[str, float] = field(default_factory=dict)
+    valid: Mapping[str, float] = field(default_factory=dict)
+    deployed: bool = False
+    leaks: tuple[str, ...] = ()
+
+
+Marks = tuple[tuple[str, int, int], ...]
+"""Files of a folder with the time of their last change, in nanoseconds, and their size."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a folder looked like when it was read."""
+
+    marks: Marks
+    at_work: bool
+    entry: Entry
+
+
+class FolderIndex:
+    """The entries of a folder. `refresh` costs a look at each folder, and reads only what has changed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.version = 0
+        """Grows with every change, so that who watches knows whether there is anything new."""
+        self.truncated = False
+        self._seen: dict[str, _Seen] = {}
+        self._one = threading.Lock()
+        if not root.is_dir():
+            raise FedrecError(f"{root} is not a folder; give one that holds run folders")
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Return everything, by name."""
+        return [seen.entry for _, seen in sorted(self._seen.items())]
+
+    def entry(self, name: str) -> Entry | None:
+        """Return what is known under a name: no other folder can be asked for."""
+        seen = self._seen.get(name)
+        return None if seen is None else seen.entry
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a name that is known; FedrecError for every other one."""
+        if name not in self._seen:
+            raise FedrecError(f"there is no run folder '{name}' below {self.root}")
+        return self.root / name
+
+    def refresh(self) -> bool:
+        """Look at all folders again; whether anything has changed."""
+        with self._one:
+            locked, found = list_locked_inodes(), dict[str, _Seen]()
+            for name, marks, foreign in self._walk():
+                found[name] = self._read(name, marks, foreign, locked)
+            changed = found != self._seen
+            self._seen = found
+            self.version += changed
+            return changed
+
+    def _read(self, name: str, marks: Marks, foreign: bool, locked: frozenset[int] | None) -> _Seen:
+        folder, changed = self.root / name, max(when for _, when, _ in marks) / 1e9
+        at_work, before = is_at_work(folder, locked, changed), self._seen.get(name)
+        if before is not None and (before.marks, before.at_work) == (marks, at_work):
+            return before
+        if foreign:
+            entry = Entry(name, "run", "foreign", changed, "none of its files is of fedrec")
+        else:
+            entry = read_entry(folder, name, {mark for mark, _, _ in marks}, changed, at_work)
+        return _Seen(marks, at_work, entry)
+
+    def _walk(self) -> Iterator[tuple[str, Marks, bool]]:
+        """List folders of ours with their marks, and those without folders that hold something else."""
+        waiting, count = [(self.root, "", 0)], 0
+        self.truncated = False
+        while waiting:
+            place, name, depth = waiting.pop()
+            marks, below, others = _look_into(place)
+            if marks or (others and not below and name):
+                count += 1
+                if count > MOST:
+                    self.truncated = True
+                    return
+                yield name or ".", marks or others, not marks
+            if not marks and depth < DEEPEST:
+                waiting += [(place / child, f"{name}/{child}" if name else child, depth + 1) for child in below]
+
+
+def _look_into(
+    place: Path,
+) -> tuple[Marks, list[str], Marks]:
+    """Return the marks of a folder with time and size, the folders in it, and one file that is no mark."""
+    marks: list[tuple[str, int, int]] = []
+    others: list[tuple[str, int, int]] = []
+    below: list[str] = []
+    try:
+        with os.scandir(place) as found:
+            for one in found:
+                if one.name in MARKS or one.name in STUDY_MARKS:
+                    told = one.stat(follow_symlinks=False)
+                    marks.append((one.name, told.st_mtime_ns, told.st_size))
+                elif one.is_dir(follow_symlinks=False):
+                    if not one.name.startswith("."):
+                        below.append(one.name)
+                elif not others:
+                    told = one.stat(follow_symlinks=False)
+                    others.append((one.name, told.st_mtime_ns, told.st_size))
+    except OSError:  # removed meanwhile, or not ours to read
+        return (), [], ()
+    names = {name for name, _, _ in marks}
+    ours = names & {"config.toml", "study.json"}
+    return (tuple(sorted(marks)) if ours else ()), below, (tuple(others) or (() if ours else tuple(marks)))
+
+
+def read_entry(folder: Path, name: str, marks: set[str], changed: float, at_work: bool) -> Entry:
+    """Read one folder of ours, whatever state it is in."""
+    blank = Entry(name, "study" if "study.json" in marks else "run", "damaged", changed)
+    try:
+        if blank.kind == "study":
+            return _read_study(folder, blank, at_work)
+        if "summary.json" in marks and not at_work:
+            return _read_finished(folder, blank)
+        return _read_unfinished(folder, blank, marks, at_work)
+    except (FedrecError, ValueError, OSError, KeyError, TypeError) as error:
+        text = " ".join(str(error).split())
+        unknown = "config.toml" in marks and not marks & {"metrics.jsonl", "summary.json", "fit.json", "plan.json"}
+        return replace(blank, state="foreign" if unknown else "damaged", why=text[:300])
+
+
+def _read_finished(folder: Path, blank: Entry) -> Entry:
+    run = read_run(folder)
+    summary = run.summary
+    return replace(
+        blank,
+        state="finished",
+        method=summary["method"],
+        label=label_of(run),
+        data=summary["dataset"]["name"],
+        protocol=run.protocol,
+        seed=summary["seed"],
+        rounds=summary["rounds_run"],
+        planned=summary["rounds_run"],
+        test=summary["test"],
+        valid=summary["valid"],
+        deployed="deployment" in summary,
+        leaks=tuple(summary["leaks"]),
+    )
+
+
+def _read_unfinished(folder: Path, blank: Entry, marks: set[str], at_work: bool) -> Entry:
+    files = RunFolder(folder)
+    files.require_own_files()
+    config = make_config(files.settings())
+    last = last_record(files.metrics)
+    plan = read_plan(files)
+    return replace(
+        blank,
+        state="fitted" if "fit.json" in marks else "running" if at_work else "stopped",
+        method=config.method,
+        label=config.method,
+        data=plan["data"] if plan else config.data,
+        protocol=config.protocol,
+        seed=config.seed,
+        rounds=0 if last is None else last["round"] + 1,
+        planned=plan["rounds"] if plan else config.rounds,
+        valid=last.get("valid", {}) if last else {},
+        deployed="nodes.json" in marks,
+    )
+
+
+def _read_study(folder: Path, blank: Entry, at_work: bool) -> Entry:
+    about = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    config = make_config(about["config"])
+    log = folder / "trials.jsonl"
+    trials = sum(1 for _ in log.open("rb")) if log.exists() else 0
+    return replace(
+        blank,
+        state="running" if at_work else "finished",
+        method=config.method,
+        label=f"{config.method}: {', '.join(about['space'])}",
+        data=config.data,
+        protocol=config.protocol,
+        seed=config.seed,
+        rounds=trials,
+    )
+
+
+def read_plan(files: RunFolder) -> dict[str, Any] | None:
+    """Return what a run wrote down when it began; None in folders of earlier versions, or half written."""
+    try:
+        return dict(read_json(files.plan, "plan", PLAN))
+    except (OSError, ValueError):
+        return None
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """Return the last whole line of a log, however long the log is."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((record for line in reversed(lines) if (record := json_line(line, ROUND)) is not None), None)
+
+
+def label_of(run: FinishedRun) -> str:
+    """Name a configuration as `fedrec compare` does; that of another seed is the same."""
+    config = {name: value for name, value in run.config.items() if name != "seed"}
+    noted = {"method": run.summary["method"], "backbone": run.summary["backbone"]}
+    noted |= {"defaults": run.summary.get("defaults", {})}
+    return _label(json.dumps(config, sort_keys=True), json.dumps(noted, sort_keys=True))
+
+
+@lru_cache(maxsize=10_000)
+def _label(config: str, summary: str) -> str:
+    return FinishedRun(Path(), json.loads(summary), json.loads(config)).label
