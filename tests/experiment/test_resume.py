@@ -433,7 +433,7 @@ def test_what_tells_of_single_users_is_for_their_owner_alone(tmp_path: Path, uma
         execute(CONFIGS["local"], tmp_path / "run", resume=True)
     finally:
         os.umask(before)
-    results = {"config.toml", "metrics.jsonl", "summary.json", "items.csv"}
+    results = {"config.toml", "plan.json", "metrics.jsonl", "summary.json", "items.csv"}
     assert open_to_others(tmp_path / "run") == (set() if umask == 0o077 else results)
     assert all(names <= results for names in seen)
 

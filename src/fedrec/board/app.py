@@ -36,6 +36,7 @@ POLICY = (
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; sandbox"
 STREAMS = 64  # pages that are told of news at once
 BEAT = 1.0  # seconds between two looks at a run that somebody watches
+FRESH = 1.0  # seconds for which a look at all folders serves who asks for the list
 LOOK = 2.0  # seconds between two looks at all folders
 QUIET = 15.0  # seconds after which a stream without news sends a comment, so that a closed page is noticed
 
@@ -52,16 +53,14 @@ class Board:
 
     def entry(self, name: str) -> Entry:
         """Return the entry of an address; FedrecError, for a page that says so, where there is none."""
-        found = self.index.entry(name)
-        if found is None:
-            self.index.refresh()
-            found = self.index.entry(name)
+        found = self.index.look_at(name)
         if found is None:
             raise MissingPage(f"there is no run folder '{name}' here")
         return found
 
     def user_page(self, names: list[str], user: str) -> dict[str, Any]:
         """Make the page of a user; one at a time, because models are large."""
+        self.index.refresh_after(FRESH)
         with self._opening:
             return view_user(self.index, self.models, names, user)
 
@@ -163,6 +162,7 @@ def page_headers() -> dict[str, str]:
 
 
 def _list_content(board: Board, request: Request) -> dict[str, Any]:
+    board.index.refresh_after(FRESH)
     query = Query.read(request.query_params)
     listing = list_entries(board.index.entries, query)
     words = {name: value for name, value in request.query_params.items() if name != "run"}
@@ -187,7 +187,6 @@ def look_at_list(board: Board) -> tuple[Any, str]:
 
 def look_at_run(board: Board, name: str) -> tuple[Any, str]:
     """Return what tells one state of a run from another, and its live part anew."""
-    board.index.refresh()
     entry = board.entry(name)
     live = view_live(board.index, entry, board.followers)
     state = (entry.state, live["rounds"])

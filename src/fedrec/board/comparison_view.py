@@ -56,6 +56,7 @@ def view_comparison(index: FolderIndex, names: Sequence[str], on: str = "") -> d
 
 def read_finished(index: FolderIndex, name: str) -> FinishedRun:
     """Read a run of the list that has ended."""
+    index.look_at(name)
     return read_run(index.path(name))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -76,6 +77,7 @@ class FolderIndex:
         self.truncated = False
         self._seen: dict[str, _Seen] = {}
         self._one = threading.Lock()
+        self._looked = float("-inf")
         if not root.is_dir():
             raise FedrecError(f"{root} is not a folder; give one that holds run folders")
 
@@ -95,9 +97,32 @@ class FolderIndex:
             raise FedrecError(f"there is no run folder '{name}' below {self.root}")
         return self.root / name
 
+    def look_at(self, name: str) -> Entry | None:
+        """Return what stands under a name at this moment; None where there is nothing of ours."""
+        if name not in self._seen:
+            self.refresh()
+        with self._one:
+            if (before := self._seen.get(name)) is None:
+                return None
+            marks, below, others = _look_into(self.root / name)
+            if not marks and (below or not others):  # removed, or its place taken by something else
+                del self._seen[name]
+                self.version += 1
+                return None
+            found = self._read(name, marks or others, not marks, list_locked_inodes())
+            self._seen[name] = found
+            self.version += found != before
+            return found.entry
+
+    def refresh_after(self, seconds: float) -> None:
+        """Look at all folders again, unless the last look was less than this ago."""
+        if time.monotonic() - self._looked > seconds:
+            self.refresh()
+
     def refresh(self) -> bool:
         """Look at all folders again; whether anything has changed."""
         with self._one:
+            self._looked = time.monotonic()
             locked, found = list_locked_inodes(), dict[str, _Seen]()
             for name, marks, foreign in self._walk():
                 found[name] = self._read(name, marks, foreign, locked)

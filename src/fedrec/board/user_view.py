@@ -56,6 +56,8 @@ class ModelShelf:
 
 def view_user(index: FolderIndex, shelf: ModelShelf, names: Sequence[str], user: str) -> dict[str, Any]:
     """Make the page of a user under the models of one or two runs."""
+    for name in names:
+        index.look_at(name)
     finished = [entry for entry in index.entries if entry.state == "finished" and not entry.deployed]
     if not finished:
         raise FedrecError("no run has finished yet; its model lists items once it has")
@@ -65,8 +67,8 @@ def view_user(index: FolderIndex, shelf: ModelShelf, names: Sequence[str], user:
             raise FedrecError(f"'{name}' is not a finished run of this folder")
     chosen = [known[name] for name in dict.fromkeys(names)] or [finished[0]]
     models = [shelf.open(index, entry) for entry in chosen]
-    if len(models) == 2 and chosen[0].data != chosen[1].data:
-        raise FedrecError(f"the two runs are of different data ({chosen[0].data} and {chosen[1].data})")
+    if len({model.run.data for model in models}) > 1:
+        raise FedrecError(f"the two runs are of different data: {' and '.join(model.run.data for model in models)}")
     samples = _find_samples(index, chosen[0])
     user = user or next(iter(samples), str(models[0].user_ids[0]))
     place = _place_of(models[0], user)
