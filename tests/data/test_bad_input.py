@@ -105,8 +105,8 @@ def test_slashes_are_read_where_the_column_says_which_part_is_the_day(some: list
     [
         (["01/02/2024", "03/04/2024"], "column timestamp: dates such as 01/02/2024 are ambiguous; write the"),
         (["13/02/2024", "02/13/2024"], "are ambiguous"),
-        (["12", "2024-01-31"], "line 3, column timestamp: '2024-01-31' is a date where others are numbers"),
-        (["2024-01-31", "12"], "line 2, column timestamp: '2024-01-31' is a date where others are numbers"),
+        (["12", "2024-01-31"], "line 2, column timestamp: '12' is not a time (a number, or a date such as 2024-01-31)"),
+        (["2024-01-31", "12"], "line 3, column timestamp: '12' is not a time (a number, or a date such as 2024-01-31)"),
         (["2024-01-31", "soon"], "line 3, column timestamp: 'soon' is not a time"),
         (["2024-01-31", ""], "line 3, column timestamp: timestamp is missing"),
     ],

@@ -52,16 +52,29 @@ def test_lines(tmp_path: Path) -> None:
     assert numbers == [ItemLine("7", (), "One", 0, {"price": 1.5, "size": -2.0})]
 
 
+def test_columns_of_any_kind(tmp_path: Path) -> None:
+    text = (
+        "product_id,brand,price,about,tags,product_name\n"
+        "7,Nike,19.5,A light shoe for long summer runs,sport|red,Shoe\n"
+        "8,Puma|Nike,,,red,\n"
+        "9,,-250,short words,,\n"
+    )
+    first, second, third = read_items(file(tmp_path / "items.csv", text))
+    assert {"sport", "red", "brand: Nike", "price: 10 to 20", "shoe", "summer", "runs"} <= set(first.tags)
+    assert (first.item, first.title, first.numbers) == ("7", "Shoe", {})
+    assert second.tags == ("red", "brand: Puma", "brand: Nike")
+    assert set(third.tags) == {"about: short words", "price: -200 to 500"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "needs a header"),
         ("item\n1\n", "needs a header"),
         ("item,tags\n", "needs a header"),
-        ("id,tags\n1,a\n", "needs a header"),
+        ("thing,tags\n1,a\n", "needs a header"),
         ("item,tags,tags\n1,a,b\n", "two columns 'tags'"),
-        ("item,tags,price\n1,a,2\n", "in words (tags) and in numbers (price)"),
-        ("item,price\n1,cheap\n", "line 2, column price: 'cheap' is not a number up to 1e+30"),
+        ("item,price\n" + "1,2\n" * 12 + "3,cheap\n", "line 14, column price: 'cheap' is not a number up to 1e+30"),
         ("item,price\n1,\n", "'' is not a number"),
         ("item,price\n1,nan\n", "'nan' is not a number"),
         ("item,year\n1,late\n", "'late' is not a year"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def advise_command(
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Try what fits some data within a few minutes, on validation items alone, and say which method to take and why.
 
@@ -79,6 +80,7 @@ def advise_command(
         "item": item,
         "rating": rating,
         "timestamp": timestamp,
+        "skip_bad": skip_bad or None,
     }
     values = {name: value for name, value in flags.items() if value is not None}
     wishes = Wishes(minutes, blind, None if max_upload is None else upload_size(max_upload))

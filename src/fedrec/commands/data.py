@@ -1,4 +1,4 @@
-"""`fedrec data`: list, show, get, import, split."""
+"""`fedrec data`: list, show, check, get, import, split."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from fedrec.commands.app import App
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import command_line
 
-data_app = App(help="Datasets: list, show, get, import, split.", no_args_is_help=True)
+data_app = App(help="Datasets: list, show, check, get, import, split.", no_args_is_help=True)
 
 
 @data_app.command("list")
@@ -42,24 +42,57 @@ def data_show(
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Counts, sparsity, licence and origin of a dataset; --out FILE.html adds charts."""
     from fedrec.commands import console
     from fedrec.data import load
     from fedrec.data.file_formats import PAGE, ending_of
     from fedrec.data.located import describe_origin, locate
+    from fedrec.data.roles import as_columns
     from fedrec.report.pages.data import facts, write_data_page
 
     if out is not None:
         ending_of(out, PAGE)
     fresh = locate(spec) is None
-    data = load(spec, progress=console.download, user=user, item=item, rating=rating, timestamp=timestamp)
+    columns = {"user": user, "item": item, "rating": rating, "timestamp": timestamp}
+    data = load(spec, progress=console.download, columns=as_columns(columns), skip_bad=skip_bad)
     rows = facts(data, describe_origin(spec, downloaded=fresh))
     page = None if out is None else write_data_page(data, rows, out)  # before whoever reads has seen enough
     for name, value in rows:
         console.out.print(f"{name:>16}  {value}", markup=False)
     if page is not None:
         console.out.print(f"{page} written")
+
+
+@data_app.command("check")
+def data_check(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, JSON Lines or Parquet file.")],
+    out: Annotated[Path | None, typer.Option(help="Write the rows that cannot be used to this CSV file.")] = None,
+    user: User = None,
+    item: Item = None,
+    rating: Rating = None,
+    timestamp: Timestamp = None,
+) -> None:
+    """Look through a file of your own: every problem with its lines. Exit code 1 if rows cannot be used."""
+    from fedrec.commands import console
+    from fedrec.data.file_check import check_file
+    from fedrec.data.roles import as_columns
+
+    found = check_file(file, as_columns({"user": user, "item": item, "rating": rating, "timestamp": timestamp}))
+    for name, value in found.facts:
+        console.out.print(f"{name:>10}  {value}")
+    for doubt in found.doubts:
+        console.out.print(f"{'look at':>10}  {doubt}", style="yellow")
+    for count, where in found.problems:
+        console.out.print(f"{'cannot use':>10}  {count} ({where})", style="bold red")
+    if not found.problems:
+        console.out.print("every row can be used")
+        return
+    if out is not None:
+        console.out.print(f"{found.bad.write(out)} written")
+    console.out.print("add --skip-bad to a command that reads this file, and these rows are put aside and counted")
+    raise typer.Exit(1)
 
 
 @data_app.command("get")
@@ -81,17 +114,22 @@ def data_import(
     rating: Rating = None,
     timestamp: Timestamp = None,
     title: Annotated[str | None, typer.Option(help="Column with the item's title, shown in lists.")] = None,
+    skip_bad: SkipBad = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier import of that name.")] = False,
 ) -> None:
     """Read your own file once and store it under a name."""
     from fedrec.commands import console
     from fedrec.data import datasets, import_table, ratings_note
+    from fedrec.data.imported import path_of_bad_rows
     from fedrec.data.roles import as_columns
 
     given = {"user": user, "item": item, "rating": rating, "timestamp": timestamp, "title": title}
     taken = tuple(entry.name for entry in datasets())
-    data, _, path = import_table(file, name, as_columns(given), taken)
+    data, _, path = import_table(file, name, as_columns(given), taken, skip_bad, force)
     for note in (*data.notes, *ratings_note(data)):
         console.out.print(note, markup=False)
+    for record in data.filtered:
+        console.out.print(f"{console.left_out(record)}, kept in {path_of_bad_rows(name)}")
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items stored as {path}")
     console.out.print(f"use it with: {command_line('run', 'fedmf', '--data', name)}")
 

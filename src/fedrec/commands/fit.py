@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import again
 
@@ -39,6 +39,10 @@ def fit_command(
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
+    attributes: Annotated[
+        str | None, typer.Option(help="CSV that describes the items, new ones too; default: the one of the run.")
+    ] = None,
 ) -> None:
     """Train a run's settings on all interactions, with nothing held out: a model for recommend, serve and export."""
     from fedrec.commands import progress
@@ -66,6 +70,8 @@ def fit_command(
             data=data,
             replaces=replace,
             columns=columns,
+            skip_bad=skip_bad,
+            attributes=attributes,
             rounds=rounds,
             resume=resume,
             listener=listener,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.commands import completion
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
 from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.experiment.command_line import command_line
 
@@ -85,13 +85,14 @@ def run_command(
     valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
     test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
     attributes: Annotated[
-        str | None, typer.Option(help="CSV of item attributes: item, and tags, title, year or numbers.")
+        str | None, typer.Option(help="CSV that describes items: item, and tags, title, year, categories, numbers.")
     ] = None,
     dropout: Annotated[float | None, typer.Option(hidden=True, help="The old name of --lost-uploads.")] = None,
     user: User = None,
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec import evaluation
@@ -140,6 +141,7 @@ def run_command(
         "item": item,
         "rating": rating,
         "timestamp": timestamp,
+        "skip_bad": skip_bad or None,
     }
     if min_rating is not None:
         values["protocol"] = with_min_rating(protocol or values.get("protocol", "honest"), min_rating)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
 
 
 def sweep_command(
@@ -32,6 +32,7 @@ def sweep_command(
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Run a method with every combination of listed values, judged on validation items; runs that are done stay."""
     from fedrec.commands.sweep import run_sweep
@@ -56,6 +57,7 @@ def sweep_command(
         "item": item,
         "rating": rating,
         "timestamp": timestamp,
+        "skip_bad": skip_bad or None,
     }
     values |= {name: value for name, value in flags.items() if value is not None}
     run_sweep(make_config(values), set_, out, quiet)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
 from fedrec.errors import FedrecError
 
 
@@ -36,6 +36,7 @@ def tune_command(
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Search a method's parameters on validation items within a budget; the same command goes on where it stopped."""
     from fedrec.commands.tune import tune
@@ -62,6 +63,7 @@ def tune_command(
         "item": item,
         "rating": rating,
         "timestamp": timestamp,
+        "skip_bad": skip_bad or None,
     }
     values |= {name: value for name, value in flags.items() if value is not None}
     values["params"] = {**values.get("params", {}), **parse_settings(set_ or [])}

@@ -235,12 +235,13 @@ def load(
     item: str | int | None = None,
     rating: str | int | None = None,
     timestamp: str | int | None = None,
+    skip_bad: bool = False,
 ) -> Interactions:
     """Load ``name[@version]``, a path to the user's own CSV, TSV or Parquet file, or a pandas or polars frame.
 
     A frame may be given a ``name``. ``user``, ``item``, ``rating`` and ``timestamp`` say which columns of a file or
     frame these are, by name or by number from 1 ("none": no column is), where names and values do not tell;
-    ``columns`` has the same by role.
+    ``columns`` has the same by role. ``skip_bad``: rows of a file that cannot be used are put aside and counted.
 
     Version parts are joined by '+': ``ml-100k@ties1``, ``ml-1m@official+ties2``, ``synthetic@users=1000+seed=3``. The
     part ``tiesN`` (default ties0) chooses the random order of interactions that share a timestamp.
@@ -252,18 +253,18 @@ def load(
         raise FedrecError("a name applies to data frames; for a file use fedrec data import")
     if not isinstance(spec, str | os.PathLike):
         raise FedrecError(f"data of type {type(spec).__name__} cannot be loaded; give a name, a file or a data frame")
-    return _load_spec(os.fspath(spec), progress, chosen)
+    return _load_spec(os.fspath(spec), progress, chosen, skip_bad)
 
 
-def _load_spec(spec: str, progress: Progress | None, columns: Columns) -> Interactions:
+def _load_spec(spec: str, progress: Progress | None, columns: Columns, skip_bad: bool) -> Interactions:
     if looks_like_path(spec) and Path(spec).is_file():  # before cutting at '@', which a path may contain
-        return read_table(Path(spec), columns)[0]
+        return read_table(Path(spec), columns, skip_bad=skip_bad)[0]
     name, _, version = spec.rpartition("@") if "@" in spec else (spec, "", "")
     parts, tie_seed = _tie_seed([part for part in version.split("+") if part], spec)
     if looks_like_path(name):
         if parts:
             raise FedrecError(f"'{spec}': a file takes only tiesN after '@', not '{parts[0]}'")
-        return with_ties(read_table(Path(name), columns)[0], tie_seed)
+        return with_ties(read_table(Path(name), columns, skip_bad=skip_bad)[0], tie_seed)
     if find_published_split(name):
         raise FedrecError(
             f"'{name}' is a published split with its own clients, not a table: fedrec run --data takes it, "

@@ -14,8 +14,8 @@ Content = Literal["dates", "epochs", "days", "whole", "real", "words", "nothing"
 """`epochs`: seconds, milliseconds, ... since 1970; `days`: whole numbers such as 20240131; `whole`, `real`: others."""
 SAMPLE = 200  # values that are looked at
 _MOST = 0.9  # of them: a damaged value does not make a column another one
-_YEARS = 6.3e8, 4.1e9  # 1990 and 2100 in seconds since 1970: no rating scale, price or year of birth reaches them
-_UNITS = 1, 10**3, 10**6, 10**9  # seconds to nanoseconds
+YEARS = 6.3e8, 4.1e9  # 1990 and 2100 in seconds since 1970: no rating scale, price or year of birth reaches them
+UNITS = 1, 10**3, 10**6, 10**9  # seconds to nanoseconds
 
 
 def guess_content(values: pl.Series) -> Content:
@@ -44,8 +44,8 @@ def _guess_numbers(numbers: pl.Series) -> Content:
     def most(which: pl.Series) -> bool:
         return float(which.mean() or 0.0) >= _MOST
 
-    least, largest = _YEARS
-    if any(most((numbers >= least * unit) & (numbers <= largest * unit)) for unit in _UNITS):
+    least, largest = YEARS
+    if any(most((numbers >= least * unit) & (numbers <= largest * unit)) for unit in UNITS):
         return "epochs"
     if not most(numbers == numbers.round()):
         return "real"

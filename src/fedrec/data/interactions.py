@@ -17,6 +17,8 @@ from fedrec.plugins import OldName
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+    from fedrec.data.bad_rows import BadRows
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FEWEST_TO_SPLIT = 3  # items of a user that can be in training, validation and test
@@ -103,6 +105,9 @@ class Interactions:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Of a user's own file: what chooses the same columns again, role by role; otherwise nothing."""
 
+    bad: BadRows | None = None
+    """Rows of the file that could not be used and were put aside."""
+
     def __post_init__(self) -> None:
         n = self.user.shape[0]
         for role in ("item", "rating", "timestamp"):
@@ -185,6 +190,11 @@ class Interactions:
             rating=None if self.rating is None else self.rating[rows],
             timestamp=None if self.timestamp is None else self.timestamp[rows],
         )
+
+    def with_bad_rows(self, bad: BadRows) -> Interactions:
+        """With a record of rows that could not be used."""
+        record = Filtered(f"rows that cannot be used: {bad}", 0, 0, len(bad))
+        return replace(self, filtered=(record, *self.filtered), bad=bad)
 
     def _leave_out(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
         """Without the rows of a mask, and with a record of what was left out."""

@@ -1,4 +1,4 @@
-"""The user's own description of items: a CSV with a line for each, in words or in numbers."""
+"""The user's own description of items: a CSV with a line for each, whose columns hold words or numbers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from fedrec.data.attributes import title_terms
 from fedrec.data.interactions import Interactions, ItemInfo
+from fedrec.data.roles import is_name_of
 from fedrec.data.sparse import csr
 from fedrec.data.spreadsheet import unguard
 from fedrec.errors import FedrecError, reason, some
 
 WORDS = ("tags", "title", "year")
+MOSTLY = 0.9  # of the cells of a column: one that is written wrongly does not make words of numbers
+LONGEST_CATEGORY = 4  # words; a longer cell is a text
+Kind = Literal["numbers", "words"]
 LARGEST = 1e30  # so that its square is still a finite float32
 
 
@@ -34,9 +40,11 @@ class ItemLine:
 
 
 def read_items(path: Path | str) -> list[ItemLine]:
-    """The lines of a CSV with a column `item`, and either any of `tags` (joined by |), `title`, `year`, or numbers.
+    """The lines of a CSV with a column `item`, and columns of any kind that describe it.
 
-    Beside numbers a title is only shown, never learned from.
+    `tags` (joined by |), `title` and `year` are what they say. Columns of numbers alone are used as numbers. Beside
+    columns of words (a brand, a category, a description) everything becomes terms: `brand: Nike`, the words of a longer
+    text, the size of a number (`price: 20 to 50`). Beside numbers alone a title is only shown, never learned from.
     """
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -48,38 +56,41 @@ def read_items(path: Path | str) -> list[ItemLine]:
         raise FedrecError(f"cannot read the items in {path}: {error}; look for an unclosed quote") from None
     except (OSError, UnicodeDecodeError) as error:
         raise FedrecError(f"cannot read the items in {path}: {reason(error)}") from None
-    names = rows[0][1] if rows else []
+    names = _usual_names(rows[0][1]) if rows else []
     _check_header(path, names, len(rows) - 1)
-    found = [_line(place, names, row) for place, row in rows[1:]]
+    cells = [_cells(place, names, row) for place, row in rows[1:]]
+    kinds = _kinds(names, cells)
+    in_words = bool({"tags", "year"} & set(names)) or "words" in kinds.values()
+    found = [_line(place, row, kinds, in_words) for (place, _), row in zip(rows[1:], cells, strict=True)]
     if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:
         raise FedrecError(f"{path} has several lines for item '{twice[0]:.40}'; keep one, with its tags joined by |")
+    return found
+
+
+def _usual_names(names: Sequence[str]) -> list[str]:
+    """With `item` and `title` for what is commonly called otherwise, where nothing has that name."""
+    found = list(names)
+    for role in ("item", "title"):
+        able = [place for place, name in enumerate(found) if is_name_of(role, name)]
+        if role not in found and len(able) == 1:
+            found[able[0]] = role
     return found
 
 
 def _check_header(path: Path | str, names: Sequence[str], rows: int) -> None:
     if rows < 1 or "item" not in names or len(names) < 2:
         raise FedrecError(
-            f"{path} needs a header with item and any of tags, title, year (or columns of numbers), and "
-            "a line for each item"
+            f"{path} needs a header with item and any columns that describe it (tags, title, year, a category, "
+            "numbers), and a line for each item"
         )
     if "" in names:
         raise FedrecError(f"{path}: column {names.index('') + 1} has no name; name or remove it")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise FedrecError(f"{path} has two columns '{twice[0]:.40}'; give them different names")
-    words = [name for name in names if name in ("tags", "year")]
-    if words and (numbers := _numbers(names)):
-        raise FedrecError(
-            f"{path} describes items in words ({', '.join(words)}) and in numbers "
-            f"({some(numbers)}), but only one kind can be used; remove the other"
-        )
 
 
-def _numbers(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name not in ("item", *WORDS)]
-
-
-def _line(place: str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
-    """One line; cells that are missing at its end are empty."""
+def _cells(place: str, names: Sequence[str], row: Sequence[str]) -> dict[str, str]:
+    """One line by column; cells that are missing at its end are empty."""
     cells = dict.fromkeys(names, "") | dict(zip(names, row, strict=False))
     if not cells["item"]:
         raise FedrecError(f"{place}: the item is missing; add it or remove this line")
@@ -87,24 +98,65 @@ def _line(place: str, names: Sequence[str], row: Sequence[str]) -> ItemLine:
         raise FedrecError(
             f"{place}: {len(row)} cells, but the header has {len(names)}; quote cells with commas in them"
         )
+    return cells
+
+
+def _kinds(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> dict[str, Kind]:
+    """What every column of no usual name holds: numbers, or words, if more than a few cells are none."""
+    kinds: dict[str, Kind] = {}
+    for name in names:
+        if name not in ("item", *WORDS):
+            told = [row[name] for row in rows if row[name]]
+            numbers = sum(_as_number(text) is not None for text in told)
+            kinds[name] = "numbers" if numbers >= MOSTLY * len(told) else "words"
+    return kinds
+
+
+def _line(place: str, cells: Mapping[str, str], kinds: Mapping[str, Kind], in_words: bool) -> ItemLine:
     year = cells.get("year", "")
     if year and not re.fullmatch("[0-9]{1,4}", year):
         raise FedrecError(f"{place}: '{year:.40}' is not a year; write four digits, or leave it empty")
-    tags = tuple(dict.fromkeys(tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip()))
-    numbers = {name: _number(f"{place}, column {name:.40}", cells[name]) for name in _numbers(names)}
-    return ItemLine(cells["item"], tags, cells.get("title", ""), int(year or 0), numbers)
+    terms = [tag.strip() for tag in cells.get("tags", "").split("|") if tag.strip()]
+    numbers: dict[str, float] = {}
+    for name, kind in kinds.items():
+        if kind == "words":
+            terms += _terms(name, cells[name])
+        elif cells[name] or not in_words:  # among terms a number may be missing
+            numbers[name] = _number(f"{place}, column {name:.40}", cells[name])
+    if in_words:
+        terms += [f"{name}: {_size(value)}" for name, value in numbers.items()]
+        numbers = {}
+    return ItemLine(cells["item"], tuple(dict.fromkeys(terms)), cells.get("title", ""), int(year or 0), numbers)
+
+
+def _terms(name: str, text: str) -> list[str]:
+    """A category or several (joined by |) as they are; the words of a text."""
+    if len(text.split()) > LONGEST_CATEGORY:
+        return title_terms(text)
+    return [f"{name}: {part.strip()}" for part in text.split("|") if part.strip()]
+
+
+def _size(value: float) -> str:
+    """Between which of 1, 2, 5, 10, ... a number lies: the same for every file, so that new items fit."""
+    if value == 0:
+        return "0"
+    power = 10.0 ** math.floor(math.log10(abs(value)))
+    low = max(step for step in (1, 2, 5) if step * power <= abs(value) * (1 + 1e-12))
+    high = {1: 2, 2: 5, 5: 10}[low]
+    return f"{'-' if value < 0 else ''}{low * power:g} to {high * power:g}"
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _number(place: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= LARGEST:
-        raise FedrecError(
-            f"{place}: '{text:.40}' is not a number up to {LARGEST:g}; columns other than item, tags, "
-            "title and year hold numbers"
-        )
+    value = _as_number(text)
+    if value is None or not abs(value) <= LARGEST:
+        raise FedrecError(f"{place}: '{text:.40}' is not a number up to {LARGEST:g}, as the others of this column are")
     return value
 
 

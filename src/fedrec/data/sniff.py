@@ -39,14 +39,20 @@ class Shape:
         ]
 
 
-def read_text(path: Path) -> bytes:
-    """The file's bytes, unzipped, without a byte order mark, lines ended by LF; an error where they are not text."""
+def read_raw(path: Path) -> bytes:
+    """The file's bytes, unzipped, without a byte order mark, lines ended by LF."""
     try:
         raw = path.read_bytes()
         raw = gunzip(path) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
     raw = _utf8(path, raw)
+    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
+
+
+def read_text(path: Path) -> bytes:
+    """The same; an error where it is not text."""
+    raw = read_raw(path)
     if b"\0" in raw:
         raise FedrecError(f"{path} is not a text file in UTF-8; save it as such, or give a CSV, TSV or Parquet file")
     try:
@@ -56,7 +62,7 @@ def read_text(path: Path) -> bytes:
         raise FedrecError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from error
     if not raw.strip():
         raise FedrecError(f"{path} is empty")
-    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
+    return raw
 
 
 def _utf8(path: Path, raw: bytes) -> bytes:
@@ -95,7 +101,10 @@ def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
     try:
         for row in reader:
             first, line = line + 1, reader.line_num
-            wrong = f"{path}, line {first}: {len(row)} columns instead of {expected}; fix or remove this row"
+            wrong = (
+                f"{path}, line {first}: {len(row)} columns instead of {expected}; fix or remove this row, or put such "
+                "rows aside (--skip-bad)"
+            )
             if len(row) > expected:  # never tolerated, unlike too few
                 return FedrecError(wrong)
             if 0 < len(row) < expected:

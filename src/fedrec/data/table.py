@@ -5,28 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedrec.data import dates
+from fedrec.data import dates, times
 from fedrec.data.atomic import atomic_file
+from fedrec.data.bad_rows import (
+    BadRow,
+    BadRows,
+    drop_odd_lines,
+    has_other_width,
+    is_no_object,
+    odd_ids,
+    odd_ratings,
+    split_lines,
+)
 from fedrec.data.content import SAMPLE, guess_content
 from fedrec.data.interactions import Array, Interactions, ItemInfo, first_rows
 from fedrec.data.roles import Ask, Column, ColumnRequest, Columns, Roles, by_flag, find_roles
-from fedrec.data.sniff import bad_line, read_text, sniff
+from fedrec.data.sniff import bad_line, read_raw, read_text, sniff
 from fedrec.data.spreadsheet import guard, unguard_column
 from fedrec.errors import FedrecError, reason
 
 if TYPE_CHECKING:
     import polars as pl
 
-_MISSING = ["nan", "NaN", "NAN", "null", "NULL", "Null", "None", "<NA>", "NaT"]
-"""What programs write where a value is missing."""
-_LONGEST_ID = 1_000  # characters; ids are kept in one array, whose cells are as wide as the longest
+LINE = "line in the file"  # a column beside the roles, where rows were dropped
 FRAME = "frame"  # the format of a table that came from memory
 _SUFFIXES = {".csv", ".tsv", ".txt", ".dat", ".parquet", ".pq", ".data", ".inter", ".jsonl", ".ndjson"}
 _JSON_LINES = {".jsonl", ".ndjson"}
@@ -84,13 +92,19 @@ def looks_like_path(spec: str) -> bool:
 
 
 def read_table(
-    path: Path | str, columns: Columns | None = None, *, usual: Columns | None = None, ask: Ask = by_flag
+    path: Path | str,
+    columns: Columns | None = None,
+    *,
+    usual: Columns | None = None,
+    ask: Ask = by_flag,
+    skip_bad: bool = False,
 ) -> tuple[Interactions, Guess]:
     """Read interactions from a file (a text file may be gzipped).
 
     ``columns`` names the columns instead of guessing: role to header name, to the number from 1, or to "none"; those of
     ``usual`` are taken where the file has them. ``ask``: how messages tell whoever reads them to name one. Ids are
-    kept as they are: whole numbers as integers, anything else (also 007) as text.
+    kept as they are: whole numbers as integers, anything else (also 007) as text. ``skip_bad``: rows that cannot be
+    used are put aside and counted, instead of being an error.
     """
     import polars as pl
 
@@ -107,12 +121,16 @@ def read_table(
         if suffix in _JSON_LINES
         else _read_delimited
     )
-    frame, guess = read(path, ColumnRequest(columns or {}, usual or {}, ask))
+    frame, guess, broken = read(path, ColumnRequest(columns or {}, usual or {}, ask), skip_bad)
     if frame.height == 0:
         raise FedrecError(f"{path} has no interactions")
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        return to_interactions(frame, guess, path.name, digest), guess
+        bad = BadRows(())
+        if skip_bad:
+            frame, bad = _set_aside(frame, guess, broken)
+        data = to_interactions(frame.drop(LINE, strict=False), guess, path.name, digest)
+        return (data.with_bad_rows(bad) if len(bad) else data), guess
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # dates outside the calendar, say
         raise FedrecError(f"{path} has invalid values: {_first_line(error)}") from error
 
@@ -157,13 +175,17 @@ def _guard_ids(ids: Array) -> Array:
     return ids if ids.dtype.kind in "iu" else np.array([guard(name) for name in ids.tolist()])
 
 
-def _read_delimited(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]:
+def _read_delimited(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[pl.DataFrame, Guess, list[BadRow]]:
     import polars as pl
 
-    shape, text = sniff(path, read_text(path), wish)
+    lines = split_lines(read_raw(path)) if skip_bad else None
+    shape, text = sniff(path, read_text(path) if lines is None else lines.text, wish)
     roles = find_roles(path, shape.columns(), shape.header, wish)
     if not shape.sample:
         raise FedrecError(f"{path} has a header but no interactions")
+    if lines is not None:
+        lines = drop_odd_lines(replace(lines, text=text), has_other_width(shape.delimiter, len(shape.names)))
+        text = lines.text
     try:
         frame = pl.read_csv(
             text.rstrip(),
@@ -175,10 +197,20 @@ def _read_delimited(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Gues
     except pl.exceptions.PolarsError as error:
         raise bad_line(path, text, shape, _first_line(error)) from error
     guess = Guess.from_roles(str(path), shape.label, shape.header, roles, shape.names)
-    return frame.select(**{role: pl.col(str(place)) for role, place in roles.places.items()}), guess
+    chosen = frame.select(**{role: pl.col(str(place)) for role, place in roles.places.items()})
+    if lines is None:
+        return chosen, guess, []
+    return _with_lines(chosen, lines.numbers[int(shape.header) :]), guess, lines.bad
 
 
-def _read_parquet(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]:
+def _with_lines(frame: pl.DataFrame, numbers: Sequence[int]) -> pl.DataFrame:
+    """With the line of every row in the file, from which others were dropped."""
+    import polars as pl
+
+    return frame.with_columns(pl.Series(LINE, numbers[: frame.height], dtype=pl.Int64))
+
+
+def _read_parquet(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[pl.DataFrame, Guess, list[BadRow]]:
     import polars as pl
 
     try:
@@ -188,15 +220,18 @@ def _read_parquet(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]
         frame = pl.read_parquet(path, columns=list(guess.columns.values()))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise FedrecError(f"{path} is not a readable Parquet file: {_first_line(error)}") from error
-    return frame.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess
+    chosen = frame.select(**{role: pl.col(name) for role, name in guess.columns.items()})
+    return (_with_lines(chosen, range(chosen.height)) if skip_bad else chosen), guess, []
 
 
-def _read_json_lines(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Guess]:
+def _read_json_lines(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[pl.DataFrame, Guess, list[BadRow]]:
     """One JSON object on each line, with the names of columns."""
     import polars as pl
 
+    lines = drop_odd_lines(split_lines(read_raw(path)), is_no_object) if skip_bad else None
     try:
-        whole = pl.read_ndjson(read_text(path), infer_schema_length=None)
+        text = read_text(path) if lines is None else lines.text
+        whole = pl.read_ndjson(text, infer_schema_length=None)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         line = next((n for n, text in enumerate(read_text(path).split(b"\n"), 1) if not _is_object(text)), 1)
         raise FedrecError(
@@ -204,7 +239,38 @@ def _read_json_lines(path: Path, wish: ColumnRequest) -> tuple[pl.DataFrame, Gue
         ) from error
     roles = find_roles(path, columns_of(whole), True, wish)
     guess = Guess.from_roles(str(path), "JSON Lines", False, roles, whole.columns)
-    return whole.select(**{role: pl.col(name) for role, name in guess.columns.items()}), guess
+    chosen = whole.select(**{role: pl.col(name) for role, name in guess.columns.items()})
+    return (chosen, guess, []) if lines is None else (_with_lines(chosen, lines.numbers), guess, lines.bad)
+
+
+def _set_aside(frame: pl.DataFrame, guess: Guess, broken: Sequence[BadRow]) -> tuple[pl.DataFrame, BadRows]:
+    """The rows that can be used, and the others with those that could not even be read."""
+    import polars as pl
+
+    usable, rows = pl.Series([True]).new_from_index(0, frame.height), list(broken)
+    for problem, bad in _value_problems(frame, guess):
+        found = bad.fill_null(True) & usable
+        usable = usable & ~found
+        for row in frame.filter(found).iter_rows(named=True):
+            line = row.pop(LINE)
+            rows.append(BadRow(line, problem, ",".join("" if value is None else str(value) for value in row.values())))
+    if not usable.any():
+        raise FedrecError(f"{guess.path} has no row that can be used: {BadRows(tuple(rows))}")
+    return frame.filter(usable), BadRows(tuple(sorted(rows, key=lambda row: row.line)))
+
+
+def _value_problems(frame: pl.DataFrame, guess: Guess) -> Iterator[tuple[str, pl.Series]]:
+    """What is wrong with the values of a table, and in which rows: the same that is otherwise an error."""
+    import polars as pl
+
+    for role in ("user", "item"):
+        for wanted, bad in odd_ids(_plain_ids(frame[role], guess.has_types), guess.has_types):
+            missing = wanted == "an id"
+            yield f"no {role}" if missing else f"a {role} that is not {wanted}", bad
+    if "rating" in frame.columns:
+        yield "a rating that is no number", odd_ratings(_strip(frame["rating"]).cast(pl.Float64, strict=False))
+    if "timestamp" in frame.columns:
+        yield "a time that cannot be read", times.read_times(frame["timestamp"]).is_null()
 
 
 def columns_of(frame: pl.DataFrame) -> list[Column]:
@@ -265,7 +331,8 @@ class _Location:
     def error(self, row: int, role: str, problem: str) -> FedrecError:
         line = f"row {row}" if self.guess.has_types else f"line {row + 1 + int(self.guess.header)}"
         return FedrecError(
-            f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; fix or remove this row"
+            f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; fix or remove this row, "
+            "or put such rows aside (--skip-bad)"
         )
 
     def check(self, series: pl.Series, bad: pl.Series, role: str, wanted: str) -> None:
@@ -274,19 +341,6 @@ class _Location:
             value = series[row]
             shown = f"{value!s:.40}..." if len(str(value)) > 40 else value
             raise self.error(row, role, f"{role} is missing" if value is None else f"'{shown}' is not {wanted}")
-
-    def dates(self, text: pl.Series) -> pl.Series:
-        """As moments, null where there is none; an error where they can be read in two ways."""
-        try:
-            return dates.parse_dates(text)
-        except FedrecError as error:
-            raise FedrecError(f"{self.guess.path}, column {self.guess.columns['timestamp']}: {error}") from None
-
-    def require_one_kind(self, text: pl.Series, numbers: pl.Series) -> None:
-        """Numbers and dates in one column cannot be put in order."""
-        row = (numbers.is_null() & text.is_not_null()).arg_max()
-        if row is not None and numbers[row] is None and dates.parse_dates(text[row : row + 1])[0] is not None:
-            raise self.error(int(row), "timestamp", f"'{text[row]}' is a date where others are numbers")
 
     def check_type(self, series: pl.Series, legal: bool) -> None:
         """A column of Parquet may hold anything."""
@@ -301,33 +355,33 @@ def _number_ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
 
     role = series.name
     location.check_type(series, not series.dtype.is_nested() and series.dtype not in (pl.Binary, pl.Object))
+    series = _plain_ids(series, location.guess.has_types)
+    for wanted, bad in odd_ids(series, location.guess.has_types):
+        location.check(series, bad, role, wanted)
     if series.dtype.is_float():
-        whole = series.cast(pl.Int64, strict=False)
-        location.check(series, series.is_null() | whole.is_null() | (series != series.round()), role, "an id")
-        series = whole
-    elif not series.dtype.is_integer():
-        series = series.cast(pl.String).str.strip_chars()
-        series = series if location.guess.has_types else unguard_column(series)
-        location.check(series, series.is_null() | (series == ""), role, "an id")
-        location.check(series, series.is_in(_MISSING), role, "an id: it stands for a missing value")
+        series = series.cast(pl.Int64)
+    elif series.dtype == pl.String:
         whole = series.cast(pl.Int64, strict=False)
         # Only numbers that are written as we would write them: 007 and 7 may be two users.
         if whole.null_count() == 0 and (whole.cast(pl.String) == series).all():
             series = whole
-    location.check(series, series.is_null(), role, "an id")
     if series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count():
         series = series.cast(pl.String)  # beyond 64 bits
-    if series.dtype == pl.String:
-        if location.guess.has_types:  # in a text file they were refused before
-            location.check(series, series.str.contains("\0", literal=True), role, "an id: it contains a NUL character")
-        location.check(
-            series, series.str.len_chars() > _LONGEST_ID, role, f"an id: more than {_LONGEST_ID:,} characters"
-        )
     index = series.rank("dense").cast(pl.Int64).to_numpy() - 1
     distinct = series.unique().sort()
     if series.dtype == pl.String:
         return np.array(distinct.to_list(), dtype=str), index
     return distinct.cast(pl.Int64).to_numpy(), index
+
+
+def _plain_ids(series: pl.Series, typed: bool) -> pl.Series:
+    """Numbers as they are; anything else as text without spaces around it."""
+    import polars as pl
+
+    if series.dtype.is_float() or series.dtype.is_integer():
+        return series
+    text = series.cast(pl.String).str.strip_chars()
+    return text if typed else unguard_column(text)
 
 
 def _titles(series: pl.Series, item: Array, n_items: int) -> Array:
@@ -347,30 +401,20 @@ def _rating(series: pl.Series, location: _Location) -> Array:
 
     location.check_type(series, series.dtype.is_numeric() or series.dtype in (pl.String, pl.Boolean))
     values = _strip(series).cast(pl.Float64, strict=False).cast(pl.Float32)
-    location.check(series, values.is_null() | ~values.is_finite().fill_null(False), "rating", "a finite number")
+    location.check(series, odd_ratings(values), "rating", "a finite number")
     return np.asarray(values.to_numpy())
 
 
 def _timestamp(series: pl.Series, location: _Location) -> Array:
-    """Whole numbers as they are; fractions of a second and dates as microseconds, so that no order is lost."""
+    """Whole numbers; fractions of a second, dates and what is mixed as microseconds, so that no order is lost."""
     import polars as pl
 
-    series = series.cast(pl.String) if series.dtype in (pl.Categorical, pl.Enum) else series
-    is_date = series.dtype in (pl.Date, pl.Datetime)
+    series, is_date = times.plain_times(series)
     location.check_type(series, is_date or series.dtype.is_numeric() or series.dtype == pl.String)
-    text = _strip(series)
-    whole = text.cast(pl.Int64, strict=False) if series.dtype.is_integer() or series.dtype == pl.String else None
-    if whole is not None and whole.null_count() == 0:
-        return np.asarray(whole.to_numpy())
-    real = None if is_date else text.cast(pl.Float64, strict=False)
-    if real is None or (real.null_count() == len(real) and text.dtype == pl.String):
-        days = text if is_date else location.dates(text)
-        whole = days.cast(pl.Datetime("us")).dt.epoch("us")
-    else:
-        scale = 1 if (real == real.round()).all() else 1_000_000
-        whole = (real * scale).round().cast(pl.Int64, strict=False)  # null where it is not finite, or too large
-        if text.dtype == pl.String and whole.null_count():
-            location.require_one_kind(text, real)
+    try:
+        whole = times.read_times(series)
+    except FedrecError as error:
+        raise FedrecError(f"{location.guess.path}, column {location.guess.columns['timestamp']}: {error}") from None
     location.check(series, whole.is_null(), "timestamp", "a time (a number, or a date such as 2024-01-31)")
     return np.asarray(whole.to_numpy())
 

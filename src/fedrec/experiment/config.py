@@ -71,6 +71,8 @@ class RunConfig:
     rating: str | int | None = None
     """`none`: no column holds ratings."""
     timestamp: str | int | None = None
+    skip_bad: bool | None = None
+    """Whether rows of a file that cannot be used are put aside, instead of being an error."""
 
     @property
     def columns(self) -> dict[str, str | int]:

@@ -48,6 +48,8 @@ def fit(
     warm: bool = False,
     data: str | None = None,
     columns: Columns | None = None,
+    skip_bad: bool = False,
+    attributes: str | None = None,
     replaces: bool = False,
     rounds: int | None = None,
     resume: bool = False,
@@ -55,7 +57,8 @@ def fit(
 ) -> Fitted:
     """Train what `source` has chosen on all interactions of its data as it is now, or of `data`.
 
-    `columns`: those of the data that are chosen anew, role by role; the others are those of `source`.
+    `columns`: those of the data that are chosen anew, role by role; the others are those of `source`. `skip_bad`: rows
+    that cannot be used are put aside. `attributes`: a file that describes the items, instead of the one of `source`.
     `warm`: go on from the model of `source`, which keeps its users and items, instead of starting afresh. `data` is
     joined with what it was fitted to, unless it `replaces` that.
     `resume`: go on with an interrupted fit in `out`, if there is one.
@@ -67,8 +70,13 @@ def fit(
     config, done = make_config(origin.settings()), _rounds_of(origin)
     goes_on = warm and not _in_one_pass(config)  # what one pass computes owes nothing to an earlier one
     more = (-(-done // WARM_SHARE) if goes_on else done) if rounds is None else rounds
-    reading = read_with(config, data, columns or {})
-    rows = rows_to_fit(origin, reading if data is None else config, data, warm, replaces, reading.columns)
+    reading = dataclasses.replace(
+        read_with(config, data, columns or {}),
+        skip_bad=skip_bad or config.skip_bad,
+        attributes=attributes or config.attributes,
+    )
+    earlier = reading if data is None else dataclasses.replace(config, skip_bad=reading.skip_bad)
+    rows = rows_to_fit(origin, earlier, data, warm, replaces, reading.columns)
     # what validation chose along with the round stays as it was chosen
     config = dataclasses.replace(reading, params={**config.params, **method_of(config).decided(done - 1)})
     config = _to_serve(config, rows, done + more if goes_on else more, own=data is not None)

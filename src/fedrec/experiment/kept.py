@@ -42,7 +42,8 @@ from fedrec.experiment.prepare import Grouping, Prepared, with_targets
 from fedrec.schema import BOOL, COUNT, TEXT, TEXTS, Shape, check, optional
 
 FORMAT = 1
-SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes", *COLUMNS)
+BAD_ROWS = "bad-rows.csv"
+SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes", "skip_bad", *COLUMNS)
 """What of a config decides how the data is prepared, but for who is whose client."""
 PARTS = ("train", "valid", "test", "dropped")
 ABOUT: Shape = {
@@ -92,6 +93,8 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
     `named`: the config says where the data is.
     """
     source = prepared.source
+    if source.bad is not None:
+        source.bad.write(folder.path / BAD_ROWS)
     if not source.version or not all(map(is_plain, (source.user_ids, source.item_ids))):
         return
     arrays: Arrays = {}

@@ -122,7 +122,9 @@ def _table(config: RunConfig) -> Interactions | None:
     """The data of a config as one log, in which the parts of a split of one's own are put together."""
     if config.train is not None and config.test is not None:
         return rooms.reunite(rooms.read(config.train, config.valid, config.test, config.columns)).train
-    return None if rooms.find_published_split(config.data) else rooms.load(config.data, columns=config.columns)
+    if rooms.find_published_split(config.data):
+        return None
+    return rooms.load(config.data, columns=config.columns, skip_bad=bool(config.skip_bad))
 
 
 def _is_there(config: RunConfig) -> bool:

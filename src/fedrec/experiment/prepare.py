@@ -203,7 +203,13 @@ def prepare_config(config: RunConfig, protocol: Protocol, centralised: bool) -> 
         stored, clients = rooms.load_split(config.data)
         given = _as_asked(rooms.disjoint(stored), protocol)
         return prepare_split(given, protocol, silos, centralised, clients=clients, items=items)
-    return prepare(rooms.load(config.data, columns=config.columns), protocol, silos, centralised, items)
+    return prepare(
+        rooms.load(config.data, columns=config.columns, skip_bad=bool(config.skip_bad)),
+        protocol,
+        silos,
+        centralised,
+        items,
+    )
 
 
 def prepare(

@@ -17,7 +17,7 @@ from fedrec.experiment.finished_run import REFERENCES, FinishedRun, read_run
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.run import Listener, execute
 
-PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes", *COLUMNS)
+PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes", "skip_bad", *COLUMNS)
 """What a reference must share with the runs."""
 
 
