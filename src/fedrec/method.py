@@ -34,6 +34,7 @@ from fedrec.federation.contract import (
     Method,
     MethodInfo,
     OwnNoise,
+    PartialSum,
     Plan,
     Reduction,
     Rows,
@@ -50,7 +51,9 @@ from fedrec.federation.contract import (
 from fedrec.federation.ranges import Count, Interval, Positive, Share
 from fedrec.federation.settings_files import settings_beside
 from fedrec.federation.stack import Stack
+from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.training.descent import Fitted
+from fedrec.training.initial import draw_layers, draw_rows
 from fedrec.training.local_training import (
     IN_TURN,
     TOGETHER,
@@ -60,14 +63,18 @@ from fedrec.training.local_training import (
     Shares,
     usual_backbones,
 )
+from fedrec.training.optimisers import adam_step
 from fedrec.training.participation import part_of
 from fedrec.training.precision import TableDtype
 from fedrec.training.silo_method import SiloMethod
 
 __all__ = [
     "IN_TURN",
+    "MF",
+    "NCF",
     "TOGETHER",
     "Answer",
+    "Backbone",
     "Chunk",
     "ClientData",
     "Cohort",
@@ -79,12 +86,14 @@ __all__ = [
     "Footprint",
     "Gather",
     "Interval",
+    "Linear",
     "LocalMethod",
     "LocalTrainer",
     "Mean",
     "Method",
     "MethodInfo",
     "OwnNoise",
+    "PartialSum",
     "Plan",
     "Positive",
     "Reduction",
@@ -102,6 +111,9 @@ __all__ = [
     "Uploads",
     "Ups",
     "World",
+    "adam_step",
+    "draw_layers",
+    "draw_rows",
     "part_of",
     "participants",
     "random",

@@ -16,10 +16,10 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import CsFedNCF, CsMF, CsNCF, CsPFedRec, FedDCN, FedMVMF, FedVBPR, IFedRecLAN, methods
-from fedrec.methods.cold.content import neighbour_rows, neighbours, with_neighbours
-from fedrec.methods.cold.feddcn import CROSS, crossed
-from fedrec.methods.cold.fedmvmf import attribute_factors, cold_factors, user_factors
+from fedrec.methods.cold.feddcn import CROSS, cross
+from fedrec.methods.cold.fedmvmf import fit_attributes, fit_cold_items, fit_users
 from fedrec.methods.cold.fedvbpr import VBPR
+from fedrec.methods.cold.neighbours import find_neighbours, neighbour_table, rows_with_neighbours
 from fedrec.testing import MethodTests, tiny_world
 from methods import naive
 from methods.cold import COLD, attributes, saturates, with_attributes
@@ -249,12 +249,12 @@ def test_closed_forms_by_hand():
         users=np.array([0]),
         client_ptr=np.array([0, 1]),
     )
-    p = user_factors(q, data.chunk(np.array([0])), 1.0, 0.1)
+    p = fit_users(q, data.chunk(np.array([0])), 1.0, 0.1)
     assert torch.allclose(p[0], torch.tensor([0.964409, 0.022962], dtype=D), atol=1e-6)
-    v = attribute_factors(q, torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 1]], dtype=D), 0.1, 1.0)
+    v = fit_attributes(q, torch.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 1]], dtype=D), 0.1, 1.0)
     expected = [[0.938416, 0.029326, 0.938416], [0.029326, 0.938416, 0.029326]]
     assert torch.allclose(v, torch.tensor(expected, dtype=D), atol=1e-6)
-    cold = cold_factors(v, torch.tensor([[1, 0, 0]], dtype=D), 0.1, 1.0)[0]
+    cold = fit_cold_items(v, torch.tensor([[1, 0, 0]], dtype=D), 0.1, 1.0)[0]
     assert torch.allclose(cold, torch.tensor([0.504509, -0.012548], dtype=D), atol=1e-6)
     assert (p[0] @ cold).item() == pytest.approx(0.486265, abs=1e-6)
 
@@ -265,7 +265,7 @@ def test_cross_layers_by_hand():
     biases = [torch.tensor([0.1, 0], dtype=D), torch.zeros(2, dtype=D)]
     for layers, expected in ((1, [1.1, 2]), (2, [3.2, 6.2])):
         dots = [(x0 @ weight)[None] for weight in weights[:layers]]
-        a, b = crossed(dots, weights[:layers], biases[:layers])
+        a, b = cross(dots, weights[:layers], biases[:layers])
         assert torch.allclose(a * x0 + b, torch.tensor(expected, dtype=D))
 
 
@@ -279,10 +279,10 @@ def test_vbpr_by_hand():
 
 def test_neighbours_by_hand():
     x = torch.tensor([[1, 0], [0, 1], [1, 1], [2, 1]], dtype=D)
-    assert neighbours(x, 3, torch.tensor([3]), 3).tolist() == [[2, 0, 1]]
-    near = with_neighbours(x, 3, 2)["near"]
+    assert find_neighbours(x, 3, torch.tensor([3]), 3).tolist() == [[2, 0, 1]]
+    near = neighbour_table(x, 3, 2)["near"]
     table = torch.tensor([[1, 0], [0, 1], [2, 2]], dtype=D)
-    rows = neighbour_rows(table, near, torch.tensor([3, 1]))
+    rows = rows_with_neighbours(table, near, torch.tensor([3, 1]))
     assert torch.equal(rows, torch.tensor([[1.5, 1], [0, 1]], dtype=D))
 
 

@@ -21,7 +21,7 @@ from fedrec.federation.noise import Laplace, UploadContext
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip
 from fedrec.methods import IFedRec
-from fedrec.methods.cold.content import meta_gradients
+from fedrec.methods.cold.ifedrec import meta_gradients
 from fedrec.testing import MethodTests, Watched, assert_close, run, tiny_world
 from methods.cold import COLD, attributes, saturates, with_attributes
 from methods.naive_base import Draws, bce, by_index, descend, linear, mean, taking_part

@@ -12,8 +12,8 @@ from fedrec.errors import FedrecError
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.methods import GAR, Heater
 from fedrec.methods.cold.gar import generator_loss, recommender_loss
-from fedrec.methods.cold.heater import half, loss_of, mixture, samples, standardised
-from fedrec.methods.cold.networks import batches, dropped, positives
+from fedrec.methods.cold.heater import choose_half, draw_samples, loss_of, mix_experts, standardise
+from fedrec.methods.cold.networks import drop_out, positives, shuffle_batches
 from fedrec.methods.cold.pretrained import Pretrained
 from fedrec.random import Purpose, fold, stream
 from fedrec.testing import MethodTests, run, tiny_world
@@ -64,10 +64,10 @@ class TestHeater(MethodTests):
             return torch.tanh(sum(gate[:, k : k + 1] * opinion[:, 4 * k : 4 * k + 4] for k in range(5)))
 
         for round in range(rounds):
-            user, item, label = samples(chunk, round)
-            for number, part in enumerate(batches(chunk, round, len(user), self.method.batch)):
+            user, item, label = draw_samples(chunk, round)
+            for number, part in enumerate(shuffle_batches(chunk, round, len(user), self.method.batch)):
                 i, own = item[part], made(x[item[part]])
-                as_new = half(fold(stream(world.seed, Purpose.DROPOUT, round), number), part)
+                as_new = choose_half(fold(stream(world.seed, Purpose.DROPOUT, round), number), part)
                 seen = torch.stack([own[k] if as_new[k] else v[i[k]] for k in range(len(part))])
                 score = (towers["user"](u[user[part]]) * towers["item"](seen)).sum(1)
                 loss = F.mse_loss(score, label[part]) + 1e-4 * (own - v[i]).square().sum()
@@ -107,7 +107,7 @@ class Undropped(MethodTests):
         owner, liked = positives(chunk)
         for round in range(rounds):
             other = negatives(chunk, round)
-            for part in batches(chunk, round, other.numel(), self.method.batch):
+            for part in shuffle_batches(chunk, round, other.numel(), self.method.batch):
                 at = part // other.shape[1]
                 p, i, j = u[owner[at]], liked[at], other.flatten()[part]
                 for step, module in zip(steps, (towers, g), strict=True):
@@ -149,7 +149,7 @@ def test_the_mixture_by_hand():
         "gates_bias": torch.zeros(5, dtype=D),
     }
     made = np.tanh(2 * np.tanh(0.5) * np.tanh(1))
-    assert torch.allclose(mixture(t([1.0]), w), t([made, -made]))
+    assert torch.allclose(mix_experts(t([1.0]), w), t([made, -made]))
 
 
 def test_heaters_loss_by_hand():
@@ -183,27 +183,27 @@ def test_the_adversaries_by_hand():
 
 
 def test_factors_as_heater_sees_them():
-    found = standardised(t([0.0], [0.0], [0.0], [4.0]), 1.0)
+    found = standardise(t([0.0], [0.0], [0.0], [4.0]), 1.0)
     assert torch.allclose(found[:, 0], t(*[-1 / 3**0.5] * 3, 1.0))
-    assert torch.equal(standardised(t([2.0], [2.0]), 1.0), t([0.0], [0.0]))
+    assert torch.equal(standardise(t([2.0], [2.0]), 1.0), t([0.0], [0.0]))
 
 
 def test_dropout_keeps_the_mean():
-    x = dropped(torch.ones(200, 200), 0.25, 5)
+    x = drop_out(torch.ones(200, 200), 0.25, 5)
     assert x.unique().tolist() == pytest.approx([0, 4 / 3])
     assert float(x.mean()) == pytest.approx(1, abs=0.02)
-    assert not torch.equal(x, dropped(torch.ones(200, 200), 0.25, 6))
+    assert not torch.equal(x, drop_out(torch.ones(200, 200), 0.25, 6))
 
 
 def test_heaters_negatives_may_be_anything():
     chunk = tiny_world(silos=(12,)).chunk(np.array([0]))
-    user, item, label = samples(chunk, 0)
+    user, item, label = draw_samples(chunk, 0)
     assert len(item) == 5 * len(chunk.items)
     own = set(zip(*(part.tolist() for part in positives(chunk)), strict=True))
     drawn = set(zip(user[label == 0].tolist(), item[label == 0].tolist(), strict=True))
     assert own & drawn
     assert drawn - own
-    assert int(half(3, torch.arange(7)).sum()) == 3
+    assert int(choose_half(3, torch.arange(7)).sum()) == 3
 
 
 def test_pretraining_happens_once():

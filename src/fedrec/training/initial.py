@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from fedrec.federation.secret import Secret
 from fedrec.random import Purpose, fold, fold_tensor, normal, stream, uniform
 
 USER, ITEM, DENSE = 0, 1, 2  # streams of initial values
+Start = Literal["user", "item", "network", "attributes"]
+STREAMS: dict[Start, int] = {"user": USER, "item": ITEM, "network": DENSE, "attributes": 3}
 
 
 def initial_key(world: World, *where: int) -> int:
@@ -39,6 +42,16 @@ def uniform_values(world: World, key: Tensor | int, position: Tensor, width: int
 def normal_rows(world: World, key: int, rows: int, dim: int, std: float = 1.0) -> Tensor:
     """[rows, dim] of N(0, std^2)."""
     return normal_values(world, key, torch.arange(rows * dim), std).reshape(rows, dim)
+
+
+def draw_rows(world: World, what: Start, rows: int, dim: int, std: float = 1.0) -> Tensor:
+    """Draw what a server starts from: [rows, dim] of N(0, std^2)."""
+    return normal_rows(world, initial_key(world, STREAMS[what]), rows, dim, std)
+
+
+def draw_layers(world: World, what: Start, shapes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """Draw what a server starts from: the weights and biases of layers, as `fan_in_uniform` has them."""
+    return fan_in_uniform(world, initial_key(world, STREAMS[what]), shapes)
 
 
 def fan_in_uniform(world: World, key: int, shapes: Mapping[str, tuple[int, ...]], axis: int = -1) -> Tensors:

@@ -81,7 +81,7 @@ ScoreWith = Literal["received", "local"]  # local: the client's own model after 
 @dataclass(frozen=True)
 class LocalMethod(Method):
     """Base of the methods whose clients train a backbone by gradient descent: the hyper-parameters of that, and what
-    such methods usually do, by four declarations and by fields of these names that some have:
+    such methods usually do, by a few declarations and by fields of these names that some have:
 
     `aggregated_fraction`: all that take part train, a part of them uploads; `score_with`: "local" lets clients score
     with what they trained instead of the common model; `shares`: "samples" weighs clients by theirs, "equal" does not;
@@ -94,6 +94,8 @@ class LocalMethod(Method):
     """Whether the network's weights, like user vectors, never leave."""
     gathers: ClassVar[bool] = False
     """Whether the server works with single uploads, which it must see."""
+    attributes: ClassVar[Literal["none", "server", "clients"]] = "none"
+    """Who sees the attributes of items."""
     working_tables: ClassVar[int] = 0
     """Item tables that a client's training holds at once, for the estimate of memory."""
 
@@ -148,7 +150,9 @@ class LocalMethod(Method):
         network = self.model.dense_shapes() if self.private_network else ()
         # a mean's weights are sent as they are, so no noise hides them
         covered = {"shares": "equal"} if hasattr(self, "shares") else {}
-        return Disclosure(private=("user", *network), gathers=self.gathers, covered_with=covered)
+        return Disclosure(
+            private=("user", *network), gathers=self.gathers, attributes=self.attributes, covered_with=covered
+        )
 
     @property
     def keeps_models(self) -> bool:

@@ -1,30 +1,24 @@
-"""Models that see attributes instead of item ids, trained on clients that are therefore sent all attributes.
-
-The server holds `attributes`, how many items are `warm`, and weights.
-"""
+"""Models that see attributes instead of item ids, trained on clients that are therefore sent all attributes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.contract import Down, Footprint, Tensors, World
-from fedrec.methods.cold.content import META, WIDE
-from fedrec.models import Backbone
-from fedrec.training.initial import fan_in_uniform, initial_key
-from fedrec.training.local_training import LocalTrainer, Phases
+from fedrec import method as fm
 
-WEIGHTS: Phases = (("user", "dense"),)  # items are rows of attributes, which are given
+WIDE = 300  # columns of attributes that memory is planned for
 
 
 @dataclass(frozen=True)
 class Content:
     """A model whose item vectors are g(x) = E x + e, or its tanh. Its items are rows of attributes."""
 
-    upper: Backbone
+    upper: fm.Backbone
     squash: bool = False
 
     @property
@@ -38,38 +32,49 @@ class Content:
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         return self.upper.dense_shapes()
 
-    def embedded(self, attributes: Tensor, dense: Tensors) -> Tensor:
+    def embed(self, attributes: Tensor, dense: fm.Tensors) -> Tensor:
         plain = attributes @ dense["embed"].mT + dense["embed_bias"].unsqueeze(-2)
         return torch.tanh(plain) if self.squash else plain
 
-    def logits(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
-        return self.upper.logits(user, self.embedded(item, dense), dense)
+    def logits(self, user: Tensor, item: Tensor, dense: fm.Tensors) -> Tensor:
+        return self.upper.logits(user, self.embed(item, dense), dense)
 
-    def scores(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
-        return self.upper.scores(user, self.embedded(item, dense), dense)
+    def scores(self, user: Tensor, item: Tensor, dense: fm.Tensors) -> Tensor:
+        return self.upper.scores(user, self.embed(item, dense), dense)
 
 
-def init_attributes(world: World, attributes: Tensor) -> Tensors:
-    """Return what the server knows of items."""
+class ContentTrainer(fm.LocalTrainer):
+    """Trains models whose items are rows of attributes, which clients are sent together with the weights.
+
+    The server holds `attributes`, how many items are `warm`, and weights (`keep_attributes`, `send_attributes`).
+    """
+
+    def __init__(self, settings: fm.LocalMethod, **special: Any) -> None:
+        # items are rows of attributes, which are given: as a rule no step moves them
+        super().__init__(settings, **{"phases": (("user", "dense"),), **special})
+
+    def init_embedding(self, world: fm.World, attributes: Tensor) -> fm.Tensors:
+        """Draw E and e."""
+        shapes = {"embed": (self.settings.dim, attributes.shape[1]), "embed_bias": (self.settings.dim,)}
+        return fm.draw_layers(world, "attributes", shapes)
+
+    def footprint(self, world: fm.World, dense: int = 0, tables: int = 0, scored: int = 0) -> fm.Footprint:
+        """Plan with `WIDE` columns of attributes: how many there are is not known beforehand."""
+        size, settings = world.dtype.itemsize, self.settings
+        upper = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
+        sample = 200 + 8 * (settings.dim + WIDE) * size
+        # weights six times: their gradients, two moments and copies; samples of a batch as wide as the widest client's
+        client = 4096 + 6 * (upper + WIDE * settings.dim) * size + settings.batch * sample
+        return replace(super().footprint(world, dense, tables, scored), client=client, sample=sample)
+
+
+def keep_attributes(world: fm.World, attributes: Tensor) -> fm.Tensors:
+    """Return what a server knows of items, which no round changes."""
     return {"attributes": attributes, "warm": torch.tensor(world.items)}
 
 
-def init_embedding(world: World, dim: int, attributes: Tensor) -> Tensors:
-    """The layer on attributes."""
-    shapes = {"embed": (dim, attributes.shape[1]), "embed_bias": (dim,)}
-    return fan_in_uniform(world, initial_key(world, META), shapes)
-
-
-def sent(server: Tensors, items: Tensor | None = None) -> Down:
-    """All weights, and the attributes of these items; None: of those that training can meet."""
+def send_attributes(server: fm.Tensors, items: Tensor | None = None) -> fm.Down:
+    """Send all weights, and the attributes of these items; None: of those that training can meet."""
     weights = {name: value for name, value in server.items() if name not in ("attributes", "warm")}
     rows = slice(int(server["warm"])) if items is None else items
-    return Down(shared={"attributes": server["attributes"][rows], **weights})
-
-
-def footprint(trainer: LocalTrainer, world: World) -> Footprint:
-    size, settings = world.dtype.itemsize, trainer.settings
-    upper = sum(int(np.prod(shape)) for shape in trainer.model.dense_shapes().values())
-    sample = 200 + 8 * (settings.dim + WIDE) * size
-    client = 4096 + 6 * (upper + WIDE * settings.dim) * size + settings.batch * sample  # as wide as the widest client's
-    return replace(trainer.footprint(world), client=client, sample=sample)
+    return fm.Down(shared={"attributes": server["attributes"][rows], **weights})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedrec.federation.contract import Disclosure, MethodInfo
+from fedrec import method as fm
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
 
 
@@ -16,7 +16,7 @@ from fedrec.methods.cold.cs_fedncf import CsFedNCF
 class CsNCF(CsFedNCF):
     """CsFedNCF with one client, which has everything; its steps are those of one training."""
 
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="cs-ncf",
         summary="new items: network on attributes",
         paper="Zhang et al., WWW 2024 (baseline)",
@@ -28,5 +28,5 @@ class CsNCF(CsFedNCF):
     optimiser: Literal["sgd", "adam"] = "adam"
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(attributes="server")
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(attributes="server")

@@ -15,15 +15,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrec.federation.contract import MethodInfo, Tensors
+from fedrec import method as fm
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
-from fedrec.models import Backbone
 
-CROSS = 3
+CROSS = 3  # cross layers
 
 
-def crossed(dots: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """a and B of the last cross layer, from x0 . w of every layer."""
+def cross(dots: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return a and B of the last cross layer, from x0 . w of every layer."""
     a, b = torch.ones_like(dots[0]), torch.zeros_like(biases[0])
     for dot, weight, bias in zip(dots, weights, biases, strict=True):
         a = a + a * dot + (b * weight).sum(-1, keepdim=True)
@@ -33,7 +32,7 @@ def crossed(dots: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[
 
 @dataclass(frozen=True)
 class DCN:
-    """Three cross layers beside a tower 2d -> d -> d, both into one logit."""
+    """The cross layers beside a tower 2d -> d -> d, both into one logit."""
 
     dim: int
     has_user = True
@@ -45,39 +44,39 @@ class DCN:
             shapes |= {f"cross{layer}": (1, 2 * d), f"cross_bias{layer}": (2 * d,)}
         return shapes | {"out": (1, 3 * d), "out_bias": (1,)}
 
-    def first(self, dense: Tensors) -> Tensor:
-        """Everything that is multiplied by x0, one row each."""
+    def first(self, dense: fm.Tensors) -> Tensor:
+        """Return everything that is multiplied by x0, one row each."""
         out = dense["out"][..., : 2 * self.dim]
         return torch.cat([dense["weight0"], *(dense[f"cross{layer}"] for layer in range(CROSS)), out], -2)
 
-    def logits(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
+    def logits(self, user: Tensor, item: Tensor, dense: fm.Tensors) -> Tensor:
         of_user, of_item = self.first(dense).split(self.dim, -1)
-        return self._upper(user @ of_user.mT + self._embedded(item, dense) @ of_item.mT, dense)
+        return self._upper(user @ of_user.mT + self._embed(item, dense) @ of_item.mT, dense)
 
-    def scores(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
+    def scores(self, user: Tensor, item: Tensor, dense: fm.Tensors) -> Tensor:
         of_user, of_item = self.first(dense).split(self.dim, -1)
-        return self._upper((user @ of_user.mT).unsqueeze(-2) + self._embedded(item, dense) @ of_item.mT, dense)
+        return self._upper((user @ of_user.mT).unsqueeze(-2) + self._embed(item, dense) @ of_item.mT, dense)
 
-    def _embedded(self, attributes: Tensor, dense: Tensors) -> Tensor:
+    def _embed(self, attributes: Tensor, dense: fm.Tensors) -> Tensor:
         return attributes @ dense["embed"].mT + dense["embed_bias"].unsqueeze(-2)
 
-    def _upper(self, z: Tensor, dense: Tensors) -> Tensor:
+    def _upper(self, z: Tensor, dense: fm.Tensors) -> Tensor:
         d = self.dim
         deep = torch.relu(z[..., :d] + dense["bias0"].unsqueeze(-2))
         deep = torch.relu(deep @ dense["weight1"].mT + dense["bias1"].unsqueeze(-2))
         weights = [dense[f"cross{layer}"].squeeze(-2) for layer in range(CROSS)]
         biases = [dense[f"cross_bias{layer}"] for layer in range(CROSS)]
-        a, b = crossed([z[..., d + layer] for layer in range(CROSS)], weights, biases)
+        a, b = cross([z[..., d + layer] for layer in range(CROSS)], weights, biases)
         out = dense["out"].squeeze(-2)
-        cross = a * z[..., -1] + (b * out[..., : 2 * d]).sum(-1, keepdim=True)
-        return cross + (deep @ out[..., 2 * d :].unsqueeze(-1)).squeeze(-1) + dense["out_bias"]
+        shallow = a * z[..., -1] + (b * out[..., : 2 * d]).sum(-1, keepdim=True)
+        return shallow + (deep @ out[..., 2 * d :].unsqueeze(-1)).squeeze(-1) + dense["out_bias"]
 
 
 @dataclass(frozen=True)
 class FedDCN(CsFedNCF):
     """CsFedNCF with another network."""
 
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="feddcn",
         summary="new items: deep and cross network on attributes, which all clients see",
         paper="Wang et al., ADKDD 2017; federated in Zhang et al., WWW 2024",
@@ -87,5 +86,5 @@ class FedDCN(CsFedNCF):
     lr: float = 0.1
 
     @cached_property
-    def model(self) -> Backbone:
+    def model(self) -> fm.Backbone:
         return DCN(self.dim)

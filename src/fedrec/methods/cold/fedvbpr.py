@@ -15,29 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Mean,
-    MethodInfo,
-    Reduction,
-    Rows,
-    State,
-    Tensors,
-    Ups,
-    World,
-    replicate,
-)
-from fedrec.federation.ranges import Count
-from fedrec.methods.cold import content_model
-from fedrec.methods.cold.content import META, scored_once
-from fedrec.models import Backbone
+from fedrec import method as fm
+from fedrec.methods.cold.content_model import ContentTrainer, keep_attributes, send_attributes
 from fedrec.training.descent import Descent
-from fedrec.training.initial import ITEM, fan_in_uniform, initial_key, normal_rows
-from fedrec.training.local_training import LocalMethod, LocalTrainer
 from fedrec.training.lookup import look_up
 from fedrec.training.samples import Batch, Loss
 
@@ -52,28 +32,28 @@ class VBPR:
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}  # E and beta are as wide as the attributes, which the method knows
 
-    def _parts(self, item: Tensor, dense: Tensors) -> tuple[Tensor, Tensor]:
-        """The vector that meets [gamma_u, theta_u], and what is the same for all users."""
+    def _split(self, item: Tensor, dense: fm.Tensors) -> tuple[Tensor, Tensor]:
+        """Return the vector that meets [gamma_u, theta_u], and what is the same for all users."""
         half = self.dim // 2
         x = item[..., half + 1 :].detach()
         vector = torch.cat([item[..., :half], x @ dense["visual"].mT], -1)
         return vector, item[..., half] + (x @ dense["beta"].mT).squeeze(-1)
 
-    def logits(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
-        vector, common = self._parts(item, dense)
+    def logits(self, user: Tensor, item: Tensor, dense: fm.Tensors) -> Tensor:
+        vector, common = self._split(item, dense)
         return (user * vector).sum(-1) + common
 
-    def scores(self, user: Tensor, item: Tensor, dense: Tensors) -> Tensor:
-        vector, common = self._parts(item, dense)
+    def scores(self, user: Tensor, item: Tensor, dense: fm.Tensors) -> Tensor:
+        vector, common = self._split(item, dense)
         return user @ vector.mT + common
 
 
 class Regularised(Descent):
-    """The loss of every pair plus l2 times the squares of the vectors in it."""
+    """Adds to the loss of every pair l2 times the squares of the vectors in it."""
 
     settings: FedVBPR
 
-    def _losses(self, leaves: Tensors, batch: Batch) -> Tensor:
+    def _losses(self, leaves: fm.Tensors, batch: Batch) -> Tensor:
         losses = super()._losses(leaves, batch)
         assert batch.neg is not None
         free = leaves["item"][:, : self.settings.dim // 2 + 1].square().sum(-1)
@@ -82,80 +62,78 @@ class Regularised(Descent):
 
 
 @dataclass(frozen=True)
-class FedVBPR(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedVBPR(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedvbpr",
         summary="new items: BPR on item rows and attributes, which all clients see",
         paper="He & McAuley, AAAI 2016; federated in Zhang et al., WWW 2024",
     )
 
+    attributes = "clients"
+
     backbone: str = "ncf"
-    dim: Count = 200
+    dim: fm.Count = 200
     init_std: float = 0.1
     lr: float = 1.0
     loss: Loss = "bpr"
     l2: float = 1e-4
     weight_decay_dense: float = 1e-4
 
-    @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",), attributes="clients")
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dim < 2 or self.dim % 2:
-            raise FedrecError(f"dim={self.dim} does not fit fedvbpr: gamma and theta share it, so it must be even")
+            raise fm.FedrecError(f"dim={self.dim} does not fit fedvbpr: gamma and theta share it, so it must be even")
         if self.loss != "bpr":
-            raise FedrecError(f"loss={self.loss} does not fit fedvbpr: it is bpr")
+            raise fm.FedrecError(f"loss={self.loss} does not fit fedvbpr: it is bpr")
 
     @cached_property
-    def model(self) -> Backbone:
+    def model(self) -> fm.Backbone:
         return VBPR(self.dim)
 
     @cached_property
-    def trainer(self) -> LocalTrainer:
-        return LocalTrainer(self, descent=Regularised)
+    def trainer(self) -> ContentTrainer:
+        return ContentTrainer(self, phases=fm.TOGETHER, descent=Regularised)
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        known = content_model.init_attributes(world, self.require_attributes(attributes))
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
+        known = keep_attributes(world, self.require_attributes(attributes))
         width = known["attributes"].shape[1]
         shapes = {"visual": (self.dim // 2, width), "beta": (1, width)}
-        rows = normal_rows(world, initial_key(world, ITEM), world.items, self.dim // 2 + 1, self.init_std)
+        rows = fm.draw_rows(world, "item", world.items, self.dim // 2 + 1, self.init_std)
         rows[:, -1] = 0  # biases
-        return {"item": rows, **known, **fan_in_uniform(world, initial_key(world, META), shapes)}
+        return {"item": rows, **known, **fm.draw_layers(world, "attributes", shapes)}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         return self.trainer.init_state(world, chunk)
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return content_model.sent(server)
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        return send_attributes(server)
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         shared = dict(down.shared)
         table = torch.cat([shared.pop("item"), shared.pop("attributes")], 1)
-        dense = replicate(shared, len(chunk.clients))
+        dense = fm.replicate(shared, len(chunk.clients))
         fitted = self.trainer.fit(chunk, round, state.per_user["user"], table, dense, fold=False)
-        assert isinstance(fitted.table, Rows)
+        assert isinstance(fitted.table, fm.Rows)
         free = self.dim // 2 + 1
         rows = replace(fitted.table, base=down.shared["item"], value=fitted.table.value[:, :free].contiguous())
-        payload: dict[str, Reduction] = {"item": Mean(rows)}
-        payload |= {name: Mean(value) for name, value in fitted.dense.items()}
-        return State({}, {"user": fitted.user}), payload
+        payload: fm.Uploads = {"item": fm.Mean(rows)}
+        payload |= {name: fm.Mean(value) for name, value in fitted.dense.items()}
+        return fm.State({}, {"user": fitted.user}), payload
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         return server | {name: ups[name] for name in server if name in ups}
 
-    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
-        """New items have zeros for what is learned of an item by itself."""
+    def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:
+        """Give new items zeros for what is learned of an item by itself."""
         table, known = server["item"], items < len(server["item"])
         rows = table.new_zeros(len(items), table.shape[1])
         rows[known] = table[items[known]]
-        return Down(shared=content_model.sent(server, items).shared | {"item": rows})
+        return fm.Down(shared=send_attributes(server, items).shared | {"item": rows})
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         dense = dict(down.shared)
-        distinct, which = scored_once(torch.cat([dense.pop("item"), dense.pop("attributes")], 1))
+        # each distinct row is scored once: equal items must tie to the last bit, wherever they stand
+        distinct, which = torch.unique(
+            torch.cat([dense.pop("item"), dense.pop("attributes")], 1), dim=0, return_inverse=True
+        )
         return self.model.scores(state.per_user["user"], distinct, dense)[:, which]
-
-    def footprint(self, world: World) -> Footprint:
-        return content_model.footprint(self.trainer, world)

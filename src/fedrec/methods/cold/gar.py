@@ -19,13 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import MethodInfo, Tensors
-from fedrec.federation.ranges import Count
-from fedrec.methods.cold.networks import affine, batch_norm, batches, dropped, leaves_of, positives
+from fedrec import method as fm
+from fedrec.methods.cold.networks import affine, batch_norm, drop_out, leaves_of, positives, shuffle_batches
 from fedrec.methods.cold.pretrained import Pretrained
-from fedrec.random import Purpose, fold, stream
-from fedrec.training.optimisers import adam_step
 from fedrec.training.samples import negatives
 
 MOMENTS = ("first.", "second.")
@@ -34,18 +30,20 @@ NORMS = ("generator.norm", *(f"{side}.{place}" for side in SIDES for place in ("
 GENERATOR, RECOMMENDER = ("generator",), SIDES  # how the names of their weights begin
 
 
-def generated(x: Tensor, w: Tensors, training: bool, key: int = 0, remember: bool = True, drop: float = 0.0) -> Tensor:
-    """G(x)."""
+def generate(
+    x: Tensor, w: fm.Tensors, training: bool, key: int = 0, remember: bool = True, drop: float = 0.0
+) -> Tensor:
+    """Return G(x)."""
     hidden = torch.tanh(batch_norm(affine(x, w, "generator1"), w, "generator.norm", training, remember))
-    return affine(dropped(hidden, drop, key) if drop else hidden, w, "generator2")
+    return affine(drop_out(hidden, drop, key) if drop else hidden, w, "generator2")
 
 
 def tower(
-    side: str, x: Tensor, w: Tensors, training: bool, key: int = 0, remember: bool = True, drop: float = 0.0
+    side: str, x: Tensor, w: fm.Tensors, training: bool, key: int = 0, remember: bool = True, drop: float = 0.0
 ) -> Tensor:
     hidden = affine(batch_norm(x, w, side + ".first", training, remember), w, side + "1")
     hidden = torch.tanh(batch_norm(hidden, w, side + ".second", training, remember))
-    return affine(dropped(hidden, drop, key) if drop else hidden, w, side + "2")
+    return affine(drop_out(hidden, drop, key) if drop else hidden, w, side + "2")
 
 
 def recommender_loss(known: Tensor, other: Tensor, made: Tensor, beta: float) -> Tensor:
@@ -58,14 +56,14 @@ def generator_loss(known: Tensor, made: Tensor, vector: Tensor, target: Tensor, 
 
 @dataclass(frozen=True)
 class GAR(Pretrained):
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="gar",
         summary="new items: a generator of item factors trained against a recommender",
         paper="Chen et al., SIGIR 2022",
         centralised=True,
     )
 
-    rounds: Count = 1000
+    rounds: fm.Count = 1000
     alpha: Annotated[float, "[0, 1]"] = 0.05
     """Generator: weight of being near the true factors, against being preferred."""
     beta: Annotated[float, "[0, 1]"] = 0.1
@@ -112,16 +110,16 @@ class Adversaries:
             shapes |= {layer: (d, d), layer + "_bias": (d,)}
         return shapes
 
-    def given(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+    def prepare(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         return user, item
 
-    def epoch(self, chunk: Chunk, round: int, w: Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
+    def epoch(self, chunk: fm.Chunk, round: int, w: fm.Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
         owner, liked = positives(chunk)
         other, slots = negatives(chunk, round).flatten(), chunk.data.negatives
         count = len(other) - int(len(other) % self.batch == 1)  # see `batches`
         steps, total = -(-count // self.batch), 0.0
-        for number, part in enumerate(batches(chunk, round, len(other), self.batch)):
-            key = fold(stream(chunk.world.seed, Purpose.DROPOUT, round), number)
+        for number, part in enumerate(shuffle_batches(chunk, round, len(other), self.batch)):
+            key = fm.random.fold(fm.random.stream(chunk.world.seed, fm.random.Purpose.DROPOUT, round), number)
             at, step = part // slots, round * steps + number + 1
             i, j = liked[at], other[part]
             batch = Batch(user[owner[at]], item[i], item[j], attributes[i], key)
@@ -129,29 +127,29 @@ class Adversaries:
             self._step(w, GENERATOR, batch, step)
         chunk.observe("loss", total, len(other))
 
-    def _step(self, w: Tensors, who: tuple[str, ...], batch: Batch, step: int) -> float:
-        """One step of Adam on the weights of one of the two players."""
+    def _step(self, w: fm.Tensors, who: tuple[str, ...], batch: Batch, step: int) -> float:
+        """Take one step of Adam on the weights of one of the two players."""
         leaves = {name: value for name, value in leaves_of(w, self.memory).items() if name.startswith(who)}
         play = self.recommender if who is RECOMMENDER else self.generator
         loss = play(w | leaves, batch)
         for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
             first, second = (w[mark + name] for mark in MOMENTS)
-            w[name] -= adam_step(gradient, first, second, step, self.lr)
+            w[name] -= fm.adam_step(gradient, first, second, step, self.lr)
         return float(loss.detach())
 
-    def recommender(self, w: Tensors, batch: Batch) -> Tensor:
-        made = generated(batch.attributes, w, True, fold(batch.key, 0), False, self.drop_generator).detach()
+    def recommender(self, w: fm.Tensors, batch: Batch) -> Tensor:
+        made = generate(batch.attributes, w, True, fm.random.fold(batch.key, 0), False, self.drop_generator).detach()
         known, other, new = self._scores(w, batch, (batch.item, batch.other, made), True)
-        return recommender_loss(known, other, new, self.beta) + self.l2 * squares(w, RECOMMENDER)
+        return recommender_loss(known, other, new, self.beta) + self.l2 * sum_squares(w, RECOMMENDER)
 
-    def generator(self, w: Tensors, batch: Batch) -> Tensor:
-        made = generated(batch.attributes, w, True, fold(batch.key, 1), True, self.drop_generator)
+    def generator(self, w: fm.Tensors, batch: Batch) -> Tensor:
+        made = generate(batch.attributes, w, True, fm.random.fold(batch.key, 1), True, self.drop_generator)
         known, new = self._scores(w, batch, (batch.item, made), False)
-        return generator_loss(known, new, made, batch.item, self.alpha) + self.l2 * squares(w, GENERATOR)
+        return generator_loss(known, new, made, batch.item, self.alpha) + self.l2 * sum_squares(w, GENERATOR)
 
-    def _scores(self, w: Tensors, batch: Batch, items: tuple[Tensor, ...], remember: bool) -> list[Tensor]:
-        """Of one user each with several items; only the recommender's own step teaches its batch norms."""
-        keys = [fold(batch.key, 2 + 4 * remember + place) for place in range(1 + len(items))]
+    def _scores(self, w: fm.Tensors, batch: Batch, items: tuple[Tensor, ...], remember: bool) -> list[Tensor]:
+        """Score one user each with several items; only the recommender's own step teaches its batch norms."""
+        keys = [fm.random.fold(batch.key, 2 + 4 * remember + place) for place in range(1 + len(items))]
         user = tower("user", batch.user, w, True, keys[0], remember, self.drop_recommender)
         rated = (
             tower("item", item, w, True, key, remember, self.drop_recommender)
@@ -159,8 +157,8 @@ class Adversaries:
         )
         return [(user * vector).sum(-1) for vector in rated]
 
-    def vectors(self, w: Tensors, user: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
-        return tower("user", user, w, False), tower("item", generated(attributes, w, False), w, False)
+    def vectors(self, w: fm.Tensors, user: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
+        return tower("user", user, w, False), tower("item", generate(attributes, w, False), w, False)
 
 
 @dataclass(frozen=True)
@@ -174,6 +172,6 @@ class Batch:
     key: int
 
 
-def squares(w: Tensors, who: tuple[str, ...]) -> Tensor:
-    """Of all matrices of a player."""
+def sum_squares(w: fm.Tensors, who: tuple[str, ...]) -> Tensor:
+    """Return the sum of squares of all matrices of a player."""
     return sum((v.square().sum() for name, v in w.items() if name.startswith(who) and v.dim() == 2), torch.zeros(()))

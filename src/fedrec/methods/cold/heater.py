@@ -18,38 +18,37 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import MethodInfo, Tensors
-from fedrec.methods.cold.networks import affine, batch_norm, batches, leaves_of, positives
+from fedrec import method as fm
+from fedrec.methods.cold.networks import affine, batch_norm, leaves_of, positives, shuffle_batches
 from fedrec.methods.cold.pretrained import Pretrained
-from fedrec.random import Purpose, below, fold, fold_tensor, stream
 
-EXPERTS = 5
+EXPERTS = 5  # as in the paper
 VELOCITY = "velocity."
 
 
-def standardised(table: Tensor, most: float) -> Tensor:
-    """Columns of mean 0 and variance 1, clipped."""
+def standardise(table: Tensor, most: float) -> Tensor:
+    """Return columns of mean 0 and variance 1, clipped."""
     spread = table.std(0, correction=0)
     return ((table - table.mean(0)) / spread.clamp(min=1e-12)).clamp(-most, most)
 
 
-def mixture(x: Tensor, w: Tensors) -> Tensor:
-    """v^ of items with attributes x."""
+def mix_experts(x: Tensor, w: fm.Tensors) -> Tensor:
+    """Return v^ of items with attributes x."""
     opinions = torch.tanh(affine(x, w, "experts")).unflatten(-1, (EXPERTS, -1))
     return torch.tanh((torch.tanh(affine(x, w, "gates")).unsqueeze(-1) * opinions).sum(-2))
 
 
-def tower(side: str, x: Tensor, w: Tensors, training: bool) -> Tensor:
+def tower(side: str, x: Tensor, w: fm.Tensors, training: bool) -> Tensor:
+    """Return a(u) or b(v): linear, batch norm, tanh, linear."""
     hidden = batch_norm(affine(x, w, side + "1"), w, side + ".norm", training)
     return affine(torch.tanh(hidden), w, side + "2")
 
 
 def loss_of(
-    w: Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, label: Tensor, closeness: float, l2: float
+    w: fm.Tensors, user: Tensor, item: Tensor, x: Tensor, as_new: Tensor, label: Tensor, closeness: float, l2: float
 ) -> Tensor:
-    """Of one batch; `as_new` marks the pairs whose item is seen through its attributes."""
-    made = mixture(x, w)
+    """Return the loss of one batch; `as_new` marks the pairs whose item is seen through its attributes."""
+    made = mix_experts(x, w)
     seen = torch.where(as_new.unsqueeze(-1), made, item)
     score = (tower("user", user, w, True) * tower("item", seen, w, True)).sum(-1)
     weights = sum((value.square().sum() for name, value in w.items() if "." not in name), torch.zeros(()))
@@ -58,7 +57,7 @@ def loss_of(
 
 @dataclass(frozen=True)
 class Heater(Pretrained):
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="heater",
         summary="new items: mixture of experts fitted to pre-trained factors",
         paper="Zhu et al., SIGIR 2020",
@@ -113,14 +112,14 @@ class Experts:
             shapes |= {layer: (d, d), layer + "_bias": (d,)}
         return shapes
 
-    def given(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
-        return standardised(user, 5.0), standardised(item, 1.0)
+    def prepare(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        return standardise(user, 5.0), standardise(item, 1.0)
 
-    def epoch(self, chunk: Chunk, round: int, w: Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
-        owner, target, label = samples(chunk, round)
+    def epoch(self, chunk: fm.Chunk, round: int, w: fm.Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
+        owner, target, label = draw_samples(chunk, round)
         rate = self.lr * self.decay ** (round // 10)
-        halves, total = stream(chunk.world.seed, Purpose.DROPOUT, round), 0.0
-        for number, part in enumerate(batches(chunk, round, len(owner), self.batch)):
+        halves, total = fm.random.stream(chunk.world.seed, fm.random.Purpose.DROPOUT, round), 0.0
+        for number, part in enumerate(shuffle_batches(chunk, round, len(owner), self.batch)):
             i = target[part]
             leaves = leaves_of(w, self.memory)
             loss = loss_of(
@@ -128,7 +127,7 @@ class Experts:
                 user[owner[part]],
                 item[i],
                 attributes[i],
-                half(fold(halves, number), part),
+                choose_half(fm.random.fold(halves, number), part),
                 label[part],
                 self.closeness,
                 self.l2,
@@ -139,24 +138,27 @@ class Experts:
             total += float(loss.detach()) * len(part)
         chunk.observe("loss", total, len(owner))
 
-    def vectors(self, w: Tensors, user: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
-        return tower("user", user, w, False), tower("item", mixture(attributes, w), w, False)
+    def vectors(self, w: fm.Tensors, user: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
+        return tower("user", user, w, False), tower("item", mix_experts(attributes, w), w, False)
 
 
-def samples(chunk: Chunk, round: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Users, items and labels: every interaction, and as often as the protocol says any item at all."""
+def draw_samples(chunk: fm.Chunk, round: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return users, items and labels: every interaction, and as often as the protocol says any item at all."""
     user, item = positives(chunk)
     count = len(item) * chunk.data.negatives
     place = torch.arange(count, device=item.device)
-    drawn = below(fold_tensor(stream(chunk.world.seed, Purpose.NEGATIVES, round), place), chunk.world.items)
+    drawn = fm.random.below(
+        fm.random.fold_tensor(fm.random.stream(chunk.world.seed, fm.random.Purpose.NEGATIVES, round), place),
+        chunk.world.items,
+    )
     label = torch.zeros(len(item) + count, dtype=chunk.world.dtype, device=item.device)
     label[: len(item)] = 1
     return torch.cat([user, user.repeat_interleave(chunk.data.negatives)]), torch.cat([item, drawn]), label
 
 
-def half(key: int, part: Tensor) -> Tensor:
-    """Exactly half of a batch, rounded down."""
-    draws = fold_tensor(key, torch.arange(len(part), device=part.device))
+def choose_half(key: int, part: Tensor) -> Tensor:
+    """Choose exactly half of a batch, rounded down."""
+    draws = fm.random.fold_tensor(key, torch.arange(len(part), device=part.device))
     chosen = torch.zeros(len(part), dtype=torch.bool, device=part.device)
     chosen[draws.argsort()[: len(part) // 2]] = True
     return chosen

@@ -25,33 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Mean,
-    Method,
-    MethodInfo,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-    replicate,
-)
-from fedrec.federation.ranges import Count, Positive
+from fedrec import method as fm
 from fedrec.methods.cold.alignment import MODELS, LastBatch, Pulled
-from fedrec.methods.cold.content import (
-    META,
-    meta_gradients,
-    scored_once,
-)
-from fedrec.models import NCF, Backbone, Linear
-from fedrec.training.initial import DENSE, ITEM, USER, fan_in_uniform, initial_key, normal_rows
 from fedrec.training.losses import Saturate
-from fedrec.training.optimisers import adam_step
 
 NETWORK = ("weight", "bias")  # of the layer on attributes
 MOMENTS = ("first", "second")  # what Adam remembers of each, as first_weight
@@ -65,9 +41,17 @@ def _calmer(method: Any) -> str:
     return f"use {' '.join(missing)}, or " if missing else ""
 
 
+def meta_gradients(attributes: Tensor, target: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return equation 5 over d, the mean of (tanh(W x_v + b) - p_v)^2 over all entries; its gradients for W and b."""
+    r = torch.tanh(attributes @ weight.T + bias)
+    away = r - target
+    back = (2 / away.numel()) * away * (1 - r.square())
+    return away.square().mean(), back.T @ attributes, back.sum(0)
+
+
 @dataclass(frozen=True)
-class IFedRec(Method):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class IFedRec(fm.Method):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="ifedrec",
         summary="new items: attributes stay on the server, aligned with the clients' item tables",
         paper="Zhang et al., WWW 2024",
@@ -80,16 +64,16 @@ class IFedRec(Method):
     )
 
     backbone: str = "ncf"
-    dim: Count = 200
-    lr: Positive = 0.5
-    rate_scale: Positive = 80.0
+    dim: fm.Count = 200
+    lr: fm.Positive = 0.5
+    rate_scale: fm.Positive = 80.0
     align: float = 1.0
     """Weight of the distance between a client's table and the server's representation of the attributes."""
-    lr_server: Positive = 0.005
+    lr_server: fm.Positive = 0.005
     server_epochs: int = 1
     """Adam steps of the attribute network per round; 0: it stays as it was drawn."""
-    epochs: Count = 1
-    batch: Count = 256
+    epochs: fm.Count = 1
+    batch: fm.Count = 256
     alternate: bool | None = None
     """Whether the private part steps before the table; none: with linear yes, with ncf no."""
     last_batch: LastBatch = "drop"
@@ -97,16 +81,16 @@ class IFedRec(Method):
     saturate: Saturate = "none"
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user", *self.model.dense_shapes()), attributes="server")
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(private=("user", *self.model.dense_shapes()), attributes="server")
 
     @cached_property
-    def model(self) -> Backbone:
-        return NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else Linear(self.dim)
+    def model(self) -> fm.Backbone:
+        return fm.NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else fm.Linear(self.dim)
 
     # -- rates as released, the subtracted lr included --
 
-    def rates(self, world: World) -> dict[str, float]:
+    def rates(self, world: fm.World) -> dict[str, float]:
         whole = self.lr * world.items * self.rate_scale
         if self.backbone == "linear":
             return {"dense": self.lr, "item": whole}
@@ -116,11 +100,11 @@ class IFedRec(Method):
             "item": whole - self.lr,
         }
 
-    def pull(self, world: World) -> float:
+    def pull(self, world: fm.World) -> float:
         """The share of the way to r that a row goes in one step."""
         return 2 * self.rates(world)["item"] * self.align / (world.items * self.dim)
 
-    def remarks(self, world: World) -> Sequence[str]:
+    def remarks(self, world: fm.World) -> Sequence[str]:
         pull = self.pull(world)
         if pull < STABLE:
             return (f"one step goes {pull:.3g} of the way to the server's representation (stable below 2)",)
@@ -132,26 +116,26 @@ class IFedRec(Method):
 
     # -- the federation --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         x = self.require_attributes(attributes)
-        meta = fan_in_uniform(world, initial_key(world, META), {"weight": (self.dim, x.shape[1]), "bias": (self.dim,)})
+        meta = fm.draw_layers(world, "attributes", {"weight": (self.dim, x.shape[1]), "bias": (self.dim,)})
         moments = {f"{moment}_{name}": torch.zeros_like(value) for name, value in meta.items() for moment in MOMENTS}
-        table = normal_rows(world, initial_key(world, ITEM), world.items, self.dim)
+        table = fm.draw_rows(world, "item", world.items, self.dim)
         server = {"item": table, "attributes": x, **meta, **moments}
         return server | {"representation": self._represent(server, x[: world.items])}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         if not chunk.data.single:
-            raise FedrecError("ifedrec has one user per client; leave --silos out")
-        common = fan_in_uniform(world, initial_key(world, DENSE), self.model.dense_shapes())
-        users = normal_rows(world, initial_key(world, USER), 1, self.dim if self.model.has_user else 0)
+            raise fm.FedrecError("ifedrec has one user per client; leave --silos out")
+        common = fm.draw_layers(world, "network", self.model.dense_shapes())
+        users = fm.draw_rows(world, "user", 1, self.dim if self.model.has_user else 0)
         count = len(chunk.clients)
-        return State(replicate(common, count), {"user": users.repeat(count, 1)})
+        return fm.State(fm.replicate(common, count), {"user": users.repeat(count, 1)})
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared={name: server[name] for name in ("item", "representation")})
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        return fm.Down(shared={name: server[name] for name in ("item", "representation")})
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         world, table = chunk.world, down.shared["item"]
         alternate = self.backbone == "linear" if self.alternate is None else self.alternate
         pulled = Pulled(
@@ -167,15 +151,15 @@ class IFedRec(Method):
         private = state.per_client | (state.per_user if self.model.has_user else {})  # 80,000 numbers each: no copy
         rows = pulled.train(chunk, round, private, table, down.shared["representation"])
         chunk.observe("largest", float(table.abs().max()), 1)
-        return state, {"item": Mean(rows)}
+        return state, {"item": fm.Mean(rows)}
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         """The mean of the clients' tables (equation 3) is what the attribute network is fitted to."""
         if "item" not in ups:
             return server
         return self._fit(server | {"item": ups["item"]}, round)
 
-    def _fit(self, server: Tensors, round: int) -> Tensors:
+    def _fit(self, server: fm.Tensors, round: int) -> fm.Tensors:
         """Equations 5, 6, by Adam as in the code: the attribute network moves towards the mean table, full batch."""
         server = server | {name: value.clone() for name, value in server.items() if name.endswith(NETWORK)}
         x = server["attributes"][: len(server["item"])]
@@ -184,27 +168,27 @@ class IFedRec(Method):
             for name, gradient in zip(NETWORK, gradients, strict=True):
                 first, second = (server[f"{moment}_{name}"] for moment in MOMENTS)
                 step = round * self.server_epochs + epoch + 1
-                server[name] -= adam_step(gradient, first, second, step, self.lr_server)
+                server[name] -= fm.adam_step(gradient, first, second, step, self.lr_server)
         return server | {"representation": self._represent(server, x)}
 
-    def _represent(self, server: Tensors, attributes: Tensor) -> Tensor:
+    def _represent(self, server: fm.Tensors, attributes: Tensor) -> Tensor:
         """Equation 4."""
         return torch.tanh(attributes @ server["weight"].T + server["bias"])
 
     # -- new items --
 
-    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
-        distinct, which = scored_once(server["attributes"][items])
-        return Down(shared={"representation": self._represent(server, distinct)[which]})
+    def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:
+        distinct, which = torch.unique(server["attributes"][items], dim=0, return_inverse=True)
+        return fm.Down(shared={"representation": self._represent(server, distinct)[which]})
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        distinct, which = scored_once(down.shared["representation"])
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
+        distinct, which = torch.unique(down.shared["representation"], dim=0, return_inverse=True)
         return self.model.scores(state.per_user["user"], distinct, state.per_client)[:, which]
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         size = world.dtype.itemsize
         dense = sum(int(np.prod(shape)) for shape in self.model.dense_shapes().values())
-        return Footprint(
+        return fm.Footprint(
             client=4096 + 3 * dense * size,
             sample=200 + 8 * self.dim * size,
             score=super().footprint(world).score + 2 * self.dim * world.items * size,

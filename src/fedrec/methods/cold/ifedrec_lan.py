@@ -13,13 +13,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, MethodInfo, State, Tensors, World
-from fedrec.methods.cold import content_model
-from fedrec.methods.cold.content_model import WEIGHTS, Content
+from fedrec import method as fm
+from fedrec.methods.cold.content_model import Content, ContentTrainer, keep_attributes
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
-from fedrec.models import NCF, Backbone, Linear
-from fedrec.training.local_training import LocalTrainer
 from fedrec.training.losses import Saturate
 
 
@@ -27,33 +23,30 @@ from fedrec.training.losses import Saturate
 class IFedRecLAN(CsFedNCF):
     """CsFedNCF with a tanh on the embedding, and a network that stays with its client."""
 
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="ifedrec-lan",
         summary="ablation of ifedrec: the attribute network on the clients, which see attributes",
         paper="Zhang et al., WWW 2024",
         aliases={"w/ LAN": {}},
         backbones={"ncf": {}, "linear": {"lr": 0.1}},
     )
+    private_network = True
 
     common_user: bool = True
     saturate: Saturate = "none"
 
-    @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user", *self.model.dense_shapes()), attributes="clients")
+    @cached_property
+    def model(self) -> fm.Backbone:
+        return Content(fm.NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else fm.Linear(self.dim), squash=True)
 
     @cached_property
-    def model(self) -> Backbone:
-        return Content(NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else Linear(self.dim), squash=True)
+    def trainer(self) -> ContentTrainer:
+        return ContentTrainer(self, saturation=self.saturate)
 
-    @cached_property
-    def trainer(self) -> LocalTrainer:
-        return LocalTrainer(self, phases=WEIGHTS, saturation=self.saturate)
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
+        known = keep_attributes(world, self.require_attributes(attributes))
+        return known | self.trainer.init_embedding(world, known["attributes"])
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
-        known = content_model.init_attributes(world, self.require_attributes(attributes))
-        return known | content_model.init_embedding(world, self.dim, known["attributes"])
-
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        """What rates an item stays with the client, from a common start."""
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
+        """Start every client with what rates an item, alike for all; it stays there."""
         return self.trainer.init_state(world, chunk, self.trainer.init_dense(world))

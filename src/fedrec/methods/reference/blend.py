@@ -14,10 +14,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedrec import method as fm
 from fedrec.federation.accumulator import Accumulator
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.ranges import Count, Positive
 from fedrec.methods.closed_form.fedgram import FedGram
 from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
 from fedrec.methods.reference.sasrec import CentralSASRec
@@ -28,7 +26,7 @@ from fedrec.training.sequences import SequenceLoss
 class Blend(CentralSASRec):
     """CentralSASRec with a Gram model of the same users beside it."""
 
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="blend",
         summary="mixed scores of a Gram model and SASRec",
         backbones={"sasrec": {}},
@@ -40,15 +38,15 @@ class Blend(CentralSASRec):
     gram_share: Annotated[float | None, "[0, 1]"] = None
     scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
-    l2: Positive = 1600.0
-    half_life: Positive = 3.0
+    l2: fm.Positive = 1600.0
+    half_life: fm.Positive = 3.0
     floor: Annotated[float, "[0, 1]"] = 0.08
-    window: Count = 2
+    window: fm.Count = 2
     co: float = 0.8
     popularity_power: Annotated[float, "(-inf, inf)"] = 0.3
     # of the sequence part: its own preset `tuned`
     loss: SequenceLoss = "ce"
-    dim: Count = 128
+    dim: fm.Count = 128
     weight_decay: float = 1.0
 
     @cached_property
@@ -57,17 +55,17 @@ class Blend(CentralSASRec):
         return FedGram(order=True, **{name: getattr(self, name) for name in names})
 
     @property
-    def disclosure(self) -> Disclosure:
+    def disclosure(self) -> fm.Disclosure:
         usual = super().disclosure
         return replace(usual, private=(*usual.private, "weight", "share"))
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         state = super().init_clients(world, chunk)
         weight = self.gram.init_server(world)["weight"].expand(len(chunk.clients), -1, -1).clone()
         state.per_client |= {"weight": weight, "share": self._share(-1, chunk)}
         return state
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         weight = self._solved(chunk) if round == 0 else state.per_client["weight"]
         new, _ = super().local(state, down, chunk, round)
         new.per_client |= {"weight": weight, "share": self._share(round, chunk)}
@@ -76,30 +74,30 @@ class Blend(CentralSASRec):
     def decided(self, round: int) -> Mapping[str, float]:
         return share_decided(round, self.rounds, self.gram_share)
 
-    def _share(self, round: int, chunk: Chunk) -> Tensor:
+    def _share(self, round: int, chunk: fm.Chunk) -> Tensor:
         share = share_at(round, self.rounds, self.gram_share)
         return torch.full((len(chunk.clients),), share, dtype=chunk.world.dtype, device=chunk.world.device)
 
-    def _solved(self, chunk: Chunk) -> Tensor:
+    def _solved(self, chunk: fm.Chunk) -> Tensor:
         """The Gram model of each client's users: there is one client, as a rule."""
         found = []
         for client in chunk.clients:
             alone, sums = chunk.data.chunk(client[None], chunk.cohort, chunk.foldable), Accumulator()
-            sums.add(self.gram.local(State(), Down(), alone, 0)[1], alone.clients, chunk.cohort)
-            start: Tensors = self.gram.init_server(chunk.world)
+            sums.add(self.gram.local(fm.State(), fm.Down(), alone, 0)[1], alone.clients, chunk.cohort)
+            start: fm.Tensors = self.gram.init_server(chunk.world)
             found.append(self.gram.aggregate(start, sums.update().ups(chunk.world.dtype), 0)["weight"])
         return torch.stack(found)
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         every = torch.arange(chunk.world.items, device=items.device)
         of_gram = torch.cat(
             [
-                self.gram.score(State(), Down({"weight": weight}), replace(chunk, clients=client[None]), every)
+                self.gram.score(fm.State(), fm.Down({"weight": weight}), replace(chunk, clients=client[None]), every)
                 for client, weight in zip(chunk.clients, state.per_client["weight"], strict=True)
             ]
         )
         share = state.per_client["share"][chunk.owner, None]
         return mixed(of_gram, super().score(state, down, chunk, every), share, chunk, self.scale)[:, items]
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         return replace(super().footprint(world), score=super().footprint(world).score + 4 * world.items * 8)

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Method, MethodInfo, Reduction, State, World
-from fedrec.federation.ranges import Count
+from fedrec import method as fm
 from fedrec.methods.closed_form import gram
 
 
 @dataclass(frozen=True)
-class Ease(Method):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class Ease(fm.Method):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="ease",
         summary="closed-form item-item model",
         paper="Steck, WWW 2019",
@@ -28,18 +26,18 @@ class Ease(Method):
         new_users=0,
     )
 
-    rounds: Count = 1
+    rounds: fm.Count = 1
     l2: float = 250.0  # lambda
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         size = (len(chunk.clients), world.items, world.items)
-        return State(per_client={"weight": torch.zeros(size, dtype=world.dtype, device=world.device)})
+        return fm.State(per_client={"weight": torch.zeros(size, dtype=world.dtype, device=world.device)})
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         x = chunk.matrix()
         weight = gram.ridge(chunk.tensor((x.T @ x).toarray()), None, self.l2)
-        return State(per_client={"weight": weight.to(chunk.world.dtype).unsqueeze(0)}), {}
+        return fm.State(per_client={"weight": weight.to(chunk.world.dtype).unsqueeze(0)}), {}
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         at, ends = chunk.tensor(chunk.context.by_item()), chunk.tensor(chunk.context.ptr)
         return embedding_bag(at, state.per_client["weight"][0], ends, mode="sum", include_last_offset=True)[:, items]

@@ -7,16 +7,14 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Down, Footprint, Method, MethodInfo, State, World
-from fedrec.federation.ranges import Count
+from fedrec import method as fm
 from fedrec.models.gfcf import GFCF
 from fedrec.training.silo_training import filter_scores
 
 
 @dataclass(frozen=True)
-class CentralGFCF(Method):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class CentralGFCF(fm.Method):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="gfcf",
         summary="closed-form graph filter",
         paper="Shen et al., CIKM 2021",
@@ -25,14 +23,14 @@ class CentralGFCF(Method):
         scores_together=True,
     )
 
-    rounds: Count = 1
-    frequencies: Count = 256
+    rounds: fm.Count = 1
+    frequencies: fm.Count = 256
     """Singular vectors in the ideal low-pass filter."""
     ideal_weight: float = 0.3
     """Weight of the ideal low-pass filter."""
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         return filter_scores(GFCF(self.frequencies, self.ideal_weight), chunk)[:, items]
 
-    def footprint(self, world: World) -> Footprint:
-        return Footprint(score=8 * 8 * world.items)
+    def footprint(self, world: fm.World) -> fm.Footprint:
+        return fm.Footprint(score=8 * 8 * world.items)

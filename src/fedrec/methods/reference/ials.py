@@ -24,17 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, Footprint, Method, MethodInfo, Reduction, State, World
-from fedrec.federation.ranges import Count, Positive
-from fedrec.training.initial import ITEM, initial_key, normal_values
+from fedrec import method as fm
 
 NUMBERS = 1 << 24  # that a block of systems holds
 
 
 @dataclass(frozen=True)
-class IALS(Method):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class IALS(fm.Method):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="ials",
         summary="implicit matrix factorisation by alternating least squares",
         paper="Rendle et al., RecSys 2022",
@@ -42,42 +39,41 @@ class IALS(Method):
         new_users=0,
     )
 
-    rounds: Count = 16
-    dim: Count = 128
-    l2: Positive = 0.003
-    unobserved: Positive = 0.1
+    rounds: fm.Count = 16
+    dim: fm.Count = 128
+    l2: fm.Positive = 0.003
+    unobserved: fm.Positive = 0.1
     """Weight of every pair, observed or not; an observed one has 1 more."""
     frequency: Annotated[float, "[0, 1]"] = 1.0
     """Regularisation grows with how often a user or item is met, to this power."""
-    init_std: Positive = 0.1
+    init_std: fm.Positive = 0.1
     """Standard deviation of an initial score: factors start at this / sqrt(dim)."""
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("item",))
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(private=("item",))
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        position = torch.arange(world.items * self.dim)
-        table = normal_values(world, initial_key(world, ITEM), position, self.init_std / self.dim**0.5)
-        return State(per_client={"item": table.reshape(1, world.items, self.dim).repeat(len(chunk.clients), 1, 1)})
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
+        table = fm.draw_rows(world, "item", world.items, self.dim, self.init_std / self.dim**0.5)
+        return fm.State(per_client=fm.replicate({"item": table}, len(chunk.clients)))
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         tables = [
-            self._fitted(table, chunk.data.chunk(client[None], chunk.cohort))
+            self._fit(table, chunk.data.chunk(client[None], chunk.cohort))
             for client, table in zip(chunk.clients, state.per_client["item"], strict=True)
         ]
-        return State(per_client={"item": torch.stack(tables)}), {}
+        return fm.State(per_client={"item": torch.stack(tables)}), {}
 
-    def _fitted(self, table: Tensor, chunk: Chunk) -> Tensor:
-        """The items' factors after those of this client's users."""
-        users = self._solved(table, chunk.user_ptr, chunk.items, chunk.world.items)
+    def _fit(self, table: Tensor, chunk: fm.Chunk) -> Tensor:
+        """Solve for this client's users, then for the items; return the items' factors."""
+        users = self._solve(table, chunk.user_ptr, chunk.items, chunk.world.items)
         by_item = chunk.matrix().T.tocsr()
         by_item.sort_indices()
         ptr, owners = by_item.indptr.astype(np.int64), by_item.indices.astype(np.int64)
-        return self._solved(users, ptr, owners, len(chunk.places))
+        return self._solve(users, ptr, owners, len(chunk.places))
 
-    def _solved(self, table: Tensor, ptr: np.ndarray, met: np.ndarray, others: int) -> Tensor:
-        """The factors of those who have met these rows of a table, k's being `met[ptr[k]:ptr[k + 1]]`."""
+    def _solve(self, table: Tensor, ptr: np.ndarray, met: np.ndarray, others: int) -> Tensor:
+        """Solve for the factors of those who have met these rows of a table, k's being `met[ptr[k]:ptr[k + 1]]`."""
         exact = table.double()
         everything = self.unobserved * (exact.T @ exact)
         found = torch.zeros(len(ptr) - 1, self.dim, dtype=torch.float64, device=table.device)
@@ -90,15 +86,15 @@ class IALS(Method):
             found[torch.from_numpy(some).to(table.device)] = solved.squeeze(-1)
         return found.to(table.dtype)
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         scores = []
         for client, table in zip(chunk.clients, state.per_client["item"], strict=True):
             alone = replace(chunk, clients=client[None])
-            users = self._solved(table, alone.context.ptr, alone.context.items, chunk.world.items)
+            users = self._solve(table, alone.context.ptr, alone.context.items, chunk.world.items)
             scores.append(users @ table[items].T)
         return torch.cat(scores)
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         """In double precision: the factors of both sides, H'H, and one system as it is made and solved."""
         usual = super().footprint(world)
         factors = (world.items + world.most_users) * self.dim

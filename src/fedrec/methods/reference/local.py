@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
-from torch import Tensor
-
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, World
-from fedrec.federation.ranges import Count
-from fedrec.methods.reference.alone import Alone
-from fedrec.training.local_training import LocalMethod, usual_backbones
-from fedrec.training.precision import TableDtype
+from fedrec import method as fm
 
 
 @dataclass(frozen=True)
-class Local(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class Local(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="local",
         summary="no exchange: each client alone",
         aliases={"IM": {}},
-        backbones=usual_backbones("mf", "ncf", "sasrec"),
+        backbones=fm.usual_backbones("mf", "ncf", "sasrec"),
         new_users=150,
     )
     models = "own"
+    working_tables = 2
 
-    rounds: Count = 150
-    table_dtype: TableDtype = "full"
-
-    @cached_property
-    def alone(self) -> Alone:
-        return Alone(self.trainer)
+    rounds: fm.Count = 150
+    table_dtype: fm.TableDtype = "full"
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user", "item"))
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(private=("user", "item", *self.model.dense_shapes()), attributes=self.attributes)
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        return self.alone.init_clients(world, chunk)
-
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        return self.alone.train(state, chunk, round), {}
-
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.alone.score(state, chunk, items)
-
-    def footprint(self, world: World) -> Footprint:
-        return self.alone.footprint(world)
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], state.per_client)
+        return fm.State(self.trainer.narrow(own), {"user": user}), {}

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedrec.federation.contract import MethodInfo
-from fedrec.federation.ranges import Count
+from fedrec import method as fm
 from fedrec.methods.reference.local import Local
 
 
@@ -17,7 +16,7 @@ from fedrec.methods.reference.local import Local
 class CentralMF(Local):
     """Local with a single client, which has everything."""
 
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="mf",
         summary="matrix factorisation",
         paper="Koren et al., Computer 2009",
@@ -25,6 +24,6 @@ class CentralMF(Local):
         centralised=True,
     )
 
-    rounds: Count = 30
+    rounds: fm.Count = 30
     lr: float = 0.001
     optimiser: Literal["sgd", "adam"] = "adam"

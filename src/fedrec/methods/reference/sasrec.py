@@ -17,16 +17,10 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Disclosure, Down, Footprint, MethodInfo, Reduction, State, Tensors, World
-from fedrec.federation.ranges import Count
-from fedrec.methods.reference.alone import Alone
+from fedrec import method as fm
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN, mean_with
 from fedrec.training.descent import Descent
-from fedrec.training.local_training import LocalMethod, LocalTrainer, usual_backbones
-from fedrec.training.precision import TableDtype
 from fedrec.training.sequence_training import Products
 from fedrec.training.sequences import Crop, SequenceLoss
 from fedrec.training.softmax_training import SampledSoftmaxDescent, SoftmaxDescent
@@ -35,22 +29,23 @@ MOMENTS = ("first.", "second.")  # marks of Adam's moments in the state
 
 
 @dataclass(frozen=True)
-class CentralSASRec(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class CentralSASRec(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="sasrec",
         summary="self-attention over sequences",
         paper="Kang & McAuley, ICDM 2018",
-        backbones=usual_backbones("sasrec"),
+        backbones=fm.usual_backbones("sasrec"),
         centralised=True,
         new_users=0,
     )
     models = "own"
+    working_tables = 2
 
     backbone: str = "sasrec"
-    rounds: Count = 200
-    dim: Count = 50
+    rounds: fm.Count = 200
+    dim: fm.Count = 50
     length: int = 200
-    table_dtype: TableDtype = "full"
+    table_dtype: fm.TableDtype = "full"
     blocks: int = 2
     heads: int = 1
     norm_first: bool = False
@@ -59,7 +54,7 @@ class CentralSASRec(LocalMethod):
     crop: Crop = "last"
     loss: SequenceLoss = "bce"  # type: ignore[assignment]
     """bce on single items; ce: the next item among all items, by softmax."""
-    negatives: Count = 1
+    negatives: fm.Count = 1
     """Drawn items at each position, at most as many as the protocol draws; ce needs none."""
     sampled: int = 0
     init_std: float = 0.03  # of the item table: what Xavier's rule gives for two thousand items
@@ -68,19 +63,19 @@ class CentralSASRec(LocalMethod):
     weight_decay: float = 0.0
     """AdamW's decay, beside the gradient, of all weights that a round meets."""
     averaging: Annotated[float, "[0, 1)"] = 0.0
-    batch: Count = 128  # sequences
+    batch: fm.Count = 128  # sequences
     products: Products = "full"
     """Precision of matrix products in training; bfloat16 is faster where the processor has it, and less exact."""
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("item", *self.model.dense_shapes()))
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(private=("item", *self.model.dense_shapes()))
 
     @cached_property
-    def trainer(self) -> LocalTrainer:
+    def trainer(self) -> fm.LocalTrainer:
         among = SampledSoftmaxDescent if self.sampled else SoftmaxDescent
         softmax = self.loss == "ce"
-        return LocalTrainer(
+        return fm.LocalTrainer(
             self,
             moments=(0.9, 0.98),
             shrink=self.weight_decay,
@@ -90,14 +85,10 @@ class CentralSASRec(LocalMethod):
             crop=self.crop,
         )
 
-    @cached_property
-    def alone(self) -> Alone:
-        return Alone(self.trainer)
-
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         if self.products == "bfloat16" and world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise FedrecError("products=bfloat16: this GPU does not have it; leave products=full")
-        state = self.alone.init_clients(world, chunk)
+            raise fm.FedrecError("products=bfloat16: this GPU does not have it; leave products=full")
+        state = super().init_clients(world, chunk)
         model = self.trainer.widen(state.per_client, world)
         for mark in MOMENTS:
             state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
@@ -105,7 +96,7 @@ class CentralSASRec(LocalMethod):
         state.per_client["steps"] = torch.zeros(len(chunk.clients), dtype=torch.int64, device=world.device)
         return state
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         held = {name: value.clone() for name, value in self.trainer.widen(state.per_client, chunk.world).items()}
         dense = {name: held[name] for name in self.model.dense_shapes()}
         descent = self.trainer.descent(self.trainer, chunk, round, state.per_user["user"], held["item"], dense)
@@ -122,9 +113,9 @@ class CentralSASRec(LocalMethod):
             for name, value in model.items()
             if self.averaging
         }
-        return State(held | mean | self.trainer.narrow(model), {"user": fitted.user}), {}
+        return fm.State(held | mean | self.trainer.narrow(model), {"user": fitted.user}), {}
 
-    def _resume(self, descent: Descent, held: Tensors) -> dict[str, tuple[Tensor, ...]]:
+    def _resume(self, descent: Descent, held: fm.Tensors) -> dict[str, tuple[Tensor, ...]]:
         """Hand over the moments, those of rows that this round does not draw aside; and say where they belong."""
         s = descent.samples
         places: dict[str, tuple[Tensor, ...]] = {
@@ -137,10 +128,7 @@ class CentralSASRec(LocalMethod):
         descent.step_count += held["steps"][s.order]
         return places
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         held, mark = self.trainer.widen(state.per_client, chunk.world), MEAN if self.averaging else ""
         own = {name: held[mark + name] for name in ("item", *self.model.dense_shapes())}
         return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
-
-    def footprint(self, world: World) -> Footprint:
-        return self.alone.footprint(world)
