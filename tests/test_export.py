@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Cli
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import execute
+from fedrec.experiment.driver import execute
 from fedrec.serve import Recommender
 
 SMALL = "synthetic@users=40+items=80+interactions=700+seed=1"

@@ -14,8 +14,8 @@ import pytest
 
 import fedrec
 from fedrec.data import synthetic
+from fedrec.experiment.driver import Listener
 from fedrec.experiment.listeners import TensorBoard
-from fedrec.experiment.run import Listener
 
 SMALL = {"rounds": 3, "dim": 4, "protocol": "honest,ks=10"}
 

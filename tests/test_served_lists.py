@@ -17,7 +17,8 @@ from conftest import Cli
 from fedrec.data import load
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.driver import Run, execute
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Down, State
 from fedrec.methods.average.fedmf import FedMF
@@ -238,7 +239,7 @@ def test_items_beside_an_item(cli: Cli, tmp_path: Path, method: str, kind: str) 
     assert [str(one.item) for one in found] == [line.split()[1] for line in outcome.out.splitlines()[1:]]
     assert "7" not in {str(one.item) for one in found}
     if kind == "users in common":
-        train = Run(RunConfig("ease", data=SMALL)).prepared.split.train
+        train = Run(plan_run(RunConfig("ease", data=SMALL))).prepared.split.train
         who = train.matrix().toarray()
         ids = [str(name) for name in train.item_ids.tolist()]
         one, other = who[:, ids.index("7")], who[:, ids.index(str(found[0].item))]

@@ -18,10 +18,11 @@ from fedrec.experiment.advise import Advice, Wishes
 from fedrec.experiment.advise import advise as find_advice
 from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.disk import Keep
+from fedrec.experiment.driver import Listener, StopRun, execute
 from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
 from fedrec.experiment.params import handed_over
 from fedrec.experiment.result import Result, Results
-from fedrec.experiment.run import Data, Listener, StopRun, execute
+from fedrec.experiment.run_plan import Data
 from fedrec.federation.contract import Method
 from fedrec.methods import register
 from fedrec.serve import Recommender

@@ -12,7 +12,8 @@ import pytest
 from fedrec.errors import FedrecError
 from fedrec.experiment.audit.uploads import exposed
 from fedrec.experiment.config import make_config
-from fedrec.experiment.run import Run
+from fedrec.experiment.driver import Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.methods.mixture.fedca import FedCA
 from fedrec.methods.reference.popularity import Popularity
 from fedrec.privacy.sign_attack import auc, sign_attack
@@ -21,7 +22,7 @@ from fedrec.testing import tiny_world
 
 @pytest.mark.parametrize("method", ["fedmf", "pfedrec"])
 def test_the_attack_falls_to_the_popularity_guess_with_a_hundred_clients(method: str) -> None:
-    run = Run(make_config({"method": method, "data": "synthetic", "params": {"dim": 16}}))
+    run = Run(plan_run(make_config({"method": method, "data": "synthetic", "params": {"dim": 16}})))
     found = exposed(run.method, run.simulator.data, 100)
     assert found.clients == 100
     assert found.upload > 0.999, "one upload in the clear is the user's whole history"

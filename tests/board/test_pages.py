@@ -17,7 +17,7 @@ from conftest import Cli
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed: the board is not opened")
 
 from fedrec.board.app import look_at_run, make_board
-from fedrec.experiment.run import Run
+from fedrec.experiment.driver import Run
 from fedrec.serve.web_server import listen, run_beside
 from serve.web import Answered, ask
 

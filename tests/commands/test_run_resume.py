@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Cli
 from fedrec.commands import progress
-from fedrec.experiment.run import Listener
+from fedrec.experiment.driver import Listener
 from waiting import GENEROUS
 
 DATA = ("--data", "synthetic@users=40+items=80+interactions=700+seed=1")
@@ -29,7 +29,7 @@ STOPPED_BY_SIGTERM = f"""
 {PATIENT}
 import os, signal
 from fedrec.cli import main
-from fedrec.experiment.run import Listener
+from fedrec.experiment.driver import Listener
 
 def stop(self, log, score, progress):
     if log.round == 1:

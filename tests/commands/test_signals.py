@@ -17,7 +17,7 @@ from commands.test_run_resume import DATA, PATIENT, figures
 from conftest import Cli
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import execute
+from fedrec.experiment.driver import execute
 from waiting import wait_for_end, wait_until
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows sends no such signals")

@@ -18,7 +18,7 @@ from fedrec.data import read_table
 from fedrec.data.dates import parse_dates
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Listener, execute
+from fedrec.experiment.driver import Listener, execute
 
 
 def rows(users: int = 24, items: int = 60, each: int = 14) -> list[tuple[int, int, int]]:

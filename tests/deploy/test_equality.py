@@ -10,8 +10,8 @@ import pytest
 from deploy.town import Town, settings
 from fedrec.deploy.rehearsal import rehearse
 from fedrec.errors import FedrecError
+from fedrec.experiment.driver import execute
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import execute
 from fedrec.methods import listings
 
 COLD = "ifedrec,ks=5+10,select_metric=recall@5"

@@ -15,7 +15,7 @@ import pytest
 from fedrec.deploy import processes
 from fedrec.deploy.processes import Processes, descendants
 from fedrec.experiment.config import make_config
-from fedrec.experiment.run import execute
+from fedrec.experiment.driver import execute
 from waiting import GENEROUS, wait_until
 
 WORLD = "synthetic@users=30+items=80+seed=1"

@@ -18,8 +18,8 @@ from fedrec.deploy.node import NodeHost
 from fedrec.deploy.rehearsal import rehearse
 from fedrec.deploy.server import Server
 from fedrec.experiment.config import make_config
+from fedrec.experiment.driver import execute
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import execute
 from fedrec.federation.codec import pack, unpack
 from fedrec_studies.trials.secrecy import GONE, NODES, ROUNDS, compare_sums, correlate, true_updates
 

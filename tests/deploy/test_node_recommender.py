@@ -18,7 +18,7 @@ import pytest
 from deploy.town import Town, settings
 from fedrec.deploy.node_recommender import NodeLists, recommend
 from fedrec.errors import FedrecError
-from fedrec.experiment.run import execute
+from fedrec.experiment.driver import execute
 from fedrec.serve import Recommender, Service
 from waiting import GENEROUS
 

@@ -12,9 +12,10 @@ import pytest
 from conftest import Cli
 from fedrec.data.interactions import from_raw
 from fedrec.errors import FedrecError
-from fedrec.experiment import run as driver
 from fedrec.experiment.config import RunConfig, make_config
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.driver import Run, execute
+from fedrec.experiment.run_plan import plan_run
+from fedrec.federation.schema import preview_names
 from fedrec.federation.simulator import Simulator
 
 from . import SMALL
@@ -46,8 +47,8 @@ def test_noise_that_cannot_be_is_refused_before_training(
 
 def test_looking_at_uploads_changes_nothing() -> None:
     config = RunConfig(method="fedavg", data=SMALL, rounds=2, params={"dim": "4", "shares": "equal"})
-    run, other = Run(config), Run(config)
-    assert run.simulator.preview() == (["item"], ["'item'"])
+    run, other = Run(plan_run(config)), Run(plan_run(config))
+    assert preview_names(run.simulator.server_side, run.simulator.client_setup()) == (["item"], ["'item'"])
     assert run.simulator.wire.ledger.rounds == {}
     assert run.execute().summary["test"] == other.execute().summary["test"]
 
@@ -71,14 +72,14 @@ def test_what_means_nothing_in_one_place_is_said(cli: Cli, tmp_path: Path) -> No
 
 def test_a_run_that_never_began_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(method="fedmf", data=SMALL, rounds=3, params={"dim": "4"})
-    real, ends = driver.Simulator.begin, {"at": 0}
+    real, ends = Simulator.begin, {"at": 0}
 
     def failing(self: Simulator, number: int, *rest: Any) -> object:
         if number == ends["at"]:
             raise FedrecError("enough")
         return real(self, number, *rest)
 
-    monkeypatch.setattr(driver.Simulator, "begin", failing)
+    monkeypatch.setattr(Simulator, "begin", failing)
     with pytest.raises(FedrecError, match="enough"):
         execute(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -110,11 +111,17 @@ def test_order_without_times_is_noted(method: str, params: dict[str, Any], times
         time="real" if times else "none",
         name="mine",
     )
-    notes = Run(make_config({"method": method, "params": params}), table).notes
+    notes = Run(plan_run(make_config({"method": method, "params": params}), table)).plan.notes
     assert any("the data has no timestamps" in note for note in notes) == (bool(params) and not times)
 
 
 def test_a_single_user_leaves_nobody_to_learn_from() -> None:
     table = from_raw(np.zeros(6, np.int64), np.arange(6), name="mine")
+    config = make_config({"method": "fedmf", "protocol": "honest,min_interactions=3,ks=1,select_metric=ndcg@1"})
     with pytest.raises(FedrecError, match="nobody to learn from: give the interactions of several users"):
-        Run(make_config({"method": "fedmf", "protocol": "honest,min_interactions=3,ks=1,select_metric=ndcg@1"}), table)
+        Run(
+            plan_run(
+                config,
+                table,
+            )
+        )

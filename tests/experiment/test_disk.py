@@ -16,7 +16,8 @@ from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.disk import disk_use
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.driver import Run, execute
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.simulator import Simulator
 
 from . import SMALL
@@ -128,7 +129,7 @@ def test_a_study_in_python_keeps_results_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [OVERFITS, IMPROVES, replace(OVERFITS, method="local", params={"dim": 4})])
 def test_what_is_said_before_is_about_what_is_taken(config: RunConfig, tmp_path: Path) -> None:
-    said = disk_use(Run(config), tmp_path / "run", "model")
+    said = disk_use(Run(plan_run(config)), tmp_path / "run", "model")
     execute(config, tmp_path / "run")
     state = (tmp_path / "run" / "checkpoint.safetensors").stat().st_size
     taken = sum(path.stat().st_size for path in (tmp_path / "run").iterdir())

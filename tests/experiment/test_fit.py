@@ -14,10 +14,11 @@ import fedrec
 from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, make_config
-from fedrec.experiment.finished import open_model
+from fedrec.experiment.driver import Run, execute
 from fedrec.experiment.fit import fit
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.opening import open_model
+from fedrec.experiment.run_plan import plan_run
 from fedrec.experiment.warm import carry_over
 from fedrec.federation.simulator import Simulator
 from fedrec.methods.mixing import share_at
@@ -85,14 +86,16 @@ def test_a_fitted_model_is_that_of_a_run_on_the_same_rows(tmp_path: Path, logs: 
     fedrec.run("fedmf", str(logs), out=tmp_path / "run", rounds=2, dim=4)
     fitted = fit(tmp_path / "run", tmp_path / "fit", rounds=3).run
     plain = Run(
-        make_config(
-            {
-                "method": "fedmf",
-                "data": str(logs),
-                "params": {"dim": 4},
-                "rounds": 3,
-                "protocol": "honest,split=none,min_interactions=1",
-            }
+        plan_run(
+            make_config(
+                {
+                    "method": "fedmf",
+                    "data": str(logs),
+                    "params": {"dim": 4},
+                    "rounds": 3,
+                    "protocol": "honest,split=none,min_interactions=1",
+                }
+            )
         )
     )
     for number in range(3):
@@ -121,14 +124,16 @@ def test_a_warm_start_keeps_what_was_learned(tmp_path: Path, logs: Path, method:
     grow(logs)
     old = open_model(tmp_path / "run").run
     new = Run(
-        make_config(
-            {
-                "method": method,
-                "data": str(logs),
-                "params": {"dim": 4},
-                "rounds": 4,
-                "protocol": "honest,split=none,min_interactions=1",
-            }
+        plan_run(
+            make_config(
+                {
+                    "method": method,
+                    "data": str(logs),
+                    "params": {"dim": 4},
+                    "rounds": 4,
+                    "protocol": "honest,split=none,min_interactions=1",
+                }
+            )
         )
     )
     carried = carry_over(old, new)

@@ -14,8 +14,9 @@ import fedrec
 from fedrec.data import Interactions, before_test, load, ratio
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.driver import Run
 from fedrec.experiment.prepare import prepare
-from fedrec.experiment.run import Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.simulator import Simulator
@@ -131,7 +132,7 @@ def test_training_with_dropped_items_does_not_bring_them_back() -> None:
 
 
 def test_validation_is_answered_without_the_validation_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(RunConfig("ease", data=SMALL))
+    run = Run(plan_run(RunConfig("ease", data=SMALL)))
     asked: list[Histories | None] = []
     scores = run.simulator.scores
 

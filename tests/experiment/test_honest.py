@@ -12,8 +12,9 @@ import torch
 from fedrec.data import load
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.driver import Run
 from fedrec.experiment.prepare import Prepared, prepare
-from fedrec.experiment.run import Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation import clients
 from fedrec.federation.clients import ClientData, Forbidden
 from fedrec.federation.contract import World
@@ -96,7 +97,7 @@ def test_training_data_is_the_same_whatever_is_held_out() -> None:
 
 
 def test_the_simulator_of_a_run_reaches_no_held_out_pair() -> None:
-    run = Run(RunConfig("local", data=SMALL, rounds=1, params={"dim": 2}))
+    run = Run(plan_run(RunConfig("local", data=SMALL, rounds=1, params={"dim": 2})))
     wanted = held_out(run.prepared)
     users, items = (np.array(sorted(wanted))[:, side] for side in (0, 1))
     for path, array in reachable(run.simulator, "simulator").items():
@@ -163,8 +164,8 @@ def test_leaked_negatives_never_hold_one() -> None:
 def test_a_private_table_finds_held_out_items_only_when_they_leak() -> None:
     """The reason for all this, in small: local training, which cannot recommend, is brilliant under leakage."""
     config = RunConfig("local", data=SMALL, rounds=80, eval_every=80, params={"dim": 8, "reduction": "sum", "lr": 0.2})
-    honest = Run(config).execute().test["recall@10"]
-    leaky = Run(dataclasses.replace(config, protocol="honest,neg_pool=leaked")).execute().test["recall@10"]
+    honest = Run(plan_run(config)).execute().test["recall@10"]
+    leaky = Run(plan_run(dataclasses.replace(config, protocol="honest,neg_pool=leaked"))).execute().test["recall@10"]
     assert leaky > 3 * honest
     assert leaky > 0.5
 

@@ -18,9 +18,9 @@ import fedrec
 from conftest import Cli
 from fedrec.data import stored
 from fedrec.experiment import checkpoint
-from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.log import read_log
+from fedrec.experiment.opening import open_model
 from fedrec.federation.simulator import Simulator
 from fedrec.serve import Recommender
 

@@ -18,12 +18,13 @@ from fedrec.data import Interactions, load, stored
 from fedrec.data.table import write_csv
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, make_config
-from fedrec.experiment.finished import open_finished
+from fedrec.experiment.driver import Run, execute
 from fedrec.experiment.finished_run import find_runs
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import prepared_of, read_kept
+from fedrec.experiment.opening import open_finished
 from fedrec.experiment.prepare import Prepared, prepare_config
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.run_plan import plan_run
 from fedrec.report.comparison import compare
 from fedrec.report.groups import grouped
 from fedrec.serve import Recommender
@@ -116,7 +117,7 @@ def test_what_is_kept_is_what_was_prepared(tmp_path: Path, config: RunConfig) ->
     execute(config, tmp_path / "run")
     kept = prepared_of(RunFolder(tmp_path / "run"), config)
     assert kept is not None
-    run = Run(config)
+    run = Run(plan_run(config))
     same(kept, run.prepared)
     with_it = lists(tmp_path / "run")
     (tmp_path / "run" / "prepared.npz").unlink()
@@ -167,7 +168,7 @@ def test_words_and_numbers_stay_what_they_were(tmp_path: Path, table: Path) -> N
     done = execute(config, tmp_path / "run")
     kept = prepared_of(RunFolder(tmp_path / "run"), done.config)
     assert kept is not None
-    same(kept, Run(config).prepared)
+    same(kept, Run(plan_run(config)).prepared)
     assert kept.source.info is not None
     assert kept.source.info.titles is not None
     assert kept.source.info.titles[0] == "Film 0 ü"
@@ -257,7 +258,7 @@ def test_a_published_split_keeps_its_clients(tmp_path: Path, monkeypatch: pytest
     local = RunConfig("local", data="pub:clients", **FEW)
     want = prepare_config(local, kept.protocol, centralised=False)
     assert want.partition.n_clients == 5
-    equal(Run(local, kept).prepared.partition.users, want.partition.users)
+    equal(Run(plan_run(local, kept)).prepared.partition.users, want.partition.users)
     found = grouped(compare(find_runs([tmp_path / "run"])), "activity", "ndcg@10")
     assert sum(found.users) > 0
 

@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from fedrec.data import leave_one_out, load, write
 from fedrec.errors import FedrecError
 from fedrec.experiment import checkpoint
-from fedrec.experiment import run as runs
+from fedrec.experiment import driver as runs
 from fedrec.experiment.config import RunConfig, make_config
+from fedrec.experiment.driver import Listener, execute
 from fedrec.experiment.result import Result
-from fedrec.experiment.run import Listener, execute
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog, Simulator
@@ -185,7 +185,7 @@ def test_half_written_files_are_swept_up(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedrec.experiment import run as runs
+from fedrec.experiment import driver as runs
 from fedrec.experiment.config import RunConfig
 
 calls = 0

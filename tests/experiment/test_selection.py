@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedrec.data import leave_one_out, load, write
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Part, Run, execute
+from fedrec.experiment.driver import Part, Run, execute
 from fedrec.federation.loop import Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog
 

@@ -13,9 +13,9 @@ import torch
 import fedrec
 from federation.accelerator import read_later
 from fedrec.errors import DivergedError, FedrecError
-from fedrec.experiment import run as runs
+from fedrec.experiment import driver as runs
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Listener
+from fedrec.experiment.driver import Listener
 from fedrec.federation.contract import MethodInfo
 from fedrec.federation.loop import AHEAD, Pause, Progress, Rules, Score, run_rounds
 from fedrec.federation.simulator import RoundLog, RunningRound, Simulator

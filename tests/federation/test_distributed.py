@@ -14,7 +14,8 @@ import tomli_w
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.driver import Run, execute
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.group import SingleProcess
 from waiting import GENEROUS
 
@@ -73,4 +74,4 @@ def test_what_is_centralised_trains_in_one_process() -> None:
         size = 2
 
     with pytest.raises(FedrecError, match="start it without torchrun"):
-        Run(RunConfig("ease", DATA), group=Two())
+        Run(plan_run(RunConfig("ease", DATA), group=Two()))

@@ -18,8 +18,9 @@ from fedrec.commands.progress import Pace, Plain
 from fedrec.errors import FedrecError
 from fedrec.experiment import observers
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.driver import Run, execute
 from fedrec.experiment.observers import Observer
-from fedrec.experiment.run import Run, execute
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import (
     Cohort,
@@ -36,6 +37,7 @@ from fedrec.federation.contract import (
     World,
 )
 from fedrec.federation.loop import Progress, Rules
+from fedrec.federation.schema import preview_names
 from fedrec.federation.simulator import RoundLog, Simulator
 from fedrec.federation.stages import parse_stages
 from fedrec.methods import FedMF, FedRKG, methods
@@ -156,7 +158,7 @@ def test_a_method_that_knows_how_to_cover_everything_is_right(method: type[Metho
     """With the settings of `covered_with` noise reaches all that is sent."""
     attributes = torch.eye(40, 6).double()
     simulator = Simulator(method(**method().disclosure.covered_with), tiny_world(), NOISE, attributes=attributes)
-    sent, unprotected = simulator.preview()
+    sent, unprotected = preview_names(simulator.server_side, simulator.client_setup())
     assert bool(unprotected) == (method.info.name == "pfedgraph"), (sent, unprotected)  # which has no such setting
 
 
@@ -269,7 +271,7 @@ def test_epsilon_is_that_of_the_client_with_the_most_uploads(cli: Cli, tmp_path:
     words = ("run", "fedmf", "--data", SMALL, "--rounds", 20, "--set", "dim=4", "--participation", 0.1)
     outcome = cli(*words, *BUDGET, "--quiet", "--out", "run")
     assert outcome.code == 0, outcome
-    run = Run(RunConfig("fedmf", data=SMALL, rounds=20, participation=0.1, params={"dim": 4}))
+    run = Run(plan_run(RunConfig("fedmf", data=SMALL, rounds=20, participation=0.1, params={"dim": 4})))
     times = np.zeros(run.world.clients, int)
     for number in range(20):
         times[run.method.plan(run.world, run.simulator.server, number).uploads()] += 1

@@ -16,7 +16,7 @@ import fedrec
 from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
-from fedrec.experiment.run import Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Method, Rows
 from fedrec.federation.discrete import (
@@ -28,6 +28,7 @@ from fedrec.federation.discrete import (
     unit_of,
 )
 from fedrec.federation.noise import UploadContext, Values
+from fedrec.federation.schema import preview_names
 from fedrec.federation.secret import OwnSecret, Secret, SeededSecret
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.stages import Clip, Stage, parse_stages
@@ -196,7 +197,7 @@ def test_every_method_of_sums_and_means_takes_a_budget_on_them(method: type[Meth
     attributes = torch.eye(40, 6).double()
     stages = whole("clip=1,sum-gaussian=1")
     simulator = Simulator(method(**method().disclosure.covered_with), tiny_world(), stages, attributes=attributes)
-    sent, unprotected = simulator.preview()
+    sent, unprotected = preview_names(simulator.server_side, simulator.client_setup())
     assert sent
     assert not unprotected
     simulator.round(0)
@@ -232,7 +233,7 @@ def test_assumed_sums_say_so_and_have_the_noise_of_computed_ones() -> None:
 def test_a_sum_of_so_many_needs_far_less_noise_than_single_uploads() -> None:
     """The same scale, but once in the sum instead of once in each of its parts."""
     config = RunConfig("fedmf", data=SMALL, rounds=2, params={"dim": 4}, privacy="clip=1", epsilon=4.0, delta=1e-5)
-    one, all_together = Run(config), Run(replace(config, assume_secure_sums=True))
+    one, all_together = plan_run(config), plan_run(replace(config, assume_secure_sums=True))
     assert str(one.stages[1]).split("(")[1] == str(all_together.stages[1]).split("(")[1]
     plain = run(FEDMF, world(), 1, stages=parse_stages("clip=1"))["server.item"]
     apart, together = (

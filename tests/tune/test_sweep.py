@@ -10,8 +10,8 @@ import pytest
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import make_config
+from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.params import method_of
-from fedrec.experiment.run import Listener, Run
 from fedrec.experiment.sweep import Sweep, combinations, grid_of, listed, sweep
 from fedrec.experiment.tuning import Trial, best_of
 

@@ -15,8 +15,8 @@ import pytest
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Evaluation
 from fedrec.experiment.config import make_config
+from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.params import build_method
-from fedrec.experiment.run import Listener, Run
 from fedrec.experiment.search_space import Between, Choices, space_of, starting_point
 from fedrec.experiment.tuning import Budget, Study, Trial, _joined, best_of, proposed, search
 from fedrec.federation.contract import MethodInfo

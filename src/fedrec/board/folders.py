@@ -17,7 +17,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import make_config
 from fedrec.experiment.finished_run import FinishedRun, read_run
 from fedrec.experiment.folder import ROUND, RunFolder
-from fedrec.experiment.run_plan import PLAN
+from fedrec.experiment.plan_record import PLAN
 from fedrec.schema import json_line, read_json
 
 State = Literal["running", "finished", "stopped", "fitted", "damaged", "foreign"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedrec.board.folders import Entry, FolderIndex
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import open_finished
 from fedrec.experiment.finished_run import read_run
+from fedrec.experiment.opening import open_finished
 from fedrec.report.pages.samples import PLACES
 from fedrec.report.records import per_user, ranks
 from fedrec.serve import Recommendation, Recommender
@@ -67,8 +67,9 @@ def view_user(index: FolderIndex, shelf: ModelShelf, names: Sequence[str], user:
             raise FedrecError(f"'{name}' is not a finished run of this folder")
     chosen = [known[name] for name in dict.fromkeys(names)] or [finished[0]]
     models = [shelf.open(index, entry) for entry in chosen]
-    if len({model.run.data for model in models}) > 1:
-        raise FedrecError(f"the two runs are of different data: {' and '.join(model.run.data for model in models)}")
+    data = {model.run.plan.data_identity: None for model in models}
+    if len(data) > 1:
+        raise FedrecError(f"the two runs are of different data: {' and '.join(data)}")
     samples = _find_samples(index, chosen[0])
     user = user or next(iter(samples), str(models[0].user_ids[0]))
     place = _place_of(models[0], user)

@@ -103,7 +103,7 @@ def show_advice(config: RunConfig, wishes: Wishes, out: Path | None, quiet: bool
     from fedrec.commands.interrupted import says_how_to_go_on
     from fedrec.commands.tune import study_folder
     from fedrec.experiment.advise import advise
-    from fedrec.experiment.run import Listener
+    from fedrec.experiment.driver import Listener
     from fedrec.report.pages.advice_page import write_advice
 
     more = [config.silos or "", f"epsilon{config.epsilon:g}" if config.epsilon else "", "blind" if wishes.blind else ""]

@@ -19,7 +19,7 @@ from fedrec.experiment.audit.leak import Report, audit
 from fedrec.experiment.checks import require_tested
 from fedrec.experiment.config import make_config
 from fedrec.experiment.prepare import prepare_split
-from fedrec.experiment.run import Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.report.pages.audit_page import WORDS, lines, write_audit
 
 STYLES = {WORDS["fail"]: "bold red", WORDS["warn"]: "yellow", WORDS["n/a"]: "dim"}
@@ -79,10 +79,10 @@ def uploads(values: dict[str, Any], clients: int, as_json: bool) -> None:
     """The sign attack on the first round of some clients."""
     from fedrec.experiment.audit.uploads import exposed  # needs an extra
 
-    run = Run(make_config(values))
-    for note in run.prepared.source.notes:
+    plan = plan_run(make_config(values))
+    for note in plan.prepared.source.notes:
         console.err.print(f"note: {note}", style="dim")
-    found = exposed(run.method, run.simulator.data, clients)
+    found = exposed(plan.method, plan.clients, clients)
     if as_json:
         print(json.dumps(found.to_dict()))
         return

@@ -346,7 +346,7 @@ def _compare(config: RunConfig, folder: Path, secure: bool, record: Path | None)
     from fedrec.commands import console
     from fedrec.data.atomic import atomic_file
     from fedrec.deploy.figures_file import record as record_figures
-    from fedrec.experiment.run import execute
+    from fedrec.experiment.driver import execute
 
     before = time.process_time()
     simulated = execute(config)

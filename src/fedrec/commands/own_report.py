@@ -8,13 +8,13 @@ from pathlib import Path
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.disk import Keep
-from fedrec.experiment.finished import Chosen
+from fedrec.experiment.driver import Listener, execute
 from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.listeners import Keeping
+from fedrec.experiment.opening import Chosen
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.references import references_at_hand
 from fedrec.experiment.result import Result
-from fedrec.experiment.run import Listener, execute
 from fedrec.federation.group import ALONE, Group
 from fedrec.report.pages.report import write_report
 

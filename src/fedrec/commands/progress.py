@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from fedrec.commands.console import err, left_out
 from fedrec.errors import visible_line
+from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.listeners import Along
-from fedrec.experiment.run import Listener, Run
 from fedrec.federation.loop import Progress as RunProgress
 from fedrec.federation.loop import Rules, Score
 from fedrec.federation.simulator import RoundLog
@@ -82,7 +82,7 @@ class Bar(Listener):
         )
 
     def started(self, run: Run) -> None:
-        self.metric = run.protocol.select_metric
+        self.metric = run.plan.protocol.select_metric
         self.pace = Pace(run.rules)
         self.task = self.bar.add_task(self.label, total=run.rules.rounds, completed=run.progress.next_round, note="")
         _show_notes(run, self.notes)
@@ -126,7 +126,7 @@ class Plain(Listener):
         self.wait = FIRST_LINE
 
     def started(self, run: Run) -> None:
-        self.metric, self.pace = run.protocol.select_metric, Pace(run.rules)
+        self.metric, self.pace = run.plan.protocol.select_metric, Pace(run.rules)
         self.spoken = time.monotonic()
         _show_notes(run, self.notes)
 
@@ -141,7 +141,7 @@ class Plain(Listener):
 
 def _show_notes(run: Run, wanted: bool) -> None:
     disk = () if run.disk is None else (str(run.disk),)
-    for note in (*run.notes, *map(left_out, run.prepared.filtered), *disk) if wanted else ():
+    for note in (*run.plan.notes, *map(left_out, run.prepared.filtered), *disk) if wanted else ():
         err.print(f"note: {note}", style="dim")
 
 

@@ -18,10 +18,10 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import again, command_line
 from fedrec.experiment.config import RunConfig, with_columns
 from fedrec.experiment.disk import Keep
+from fedrec.experiment.driver import Listener
 from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import device_named
-from fedrec.experiment.run import Listener
 from fedrec.federation.distributed import join_processes
 
 

@@ -14,9 +14,9 @@ from fedrec.commands.tune import study_folder
 from fedrec.evaluation import protocol
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.driver import Listener
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
-from fedrec.experiment.run import Listener
 from fedrec.experiment.search_space import settings_text
 from fedrec.experiment.sweep import Sweep, combinations, grid_of, listed, sweep
 from fedrec.experiment.tuning import Trial, best_of

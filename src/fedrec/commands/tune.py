@@ -12,9 +12,9 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.driver import Listener
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
-from fedrec.experiment.run import Listener
 from fedrec.experiment.search_space import described, settings_text, space_of
 from fedrec.experiment.tuning import Budget, Study, Trial, best_of, search
 

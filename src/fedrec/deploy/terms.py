@@ -13,7 +13,7 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.evaluation import Protocol, protocol
-from fedrec.experiment.checks import require_selectable, stages_of
+from fedrec.experiment.checks import parse_protection, require_selectable
 from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.params import method_of
 from fedrec.federation.codec import BadMessage
@@ -67,7 +67,7 @@ class Terms:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        return stages_of(self.config, self.method)
+        return parse_protection(self.config, self.method)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.checks import reads_order
     from fedrec.experiment.command_line import again
     from fedrec.experiment.config import RunConfig, make_config, require_same
+    from fedrec.experiment.driver import Listener, Run
     from fedrec.experiment.finished_run import read_run
     from fedrec.experiment.folder import RunFolder, require_harmless
     from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.machine import device_named, memory_of, peak_memory_mb, processor, versions
     from fedrec.experiment.params import build_method, method_of, parse_settings
     from fedrec.experiment.prepare import Prepared
-    from fedrec.experiment.run import Listener, Run
+    from fedrec.experiment.run_plan import RunPlan, plan_run
     from fedrec.experiment.search_space import Space, described, dimension, is_searchable, settings_text, space_of
     from fedrec.experiment.tuning import Budget, Study, Trial, best_of, search
 else:
@@ -37,7 +38,8 @@ else:
             "fedrec.experiment.machine": ["device_named", "memory_of", "peak_memory_mb", "processor", "versions"],
             "fedrec.experiment.params": ["build_method", "method_of", "parse_settings"],
             "fedrec.experiment.prepare": ["Prepared"],
-            "fedrec.experiment.run": ["Listener", "Run"],
+            "fedrec.experiment.driver": ["Listener", "Run"],
+            "fedrec.experiment.run_plan": ["RunPlan", "plan_run"],
             "fedrec.experiment.search_space": [
                 "Space",
                 "described",
@@ -58,6 +60,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "RunFolder",
+    "RunPlan",
     "Space",
     "Study",
     "Terminated",
@@ -74,6 +77,7 @@ __all__ = [
     "method_of",
     "parse_settings",
     "peak_memory_mb",
+    "plan_run",
     "processor",
     "read_run",
     "reads_order",

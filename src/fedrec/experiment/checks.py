@@ -9,6 +9,8 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import UNDIVIDED, Protocol
 from fedrec.experiment.cohorts import tested_note
 from fedrec.experiment.config import RunConfig
+from fedrec.experiment.observers import Observer
+from fedrec.experiment.prepare import Prepared
 from fedrec.federation.blind import MakeBlindSums
 from fedrec.federation.contract import Method, NoisesItself, World, cohorts_of
 from fedrec.federation.discrete import BITS, in_whole_units
@@ -22,38 +24,38 @@ from fedrec.privacy.accountant import Adjacency, Guarantee, guarantee, with_budg
 from fedrec.privacy.own_noise import sentence
 
 if TYPE_CHECKING:
-    from fedrec.experiment.run import Run
+    from fedrec.experiment.run_plan import RunPlan
 
 DELTA = 1e-5  # of the epsilon that is printed, where none was asked for
 LAST = "an epsilon is reported, so the last round counts: neither validation nor loss selects a round or stops the run"
 FEDERATED = ("silos", "participation", "lost_uploads")  # settings that mean nothing where all data is centralised
 
 
-def notes_of(run: Run) -> list[str]:
-    """In the order in which they are printed."""
-    method, prepared, found = run.method, run.prepared, list(run.prepared.notes)
+def list_notes(plan: RunPlan) -> list[str]:
+    """List what every report of a run should say, in the order in which it is printed."""
+    method, prepared, found = plan.method, plan.prepared, list(plan.prepared.notes)
     if method.disclosure.attributes != "none" and prepared.warm is not None:
         found += prepared.alike
-    ignored = [name for name in FEDERATED if getattr(run.config, name) != getattr(RunConfig, name)]
+    ignored = [name for name in FEDERATED if getattr(plan.config, name) != getattr(RunConfig, name)]
     if method.info.centralised and ignored:
         found.append(f"{method.info.name} is centralised; ignored: {', '.join(ignored)}")
     if reads_order(method) and prepared.source.time == "none":
         found.append(f"the data has no timestamps: {method.info.name} takes the order of lines as the order of events")
-    if run.config.lost_uploads and not method.info.centralised:
-        found.append(f"simulated: {run.config.lost_uploads:.0%} of all uploads are lost in transit")
-    found += filter(None, [_what_the_server_sees(run)])
-    found += [*tested_note(run), *method.remarks(run.world), *filter(None, [_own_promise(run)])]
-    return [*found, LAST] if run.claims else found
+    if plan.config.lost_uploads and not method.info.centralised:
+        found.append(f"simulated: {plan.config.lost_uploads:.0%} of all uploads are lost in transit")
+    found += filter(None, [_describe_view_of_server(plan)])
+    found += [*tested_note(plan), *method.remarks(plan.world), *filter(None, [_describe_own_noise(plan)])]
+    return [*found, LAST] if plan.claims_epsilon else found
 
 
-def _what_the_server_sees(run: Run) -> str:
-    """With secure sums, and where a method needs them and has none; otherwise nothing is claimed."""
-    if run.config.secure_sums:
+def _describe_view_of_server(plan: RunPlan) -> str:
+    """Say what the server sees with secure sums, and where a method needs them and has none; claim nothing else."""
+    if plan.config.secure_sums:
         return "secure sums: the server sees sums over the clients of a round, exact to fixed point, and nothing else"
-    if run.config.assume_secure_sums:
+    if plan.config.assume_secure_sums:
         return "secure sums are assumed here: the server sees sums and nothing else; --secure-sums computes them"
-    if run.method.disclosure.secure_aggregation:
-        return f"{run.method.info.name} needs secure sums, which are assumed here; --secure-sums computes them"
+    if plan.method.disclosure.secure_aggregation:
+        return f"{plan.method.info.name} needs secure sums, which are assumed here; --secure-sums computes them"
     return ""
 
 
@@ -61,9 +63,9 @@ def reads_order(method: Method) -> bool:
     return method.info.reads_order(method) or isinstance(getattr(method, "model", None), Sequential)
 
 
-def _own_promise(run: Run) -> str:
-    """The epsilon of the method's own noise as a sentence; empty where it claims none."""
-    noise = run.method.noise_spent(run.simulator.data) if isinstance(run.method, NoisesItself) else None
+def _describe_own_noise(plan: RunPlan) -> str:
+    """Say the epsilon of the method's own noise in a sentence; empty where it claims none."""
+    noise = plan.method.noise_spent(plan.clients) if isinstance(plan.method, NoisesItself) else None
     return "" if noise is None else sentence(noise)
 
 
@@ -93,8 +95,8 @@ def require_shared(method: Method, group: Group) -> None:
         raise FedrecError(f"{method.info.name} is centralised and trains in one process; start it without torchrun")
 
 
-def blind_sums(config: RunConfig, method: Method, world: World, group: Group) -> MakeBlindSums | None:
-    """Secure sums, where they were asked for; what cannot have them is refused by name."""
+def make_secure_sums(config: RunConfig, method: Method, world: World, group: Group) -> MakeBlindSums | None:
+    """Make the secure sums that were asked for; what cannot have them is refused by name."""
     if not (config.secure_sums or config.assume_secure_sums):
         return None
     if method.info.centralised:
@@ -114,15 +116,15 @@ def blind_sums(config: RunConfig, method: Method, world: World, group: Group) ->
     return simulated_sums(method.info.name, config.lost_uploads, world.device, config.secure_bits, cohorts)
 
 
-def require_cold(run: Run) -> None:
+def require_cold(method: Method, prepared: Prepared) -> None:
     """Items that nobody met in training can be ranked by their attributes only."""
-    if run.prepared.warm is not None and run.method.disclosure.attributes == "none":
-        able = ", ".join(method.name for method in listings() if method.attributes != "none")
-        raise FedrecError(f"{run.method.info.name} cannot rank items that were not in training; use one of {able}")
+    if prepared.warm is not None and method.disclosure.attributes == "none":
+        able = ", ".join(listing.name for listing in listings() if listing.attributes != "none")
+        raise FedrecError(f"{method.info.name} cannot rank items that were not in training; use one of {able}")
 
 
-def stages_of(config: RunConfig, method: Method) -> tuple[Stage, ...]:
-    """What happens to uploads, with the noise that a budget asks for."""
+def parse_protection(config: RunConfig, method: Method) -> tuple[Stage, ...]:
+    """Parse what happens to uploads, with the noise that a budget asks for."""
     bits = BITS if config.secure_bits is None else config.secure_bits
     stages, blind = in_whole_units(parse_stages(config.privacy), bits), sees_sums_alone(config, method)
     if method.info.centralised and (stages or config.epsilon is not None):
@@ -149,34 +151,36 @@ def sees_sums_alone(config: RunConfig, method: Method) -> bool:
     return bool(config.secure_sums or config.assume_secure_sums or method.disclosure.secure_aggregation)
 
 
-def claims_epsilon(run: Run) -> bool:
-    """Whether an epsilon will be printed. A stage for an upload by name must find it among those that clients send."""
-    names, unprotected = run.simulator.preview() if run.stages else ([], [])
-    for stage in run.stages:
+def claims_epsilon(plan: RunPlan, names: list[str], unprotected: list[str]) -> bool:
+    """Say whether an epsilon will be printed, given the names of what clients send, and what of it has no noise.
+
+    A stage for an upload by name must find it among those names.
+    """
+    for stage in plan.stages:
         reaches = isinstance(stage, Noise | Shortening) and any(stage.reaches(name) for name in names)
         if isinstance(stage, Noise | Shortening) and names and not reaches:
             raise unknown("upload", stage.only, names)
-    by_stages = promised(run, run.method.rounds, unprotected).epsilon is not None
-    return by_stages or bool(_own_promise(run))
+    by_stages = promise_of(plan, plan.method.rounds, unprotected).epsilon is not None
+    return by_stages or bool(_describe_own_noise(plan))
 
 
-def promised(
-    run: Run, uploads: int, unprotected: Iterable[str], adjacency: Adjacency | None = None, honest: float = 1.0
+def promise_of(
+    plan: RunPlan, uploads: int, unprotected: Iterable[str], adjacency: Adjacency | None = None, honest: float = 1.0
 ) -> Guarantee:
     """Return the guarantee for a client with this many uploads; `adjacency`: by default that of the run."""
-    sensitivity, relation = run.method.disclosure.sensitivity, adjacency or run.config.adjacency or "replace"
-    delta = run.config.delta or DELTA
-    return guarantee(run.stages, uploads, delta, unprotected, sensitivity, relation, honest)
+    sensitivity, relation = plan.method.disclosure.sensitivity, adjacency or plan.config.adjacency or "replace"
+    delta = plan.config.delta or DELTA
+    return guarantee(plan.stages, uploads, delta, unprotected, sensitivity, relation, honest)
 
 
-def rules_of(run: Run) -> Rules:
-    """When a run stops and which round counts.
+def rules_of(plan: RunPlan, observer: Observer) -> Rules:
+    """Settle when a run stops and which round counts.
 
     Validation metrics and losses are computed from what clients hold, without noise. Where an epsilon is printed they
     must not decide anything.
     """
-    method, config, protocol = run.method, run.config, run.protocol
-    if run.claims:
+    method, config, protocol = plan.method, plan.config, plan.protocol
+    if plan.claims_epsilon:
         return Rules(method.rounds, config.eval_every, selects=False)
     patience = config.patience if config.patience is not None else protocol.patience
     return Rules(
@@ -184,6 +188,6 @@ def rules_of(run: Run) -> Rules:
         config.eval_every,
         patience,
         protocol.select_last,
-        may_stop=run.observer.may_stop,
-        settled=run.observer.settled if run.observer.settles else None,
+        may_stop=observer.may_stop,
+        settled=observer.settled if observer.settles else None,
     )

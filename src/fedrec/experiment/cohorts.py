@@ -14,7 +14,7 @@ from fedrec.evaluation import Evaluation
 from fedrec.federation.contract import cohorts_of
 
 if TYPE_CHECKING:
-    from fedrec.experiment.run import Run
+    from fedrec.experiment.run_plan import RunPlan
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class TestedCohort:
         }
 
 
-def tested_cohorts(run: Run) -> list[TestedCohort]:
+def tested_cohorts(plan: RunPlan) -> list[TestedCohort]:
     """Empty where all clients are of one kind."""
-    cohorts = cohorts_of(run.method, run.world)
+    cohorts = cohorts_of(plan.method, plan.world)
     if len(cohorts) < 2:
         return []
-    client_of, tested = run.prepared.partition.client_of(), run.prepared.test.users
+    client_of, tested = plan.prepared.partition.client_of(), plan.prepared.test.users
     found = []
     for cohort in cohorts:
         mine = tested[np.isin(client_of[tested], cohort.clients)]
@@ -56,9 +56,9 @@ def tested_cohorts(run: Run) -> list[TestedCohort]:
     return found
 
 
-def tested_note(run: Run) -> list[str]:
+def tested_note(plan: RunPlan) -> list[str]:
     """Which users a figure over all tested users is about, cohort by cohort."""
-    cohorts = tested_cohorts(run)
+    cohorts = tested_cohorts(plan)
     if not cohorts:
         return []
     silent = [cohort.name for cohort in cohorts if not len(cohort.tested)]

@@ -13,7 +13,7 @@ from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.machine import size_text
 
 if TYPE_CHECKING:
-    from fedrec.experiment.run import Run
+    from fedrec.experiment.driver import Run
 
 Keep = Literal["nothing", "model", "last"]
 """What stays once a run has ended: its results alone, the model of the chosen round too, or also the state of the last
@@ -80,4 +80,4 @@ def _state(run: Run) -> int:
     """Bytes of the state of the server and of the clients of all processes."""
     sizes = {name: value.nbytes for name, value in tensors_of(run.simulator).items()}
     server = sum(size for name, size in sizes.items() if name.startswith("server."))
-    return server + int(run.group.sum_numbers([float(sum(sizes.values()) - server)])[0])
+    return server + int(run.plan.group.sum_numbers([float(sum(sizes.values()) - server)])[0])

@@ -12,13 +12,14 @@ from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import UNDIVIDED, protocol
 from fedrec.experiment import checkpoint
 from fedrec.experiment.config import FORMAT, RunConfig, make_config, require_same
-from fedrec.experiment.finished import open_model
+from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.log import Rows, read_with, rows_to_fit, write_log
 from fedrec.experiment.machine import versions
+from fedrec.experiment.opening import open_model
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare
-from fedrec.experiment.run import Listener, Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.experiment.summary import privacy_of
 from fedrec.experiment.warm import Carried, carry_over
 from fedrec.federation.loop import Progress
@@ -38,7 +39,7 @@ class Fitted:
     @property
     def privacy(self) -> dict[str, Any] | None:
         """What the noise on uploads guarantees; None where there was none."""
-        return privacy_of(self.run) if self.run.stages else None
+        return privacy_of(self.run) if self.run.plan.stages else None
 
 
 def fit(
@@ -80,7 +81,7 @@ def fit(
     # what validation chose along with the round stays as it was chosen
     config = dataclasses.replace(reading, params={**config.params, **method_of(config).decided(done - 1)})
     config = _to_serve(config, rows, done + more if goes_on else more, own=data is not None)
-    run = Run(config, _prepared(config, rows))
+    run = Run(plan_run(config, _prepared(config, rows)))
     carried = None
     if goes_on:
         carried = carry_over(open_model(source).run, run)
@@ -198,10 +199,10 @@ def _about(fitted: Fitted, source: Path) -> dict[str, Any]:
         "rounds": run.progress.next_round,
         "settings_of": str(source),
         "carried": None if carried is None else dataclasses.asdict(carried),
-        "notes": run.notes,
+        "notes": run.plan.notes,
         "seconds": run.progress.seconds_train,
         "versions": versions(),
     }
     about |= {} if rows.joined is None else {"log": rows.joined.to_dict()}
     about |= {} if rows.lost is None else {"dropped": dataclasses.asdict(rows.lost)}
-    return about | ({"privacy": privacy_of(run)} if run.stages else {})
+    return about | ({"privacy": privacy_of(run)} if run.plan.stages else {})

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import Chosen
-from fedrec.experiment.run import Listener, Run
+from fedrec.experiment.driver import Listener, Run
+from fedrec.experiment.opening import Chosen
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog
 from fedrec.schema import is_number

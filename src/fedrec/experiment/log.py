@@ -19,9 +19,9 @@ from fedrec.data.roles import Columns
 from fedrec.data.table import looks_like_path
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import COLUMNS, RunConfig
-from fedrec.experiment.finished import open_model
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import data_files, found_again, read_kept
+from fedrec.experiment.opening import open_model
 from fedrec.experiment.packed import (
     SOURCE,
     UNREADABLE,

@@ -13,9 +13,9 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol, recorded
 from fedrec.evaluation.own_metrics import fingerprint
 from fedrec.experiment.config import COLUMNS, RunConfig
+from fedrec.experiment.driver import Listener, execute
 from fedrec.experiment.finished_run import REFERENCES, FinishedRun, read_run
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run import Listener, execute
 
 PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes", "skip_bad", *COLUMNS)
 """What a reference must share with the runs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedrec.evaluation import Evaluation, chance, with_chance
-from fedrec.experiment.checks import promised
+from fedrec.experiment.checks import promise_of
 from fedrec.experiment.cohorts import tested_cohorts
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import hardware, peak_memory_mb, versions
@@ -21,7 +21,7 @@ from fedrec.privacy.accountant import NOT_COVERED, Adjacency
 from fedrec.schema import COUNT, METRICS, NAMES, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
 
 if TYPE_CHECKING:
-    from fedrec.experiment.run import Run
+    from fedrec.experiment.driver import Run
 
 COLLUDING = 0.2  # the share of clients that are taken to tell the server what noise they added
 
@@ -91,9 +91,9 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         },
         "filtered": [one.to_dict() for one in run.prepared.filtered],
         "tested": count_tested(run.prepared).to_dict(),
-        "protocol": run.protocol.label,
-        "leaks": list(run.protocol.leaks),
-        "notes": [*run.notes, ended] if ended else run.notes,
+        "protocol": run.plan.protocol.label,
+        "leaks": list(run.plan.protocol.leaks),
+        "notes": [*run.plan.notes, ended] if ended else run.plan.notes,
         "clients": run.world.clients,
         "seed": run.config.seed,
         "rounds_run": progress.next_round,
@@ -103,7 +103,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "diverged": ended,
         "test": test.mean(),
         "valid": valid,
-        "chance": chance(run.prepared.test, run.protocol.ks, with_chance(run.protocol.metrics)),
+        "chance": chance(run.prepared.test, run.plan.protocol.ks, with_chance(run.plan.protocol.metrics)),
         "bytes": run.simulator.ledger().per_client_round() | run.simulator.state_bytes_per_client(),
         "seconds": {
             "train": progress.seconds_train,
@@ -117,8 +117,11 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
     }
     if not type(method).__module__.startswith("fedrec."):  # who reads it later may not know the method
         summary["defaults"] = defaults_of(method)
-    cohorts = [cohort.record(test) for cohort in tested_cohorts(run)]
-    return summary | ({"blocks": cohorts} if cohorts else {}) | ({"privacy": privacy_of(run)} if run.stages else {})
+    if cohorts := tested_cohorts(run.plan):
+        summary["blocks"] = [cohort.record(test) for cohort in cohorts]
+    if run.plan.stages:
+        summary["privacy"] = privacy_of(run)
+    return summary
 
 
 def ending(progress: Progress) -> str:
@@ -134,12 +137,12 @@ def privacy_of(run: Run) -> dict[str, Any]:
     only the bound for every round holds.
     """
     ledger, rounds = run.simulator.ledger(), run.method.rounds
-    most, bound = int(ledger.uploads.max(initial=0)), promised(run, rounds, ledger.unprotected)
+    most, bound = int(ledger.uploads.max(initial=0)), promise_of(run.plan, rounds, ledger.unprotected)
     known = run.scheduled is not None and np.array_equal(ledger.uploads, run.scheduled)
     counted = most if known else rounds
-    found = promised(run, counted, ledger.unprotected)
+    found = promise_of(run.plan, counted, ledger.unprotected)
     return {
-        "stages": [str(stage) for stage in run.stages],
+        "stages": [str(stage) for stage in run.plan.stages],
         "epsilon": found.epsilon,
         "delta": found.delta,
         "uploads": most,
@@ -155,12 +158,12 @@ def _beside(run: Run, uploads: int, unprotected: Mapping[str, int]) -> dict[str,
     """What an epsilon is of, and what it would be by the other relation and with colluding clients."""
     unit = "a client, which is one user" if run.world.most_users == 1 else "a client with all of its users"
     found: dict[str, Any] = {"unit": unit, "adjacency": run.config.adjacency or "replace"}
-    if not any(isinstance(stage, SumGaussian) for stage in run.stages):
+    if not any(isinstance(stage, SumGaussian) for stage in run.plan.stages):
         return found | {"trust": "nobody outside the client is trusted"}
     other: Adjacency = "replace" if found["adjacency"] == "zero-out" else "zero-out"
-    among = promised(run, uploads, unprotected, honest=1 - COLLUDING).epsilon
+    among = promise_of(run.plan, uploads, unprotected, honest=1 - COLLUDING).epsilon
     return found | {
         "trust": "the server sees nothing but sums" + ("" if run.config.secure_sums else ", which is assumed here"),
-        "other_adjacency": {"adjacency": other, "epsilon": promised(run, uploads, unprotected, other).epsilon},
+        "other_adjacency": {"adjacency": other, "epsilon": promise_of(run.plan, uploads, unprotected, other).epsilon},
         "colluding": {"share": COLLUDING, "epsilon": among},
     }

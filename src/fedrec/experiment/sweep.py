@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedrec.errors import FedrecError
+from fedrec.experiment.driver import Listener
 from fedrec.experiment.params import parse_settings
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run import Listener
 from fedrec.experiment.search_space import Choices, Space, dimension
 from fedrec.experiment.tuning import Study, Trial, require_choosable, tried
 from fedrec.federation.contract import Method

@@ -21,9 +21,10 @@ from fedrec.data.atomic import atomic_file, require_unlinked
 from fedrec.errors import DivergedError, FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.config import RunConfig, require_same
+from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run import Listener, Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.experiment.search_space import Between, Space, described, starting_point
 from fedrec.federation.contract import Method
 from fedrec.schema import COUNT, NUMBER, TEXT, damaged, json_line, named, optional, read_json
@@ -220,7 +221,7 @@ def tried(
     """One trial: train, choose the round on validation. A setting that cannot be trained is one without a value."""
     started, trial = time.perf_counter(), Trial(number, dict(params), None)
     try:
-        run = Run(chosen_config(config, trial), data)
+        run = Run(plan_run(chosen_config(config, trial), data))
         data = run.prepared
         if run.prepared.valid is None:
             raise _NothingToChooseBy("this data has no validation part to tune on")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.checkpoint import tensors_of
-from fedrec.experiment.run import Run
+from fedrec.experiment.driver import Run
 from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Tensors, World
 
@@ -48,7 +48,7 @@ def require_warm_start(run: Run) -> None:
             f"{name} learns from attributes, whose columns new items change, so it cannot continue from "
             "an earlier model; fit it anew without --from"
         )
-    if run.claims:
+    if run.plan.claims_epsilon:
         raise FedrecError(
             f"the epsilon of {name} holds for its own rounds, and more of them would spend more; "
             "fit it anew without --from"

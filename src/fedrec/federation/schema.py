@@ -1,4 +1,4 @@
-"""What an upload must look setup. An example client that has nobody's data shows it before any arrives."""
+"""What an upload must look like. An example client that has nobody's data shows it before any arrives."""
 
 from __future__ import annotations
 
@@ -103,6 +103,18 @@ def schema_of(server: ServerSide, setup: ClientSetup) -> Schema:
             by_cohort = not isinstance(reduction, Gather) and reduction.by_cohort
             fields.setdefault(f"{name}@{cohort.name}" if by_cohort else name, []).append(_field(reduction))
     return Schema(server.world.items, fields)
+
+
+def preview_names(server: ServerSide, setup: ClientSetup) -> tuple[list[str], list[str]]:
+    """Name what clients of every cohort would send, and what of it no noise reaches, by the same examples."""
+    names: set[str] = set()
+    unprotected: set[str] = set()
+    for _, client, number in server.first_uploads():
+        example = setup.example(server.method, server.world, client)
+        sent, bare = example.preview_names(client, number, server.broadcast(np.array([client]), number))
+        names |= sent
+        unprotected |= bare
+    return sorted(names), sorted(unprotected)
 
 
 def _field(reduction: Reduction) -> Field:

@@ -241,21 +241,6 @@ class Simulator:
 
     # -- before a run, and beside it --
 
-    def preview(self) -> tuple[list[str], list[str]]:
-        """What clients of every cohort would send: the names, and what of it no noise reaches.
-
-        An example client shows it, which has nobody's data.
-        """
-        names: set[str] = set()
-        unprotected: set[str] = set()
-        for _, client, number in self.server_side.first_uploads():
-            example = self.client_setup().example(self.method, self.world, client)
-            down = self.server_side.broadcast(np.array([client]), number)
-            sent, found = example.preview_names(client, number, down)
-            names |= sent
-            unprotected |= found
-        return sorted(names), sorted(unprotected)
-
     def client_setup(self) -> ClientSetup:
         side = self.client_side
         return ClientSetup(self.data.negatives, self.data.unique, side.wire.stages, side.sealed)

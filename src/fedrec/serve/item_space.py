@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedrec.experiment.finished import Chosen
+from fedrec.experiment.opening import Chosen
 from fedrec.federation.contract import State
 from fedrec.models import MF
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import Chosen
+from fedrec.experiment.opening import Chosen
 from fedrec.federation.clients import ClientData, pointers
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrec.data.attributes import Arrival
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
-from fedrec.experiment.finished import Chosen, open_model
+from fedrec.experiment.opening import Chosen, open_model
 from fedrec.federation.clients import Histories, pointers
 from fedrec.serve.item_space import ItemSpace, find_item_space
 from fedrec.serve.newcomers import can_fold_in, score_newcomers
@@ -119,7 +119,7 @@ class Recommender:
         run, examples = self.run, {"item": self._names[0]}
         return {
             "method": run.method.info.name,
-            "data": run.data,
+            "data": run.plan.data_identity,
             "round": self.round + 1,
             "users": len(self.user_ids) + len(self.left_out_ids),
             "items": len(self.offered),

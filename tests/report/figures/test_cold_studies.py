@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fedrec.experiment.driver import Run
 from fedrec.experiment.finished_run import FinishedRun, find_runs
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.run import Run
+from fedrec.experiment.run_plan import plan_run
 from fedrec.report.figures import FIGURES
 from fedrec.report.figures.figure import Drawing
 from fedrec.report.figures.write import write_figure
@@ -42,7 +43,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 # a fiftieth of the rounds, and small rates: the published ones are for thousands of clients
                 params = config.params | {"lr": 0.01 if config.backbone == "ncf" else 0.1}
                 short = dataclasses.replace(config, rounds=(config.rounds or 0) // 50, eval_every=1, params=params)
-                Run(short).execute(RunFolder.create(root / name / row.label / "seed0", short.to_dict()))
+                Run(plan_run(short)).execute(RunFolder.create(root / name / row.label / "seed0", short.to_dict()))
         yield root
 
 

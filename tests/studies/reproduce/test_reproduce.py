@@ -265,7 +265,7 @@ STOPPED = """
 import os, signal, sys
 from pathlib import Path
 from fedrec.experiment import interrupt
-from fedrec.experiment.run import Listener
+from fedrec.experiment.driver import Listener
 from fedrec_studies.reproduce.worker import main
 
 def stop(self, log, score, progress):

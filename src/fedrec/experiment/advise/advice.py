@@ -18,10 +18,10 @@ from fedrec.experiment.advise.race import Clock, Race
 from fedrec.experiment.advise.revealed import FEW, Revealed, judge_upload, percent, reveal
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig, with_columns
+from fedrec.experiment.driver import Listener
 from fedrec.experiment.machine import size_text
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_config
-from fedrec.experiment.run import Listener
 from fedrec.experiment.tuning import require_choosable
 
 WEAK = 1.1  # times popularity: below it the clients' work buys next to nothing

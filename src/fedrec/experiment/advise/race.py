@@ -15,9 +15,10 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.advise.attempts import Attempt, Logbook
 from fedrec.experiment.advise.candidates import Candidate, Wishes
 from fedrec.experiment.config import RunConfig, plain
+from fedrec.experiment.driver import Listener, Run, StopRun
 from fedrec.experiment.listeners import Along
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run import Listener, Run, StopRun
+from fedrec.experiment.run_plan import plan_run
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog
 
@@ -121,9 +122,8 @@ class Race:
         spent = 0.0 if fresh else before.seconds  # one that was interrupted begins again: its state was in memory
         watch = _Watch(self.follow(before.label), self.clock, spent, {} if fresh else before.curve, work)
         try:
-            run = self._open.pop(number, None) or Run(
-                self.runners[before.label].config(self.base, before.settings), self.data
-            )
+            config = self.runners[before.label].config(self.base, before.settings)
+            run = self._open.pop(number, None) or Run(plan_run(config, self.data))
             run.progress.stopped_early = False
             run.choose(watch)
             attempt = self._judge(before, run, watch)
@@ -192,4 +192,4 @@ def _upload_of(run: Run) -> float:
 
 def _coverage(run: Run) -> str:
     """At the length of list that selects the round."""
-    return f"coverage@{run.protocol.select_metric.split('+')[0].split('@')[1]}"
+    return f"coverage@{run.plan.protocol.select_metric.split('+')[0].split('@')[1]}"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import open_finished
 from fedrec.experiment.finished_run import FinishedRun
+from fedrec.experiment.opening import open_finished
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.random import Purpose, fold_array, stream
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedrec.data import Filtered
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import Chosen
 from fedrec.experiment.finished_run import FinishedRun
+from fedrec.experiment.opening import Chosen
 from fedrec.experiment.tested import Tested
 from fedrec.html import write_page
 from fedrec.report.comparison import Comparison, Row, compare, selection

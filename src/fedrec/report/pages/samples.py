@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.finished import Chosen, open_finished
 from fedrec.experiment.finished_run import FinishedRun
+from fedrec.experiment.opening import Chosen, open_finished
 from fedrec.report.records import per_user, ranks
 from fedrec.serve import Recommendation, Recommender
 

@@ -186,7 +186,7 @@ def _alone(run: Run, clock: Callable[[], float]) -> Reference | None:
 
 def _one_by_one(run: Run, data: ClientData, rounds: int) -> None:
     data = replace(data, world=replace(data.world, compiled=False))
-    attributes = run.attributes()
+    attributes = run.plan.attributes
     attributes = None if attributes is None else attributes.to(data.world.device, data.world.dtype)
     simulator = Simulator(run.method, data, memory=ALONE, attributes=attributes)
     for number in range(rounds):

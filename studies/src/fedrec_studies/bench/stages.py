@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedrec import data as rooms
-from fedrec.experiment import Run, RunConfig
+from fedrec.experiment import Run, RunConfig, plan_run
 from fedrec_studies.bench.machine import print_result, seconds
 
 SERVER = {"similarity": "Similarity", "complementarity": "Complementarity", "composite_weights": "Optimization"}
@@ -31,7 +31,7 @@ CLIENTS, TURNS, LONG = 20, 5, 2_000
 def stages(dataset: str, device: str = "cpu") -> dict[str, Any]:
     """Seconds by stage."""
     config = RunConfig("fedca", data=dataset, preset="paper", protocol="fedca", rounds=LONG, device=device)
-    run = Run(config, rooms.load(dataset))
+    run = Run(plan_run(config, rooms.load(dataset)))
     run.simulator.round(0)  # kernels are compiled
     method: Any = run.simulator.method
     return {

@@ -8,7 +8,7 @@ from typing import Any
 from fedrec import data as rooms
 from fedrec.data import Interactions, synthetic
 from fedrec.errors import FedrecError
-from fedrec.experiment import Run, RunConfig
+from fedrec.experiment import Run, RunConfig, plan_run
 from fedrec.methods import listings, method_class
 
 SIZES = {"quick": (120, 200, 4_000), "100k": (943, 1_682, 100_000), "1m": (6_040, 3_706, 1_000_000)}
@@ -47,19 +47,17 @@ class Task:
         """Of the method, before its first round."""
         name = method_class(self.method)[0].info.name
         cold = name in {listing.name for listing in listings() if listing.attributes != "none"}
-        return Run(
-            RunConfig(
-                name,
-                data=self.data,
-                protocol=COLD if cold else "honest",
-                params=self.params,
-                rounds=LONG,
-                silos=SILOS.get(name),
-                device=self.device,
-                memory=MEMORY[self.device],
-            ),
-            data,
+        config = RunConfig(
+            name,
+            data=self.data,
+            protocol=COLD if cold else "honest",
+            params=self.params,
+            rounds=LONG,
+            silos=SILOS.get(name),
+            device=self.device,
+            memory=MEMORY[self.device],
         )
+        return Run(plan_run(config, data))
 
 
 def require_size(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from fedrec.data import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation import LEVEL, holm, paired_bootstrap
-from fedrec.experiment import Run, RunConfig, RunFolder, Trial, method_of, read_run, settings_text
+from fedrec.experiment import Run, RunConfig, RunFolder, Trial, method_of, plan_run, read_run, settings_text
 from fedrec.federation import schema_of
 from fedrec.report import Row as ComparisonRow
 from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
@@ -181,7 +181,7 @@ def server_sees(config: RunConfig) -> str:
     method = method_of(config)
     if method.info.centralised:
         return ALL
-    run = Run(dataclasses.replace(config, data=WORLD, silos=None, device="cpu"))
+    run = Run(plan_run(dataclasses.replace(config, data=WORLD, silos=None, device="cpu")))
     fields = [
         kind
         for kinds in schema_of(run.simulator.server_side, run.simulator.client_setup()).fields.values()

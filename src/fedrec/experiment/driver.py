@@ -1,42 +1,30 @@
-"""One run from config to run folder: the driver behind `fedrec run` and `fedrec.run`."""
+"""One run from plan to run folder: the driver behind `fedrec run` and `fedrec.run`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from fedrec.data import Interactions
 from fedrec.errors import DivergedError, FedrecError
-from fedrec.evaluation import Evaluation, Protocol, protocol
-from fedrec.evaluation.own_metrics import rehearse
-from fedrec.experiment.checks import (
-    blind_sums,
-    claims_epsilon,
-    notes_of,
-    require_cold,
-    require_selectable,
-    require_shared,
-    require_tested,
-    rules_of,
-    stages_of,
-)
-from fedrec.experiment.config import RunConfig, parse_memory, require_same, with_columns
+from fedrec.evaluation import Evaluation
+from fedrec.experiment.checks import require_tested, rules_of
+from fedrec.experiment.config import RunConfig, require_same, with_columns
 from fedrec.experiment.disk import DiskUse, Keep, require_disk
 from fedrec.experiment.folder import ReadOnlyFolder, RunFolder, per_user_columns
 from fedrec.experiment.interrupt import Interrupt, at_round_ends
 from fedrec.experiment.kept import keep, require_unchanged
-from fedrec.experiment.limits import require_room, require_room_for_uploads
-from fedrec.experiment.machine import device_named
+from fedrec.experiment.limits import require_room_for_uploads
 from fedrec.experiment.observers import observer_of
-from fedrec.experiment.params import method_of
-from fedrec.experiment.prepare import Part, Prepared, prepare, prepare_config
+from fedrec.experiment.plan_record import describe_plan
+from fedrec.experiment.prepare import Part, Prepared
 from fedrec.experiment.result import Result
-from fedrec.experiment.run_plan import plan_of
+from fedrec.experiment.run_plan import Data, RunPlan, plan_run
 from fedrec.experiment.states import States
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import divergence_remedy
@@ -44,11 +32,8 @@ from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method, World
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Pause, Progress, Score, run_rounds
-from fedrec.federation.simulator import RoundLog, Simulator
-from fedrec.federation.tryout import try_out
+from fedrec.federation.simulator import RoundLog
 
-Data = Interactions | Prepared | None
-"""What a run works on: a table, what another run has prepared of the same data, or (None) what its config names."""
 FIRST_CHECKPOINT = 5.0  # seconds
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
@@ -72,95 +57,42 @@ class Listener:
 
 
 class Run:
-    """A configured run. Building it checks everything that can be checked before any work is done."""
+    """The work of a plan: train, choose the round, test it, write the folder."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        data: Data = None,
-        method: Method | None = None,
-        group: Group = ALONE,
-        keep: Keep = "model",
-        opened: bool = False,
-    ) -> None:
-        """`method` takes the place of the one that `config` names. `group`: the processes that share the work.
-
-        `keep`: what stays in its folder once it has ended. `opened`: it has ended before, and its state is on disk.
-        """
-        self.config, self.group = config, group
-        self.memory = parse_memory(config.memory)
-        self.method: Method = method or method_of(config)
-        self.observer = observer_of(self.method)
-        self.protocol: Protocol = protocol(config.protocol)
-        require_selectable(self.protocol)
-        rehearse(self.protocol.named_metrics, self.protocol.ks)
-        require_shared(self.method, group)
-        self.stages = stages_of(config, self.method)
-        device = device_named(config.device)
-        self.prepared = self._prepare(data)
-        self.config = with_columns(config, self.prepared.source.columns)
-        self._named = not isinstance(data, Interactions)  # whether the config says where the data is
-        self.prepared.require_candidates()
-        require_cold(self)
-        self.world = World(
-            items=self.prepared.n_trained,
-            clients=self.prepared.partition.n_clients,
-            most_users=int(self.prepared.partition.sizes().max(initial=1)),
-            seed=config.seed,
-            participation=config.participation,
-            device=device,
-        )
-        clients, attributes = group.shard(self.prepared.clients(self.world)), self.attributes()
-        if not opened:
-            require_room(self.method, clients, attributes)
-            try_out(self.method, clients, attributes)
-        self.simulator = Simulator(
-            self.method,
-            clients,
-            self.stages,
-            self.memory,
-            attributes,
-            sealed=config.epsilon is not None,
-            group=group,
-            blind=blind_sums(config, self.method, self.world, group),
-            lost_uploads=0.0 if self.method.info.centralised else config.lost_uploads,
-        )
-        if not opened:
+    def __init__(self, plan: RunPlan, keep: Keep = "model") -> None:
+        """`keep`: what stays in its folder once it has ended."""
+        self.plan = plan
+        self.simulator = plan.make_simulator()
+        if not plan.is_trained:
             require_room_for_uploads(self.simulator)
-        self.claims = claims_epsilon(self)
-        self.rules = rules_of(self)
-        self.scheduled = self.simulator.schedule() if self.claims and self.stages else None
+        self.observer = observer_of(plan.method)
+        self.rules = rules_of(plan, self.observer)
+        # counted before the first round: only a schedule that no upload has changed may be relied on
+        self.scheduled = self.simulator.schedule() if plan.claims_epsilon and plan.stages else None
+        self.states = States(plan, self.simulator, self.rules, keep)
         self.progress = Progress()
         self.history: list[dict[str, Any]] = []
         self.result: Result | None = None
-        self.states = States(self, keep)
         self.disk: DiskUse | None = None
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
         self._seen: Evaluation | None = None  # the latest one that selection looked at
         self._seen_before: Evaluation | None = None  # that of `_before`
 
-    @cached_property
-    def data(self) -> str:
-        return self.prepared.source.identity()
+    @property
+    def config(self) -> RunConfig:
+        return self.plan.config
 
     @property
-    def notes(self) -> list[str]:
-        """What every report of this run should say."""
-        return notes_of(self)
+    def method(self) -> Method:
+        return self.plan.method
 
-    def attributes(self) -> Tensor | None:
-        """Of the items, for a method that sees them."""
-        if self.method.disclosure.attributes == "none":
-            return None
-        return torch.from_numpy(self.prepared.described[0]).to(self.world.device, self.world.dtype)
+    @property
+    def prepared(self) -> Prepared:
+        return self.plan.prepared
 
-    def _prepare(self, data: Data) -> Prepared:
-        config, central = self.config, self.method.info.centralised
-        if isinstance(data, Prepared):
-            return data.grouped(config.silos, central)
-        if data is None or config.train is not None:
-            return prepare_config(config, self.protocol, central)
-        return prepare(data, self.protocol, config.silos, central, config.attributes)
+    @property
+    def world(self) -> World:
+        return self.plan.world
 
     # -- the work --
 
@@ -170,7 +102,7 @@ class Run:
 
     def execute(self, folder: RunFolder | None = None, listener: Listener | None = None) -> Result:
         """Train, choose the round, test it, write everything. Interrupted, it leaves a folder that can be resumed."""
-        require_tested(self.protocol)
+        require_tested(self.plan.protocol)
         listener = listener or Listener()
         chosen = self.train(folder, listener)
         result = self._finish(folder, chosen)
@@ -183,13 +115,13 @@ class Run:
         if folder is None:
             self._train(None, listener, Interrupt())
         else:
-            if self.group.first:
-                keep(folder, self.prepared, self.config, self._named)
-                folder.write_plan(plan_of(self))
+            if self.plan.group.first:
+                keep(folder, self.prepared, self.config, self.plan.names_data)
+                folder.write_plan(describe_plan(self.plan, self.rules))
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
-            self.states.save_end(folder)
-        return self.states.load_chosen(folder)
+            self.states.save_end(folder, self.progress)
+        return self.states.load_chosen(folder, self.progress)
 
     def choose(self, listener: Listener | None = None) -> Progress:
         """Train and choose the round on validation, no more: no test item is ranked, nothing is written."""
@@ -209,34 +141,38 @@ class Run:
             except StopRun:
                 stop.wanted = True
 
-        stop = _Checkpoints(self, folder, interrupt)
+        def save_state() -> None:
+            if folder is not None:
+                self.states.save(folder, self.progress)
+
+        stop = _Checkpoints(self.plan.group, self.progress, None if folder is None else save_state, interrupt)
         try:
             run_rounds(
                 self.simulator,
                 self.progress,
                 self.rules,
                 self._select,
-                lambda: self.states.keep_best(folder),
+                lambda: self.states.keep_best(folder, self.progress),
                 after_round,
                 self._look_before,
                 stop,
             )
         except KeyboardInterrupt:
-            if folder is not None and self._between_rounds():
-                self.states.save(folder)
+            if self._is_between_rounds():
+                save_state()
             raise
 
-    def _between_rounds(self) -> bool:
+    def _is_between_rounds(self) -> bool:
         """Whether simulator and progress agree; in the midst of a round some clients have already moved on."""
         return max(self.simulator.wire.ledger.rounds, default=-1) < self.progress.next_round
 
     def resume(self, folder: RunFolder) -> None:
         """Take over where a run with the same config left off."""
         folder.sweep()
-        found = self.states.resume(folder)
-        if found is not None:
-            self.progress = found
-        folder.forget_after(self.progress.next_round if found is not None else 0)
+        reached = self.states.resume(folder)
+        if reached is not None:
+            self.progress = reached
+        folder.forget_after(0 if reached is None else reached.next_round)
         self.history = folder.records()
 
     # -- evaluation --
@@ -247,18 +183,18 @@ class Run:
         return self.prepared.known_at_test(self.simulator.data)
 
     def _select(self, round: int) -> Score | None:
-        part: Part = "test" if self.protocol.select_on == "test" else "valid"
+        part: Part = "test" if self.plan.protocol.select_on == "test" else "valid"
         if part == "valid" and self.prepared.valid is None:
             return None
         started = time.perf_counter()
-        self._seen = self.evaluate(part, round, self.protocol.selecting)
+        self._seen = self.evaluate(part, round, self.plan.protocol.selecting)
         means = self._seen.mean()
-        return Score(self.protocol.selection_value(means), means, time.perf_counter() - started)
+        return Score(self.plan.protocol.selection_value(means), means, time.perf_counter() - started)
 
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
         due = self.observer.looks_before_answer(round)
-        if due and self.group.size == 1:
+        if due and self.plan.group.size == 1:
             self.observer.before_answer(self.simulator, round)
         self._before = self._select(round) if due else None
         self._seen_before = None if self._before is None else self._seen
@@ -268,7 +204,7 @@ class Run:
         if not self.rules.is_due(round):
             return {}
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
-        whole = self.group.size == 1  # what looks across clients needs them all here
+        whole = self.plan.group.size == 1  # what looks across clients needs them all here
         inside = {**self.method.decided(round), **(self.observer.figures(self.simulator, round) if whole else {})}
         if whole and self._seen_before is not None and self._seen is not None:
             inside |= self.observer.effect(self.simulator, self._seen_before, self._seen)
@@ -285,12 +221,12 @@ class Run:
                 evaluator.update(users, scores)
         except DivergedError as error:
             what = error.what
-        if self.group.any(bool(what)):
+        if self.plan.group.any(bool(what)):
             raise DivergedError(
                 what or "scores are no longer finite in another process", divergence_remedy(self.method)
             )
-        if self.group.size > 1:
-            evaluator.combine(self.group.sum_arrays)
+        if self.plan.group.size > 1:
+            evaluator.combine(self.plan.group.sum_arrays)
         return evaluator.result()
 
     # -- the end --
@@ -316,27 +252,29 @@ class Run:
 class _Checkpoints(Pause):
     """States to go on from, every now and then; and a signal or a listener's wish to stop takes effect."""
 
-    def __init__(self, run: Run, folder: RunFolder | None, interrupt: Interrupt) -> None:
-        self.run, self.folder, self.interrupt = run, folder, interrupt
+    def __init__(self, group: Group, progress: Progress, save: Callable[[], None] | None, interrupt: Interrupt) -> None:
+        """`save`: writes the state; None where nothing is written."""
+        self.group, self.progress, self.save, self.interrupt = group, progress, save, interrupt
         self.wanted = False  # by a listener, between two rounds of which an accelerator may have begun others
         self._next = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
 
     def is_due(self) -> bool:
-        return self._late() or self.wanted or self.interrupt.heard is not None
+        return self._is_late() or self.wanted or self.interrupt.heard is not None
 
-    def _late(self) -> bool:
-        return self.folder is not None and time.monotonic() > self._next
+    def _is_late(self) -> bool:
+        return self.save is not None and time.monotonic() > self._next
 
     def __call__(self) -> None:
-        group = self.run.group
-        if self.folder is not None and group.any(group.first and self._late()):
+        group = self.group
+        # the first process's clock decides for all: a state is collected from every one of them
+        if self.save is not None and group.any(group.first and self._is_late()):
             began = time.monotonic()
-            self.run.states.save(self.folder)
+            self.save()
             took = time.monotonic() - began
             self._next = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
         self.interrupt.obey(group.any(self.interrupt.heard is not None))
         if group.any(self.wanted):
-            self.run.progress.stopped_early = True
+            self.progress.stopped_early = True
 
 
 def execute(
@@ -354,7 +292,7 @@ def execute(
     `keep`: what stays of its states once it has ended.
     """
     if out is None:
-        return Run(config, data, method, group).execute(None, listener)
+        return Run(plan_run(config, data, method, group)).execute(None, listener)
     _require_place(out, config, resume, group)
     kind = RunFolder if group.first else ReadOnlyFolder
     goes_on = group.any(group.first and resume and RunFolder(out).config.exists())
@@ -362,14 +300,14 @@ def execute(
     if goes_on:
         with folder.held():
             config = with_columns(config, folder.settings())
-            run = Run(config, data, method, group, keep)
-            run.config = config  # as it was begun: earlier versions recorded no columns
+            # the config as it was begun: earlier versions recorded no columns
+            run = Run(replace(plan_run(config, data, method, group), config=config), keep)
             require_unchanged(folder, config, run.prepared)
             run.require_disk(out)
             run.resume(folder)
             folder.reopen(config.to_dict())
             return run.execute(folder, listener)
-    run = Run(config, data, method, group, keep)
+    run = Run(plan_run(config, data, method, group), keep)
     run.require_disk(out)
     if group.first:
         folder = RunFolder.create(out, run.config.to_dict())

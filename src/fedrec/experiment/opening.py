@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedrec.experiment.config import make_config
+from fedrec.experiment.driver import Run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import read_kept, require_same_rows
 from fedrec.experiment.limits import require_room_to_open
 from fedrec.experiment.machine import device_named
-from fedrec.experiment.run import Run
+from fedrec.experiment.run_plan import plan_run
 
 
 class Chosen(NamedTuple):
@@ -29,7 +30,7 @@ def open_finished(path: Path) -> Chosen:
     kept = read_kept(folder, config)
     unchanged = kept is not None and kept.is_of(config)
     require_room_to_open(folder.best, device_named(config.device))
-    run = Run(config, kept.prepared if kept is not None and unchanged else None, opened=True)
+    run = Run(plan_run(config, kept.prepared if kept is not None and unchanged else None, is_trained=True))
     chosen = run.states.load_best(folder)
     if kept is not None and not unchanged:
         require_same_rows(kept.prepared, run.prepared, path)
@@ -46,5 +47,5 @@ def open_model(path: Path) -> Chosen:
     config = make_config(folder.settings())
     kept = read_kept(folder, config, ranked=False)
     require_room_to_open(folder.best, device_named(config.device))
-    run = Run(config, None if kept is None else kept.prepared, opened=True)
+    run = Run(plan_run(config, None if kept is None else kept.prepared, is_trained=True))
     return Chosen(run, run.states.load_best(folder))
