@@ -189,7 +189,7 @@ def test_formats(runs: Path) -> None:
     assert told["significance"]["metric"] == metric_to_test(found) == "ndcg@10"
     assert set(told["significance"]["pairs"][0]) >= {"difference", "low", "high", "p", "p_holm", "p_t_seeds"}
     assert "significance" not in json.loads(render(found, METRICS, "json"))
-    assert render(found, METRICS, "markdown", tests, details=True).count("| --- |") >= 2
+    assert render(found, METRICS, "markdown", tests, details=True).count("|---|") >= 2
     assert r"\begin{tabular}" in render(found, METRICS, "tex", tests)
     assert render(found, METRICS, "csv", tests) == render(found, METRICS, "csv")
     assert len(pair_cells(tests)) == 2

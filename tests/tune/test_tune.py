@@ -18,7 +18,7 @@ from fedrec.experiment.config import make_config
 from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.params import build_method
 from fedrec.experiment.search_space import Between, Choices, space_of, starting_point
-from fedrec.experiment.tuning import Budget, Study, Trial, _joined, best_of, proposed, search
+from fedrec.experiment.tuning import Budget, Study, Trial, _join_beginnings, best_of, propose, search
 from fedrec.federation.contract import MethodInfo
 from fedrec.federation.ranges import Interval
 from fedrec.methods import methods
@@ -273,7 +273,7 @@ def test_trials_learn_from_those_before() -> None:
     optuna = pytest.importorskip("optuna")
     space, done = {"lr": Between(1e-4, 10.0, whole=False)}, list[Trial]()
     for number in range(30):
-        params = proposed(optuna, space, {}, done, seed=0)
+        params = propose(optuna, space, {}, done, seed=0)
         assert params is not None
         done.append(Trial(number, params, 1 / (1 + abs(params["lr"] - 0.1))))
     near = [abs(trial.params["lr"] - 0.1) for trial in done]
@@ -285,16 +285,16 @@ def test_trials_of_an_earlier_search_teach_what_they_have_in_common() -> None:
     optuna = pytest.importorskip("optuna")
     space = {"lr": Between(1.0, 2.0, whole=False), "mix": Choices((0.0, 0.5))}
     done = [Trial(n, {"lr": 1.0 + n / 12, "size": 3, "mix": 0.7}, value=1 - n / 12) for n in range(12)]
-    values = [proposed(optuna, space, {}, done, seed) for seed in range(20)]
+    values = [propose(optuna, space, {}, done, seed) for seed in range(20)]
     assert all(value is not None and set(value) == {"lr", "mix"} for value in values)
     assert np.mean([value["lr"] for value in values if value is not None]) < 1.35, "near the best of them"
 
 
 def test_two_beginnings_of_a_study_must_be_of_one(tmp_path: Path) -> None:
     trials = [Trial(0, {"lr": 1.0}, 0.1), Trial(1, {"lr": 2.0}, 0.2)]
-    assert _joined(trials[:1], trials, tmp_path) == _joined(trials, trials[:1], tmp_path) == trials
+    assert _join_beginnings(trials[:1], trials, tmp_path) == _join_beginnings(trials, trials[:1], tmp_path) == trials
     with pytest.raises(FedrecError, match="has other trials than those kept elsewhere"):
-        _joined([Trial(0, {"lr": 9.0}, 0.1)], trials, tmp_path)
+        _join_beginnings([Trial(0, {"lr": 9.0}, 0.1)], trials, tmp_path)
 
 
 def test_the_best_is_the_first_among_equals() -> None:

@@ -235,7 +235,9 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def _free_folder(name: str) -> Path:
-    base = "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in name)[:150]
+    from fedrec.experiment.folder import folder_name
+
+    base = folder_name(name)
     paths = (Path("runs") / (base if k == 1 else f"{base}.{k}") for k in range(1, 10_000))
     return next(path for path in paths if not path.exists() and not path.with_name(path.name + "-nodes").exists())
 

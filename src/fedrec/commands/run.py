@@ -20,7 +20,7 @@ from fedrec.experiment.config import RunConfig, with_columns
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.driver import Listener
 from fedrec.experiment.finished_run import read_run
-from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.folder import RunFolder, folder_name
 from fedrec.experiment.machine import device_named
 from fedrec.federation.distributed import join_processes
 
@@ -124,7 +124,7 @@ def _free_folder(config: RunConfig, seeds: Sequence[int] | None) -> Path:
     seed = f"seed{config.seed}" if seeds is None else ""
     parts = [config.method, config.backbone or "", data, config.protocol, seed]
     text = "-".join(part for part in parts if part)
-    base = "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in text)[:150]  # a name may have 255 bytes
+    base = folder_name(text)
     for number in range(1, 10_000):
         path = Path("runs") / (base if number == 1 else f"{base}.{number}")
         if not path.exists():

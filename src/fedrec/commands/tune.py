@@ -13,6 +13,7 @@ from fedrec.evaluation import protocol
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.driver import Listener
+from fedrec.experiment.folder import folder_name
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
 from fedrec.experiment.search_space import described, settings_text, space_of
@@ -87,4 +88,4 @@ def study_folder(config: RunConfig, kind: str, more: str = "", method: str | Non
         more,
     ]
     text = "-".join(part for part in parts if part)
-    return Path("runs") / kind / "".join(c if c.isalnum() or c in "-_.@+=" else "-" for c in text)[:150]
+    return Path("runs") / kind / folder_name(text, also="=")

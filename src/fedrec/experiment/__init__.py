@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.config import RunConfig, make_config, require_same
     from fedrec.experiment.driver import Listener, Run
     from fedrec.experiment.finished_run import read_run
-    from fedrec.experiment.folder import RunFolder, require_harmless
+    from fedrec.experiment.folder import RunFolder, folder_name, require_harmless
     from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
     from fedrec.experiment.limits import require_room, require_room_for_uploads
     from fedrec.experiment.machine import device_named, memory_of, peak_memory_mb, processor, versions
@@ -32,7 +32,7 @@ else:
             "fedrec.experiment.checks": ["reads_order"],
             "fedrec.experiment.config": ["RunConfig", "make_config", "require_same"],
             "fedrec.experiment.finished_run": ["read_run"],
-            "fedrec.experiment.folder": ["RunFolder", "require_harmless"],
+            "fedrec.experiment.folder": ["RunFolder", "folder_name", "require_harmless"],
             "fedrec.experiment.interrupt": ["TERMINATED", "Terminated", "sigterm_interrupts"],
             "fedrec.experiment.limits": ["require_room", "require_room_for_uploads"],
             "fedrec.experiment.machine": ["device_named", "memory_of", "peak_memory_mb", "processor", "versions"],
@@ -71,6 +71,7 @@ __all__ = [
     "described",
     "device_named",
     "dimension",
+    "folder_name",
     "is_searchable",
     "make_config",
     "memory_of",

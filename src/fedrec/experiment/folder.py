@@ -38,6 +38,12 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
         raise FedrecError(f"--out {out} would overwrite a file of the run itself; choose another name")
 
 
+def folder_name(text: str, also: str = "") -> str:
+    """Turn words into the name of a file or folder on every system; `also`: more characters that may stay."""
+    # a name may have 255 bytes, and something may still be added to it
+    return "".join(c if c.isalnum() or c in "-_.@+" + also else "-" for c in text)[:150]
+
+
 def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np.ndarray]:
     """Every metric of every evaluated user, in original ids; with one held-out item each, also its rank."""
     columns = {"user": prepared.source.user_ids[evaluation.users], **evaluation.per_user}

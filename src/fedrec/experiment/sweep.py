@@ -9,9 +9,8 @@ from typing import Any
 from fedrec.errors import FedrecError
 from fedrec.experiment.driver import Listener
 from fedrec.experiment.params import parse_settings
-from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.search_space import Choices, Space, dimension
-from fedrec.experiment.tuning import Study, Trial, require_choosable, tried
+from fedrec.experiment.tuning import Study, Trial, require_choosable, run_trials
 from fedrec.federation.contract import Method
 
 
@@ -48,18 +47,16 @@ def combinations(space: Space) -> list[dict[str, Any]]:
     return [dict(zip(space, row, strict=True)) for row in itertools.product(*values)]
 
 
-def sweep(study: Sweep, told: Callable[[Trial], None], listener: Callable[[int], Listener]) -> list[Trial]:
+def sweep(study: Sweep, on_trial: Callable[[Trial], None], listener: Callable[[int], Listener]) -> list[Trial]:
     """Run what has not been run yet; returns every combination in its order."""
     require_choosable(study.config)
-    done = study.begin()
+    study.begin()
     wanted = combinations(study.space)
+
+    def propose(done: Sequence[Trial]) -> tuple[int, dict[str, Any]] | None:
+        tried = [trial.params for trial in done]
+        return next(((place, params) for place, params in enumerate(wanted) if params not in tried), None)
+
     with study.held():
-        data: Prepared | None = None
-        for place, params in enumerate(wanted):
-            if any(trial.params == params for trial in done):
-                continue
-            trial, data = tried(study.config, params, len(done), listener(place), data)
-            done = [*done, trial]
-            study.record(done)
-            told(trial)
+        done = run_trials(study, study.there(), propose, lambda done: on_trial(done[-1]), listener)
     return [trial for params in wanted for trial in done if trial.params == params]

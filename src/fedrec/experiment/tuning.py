@@ -176,12 +176,12 @@ def search(
     study: Study,
     method: Method,
     budget: Budget,
-    told: Callable[[Trial, Trial], None],
+    on_trial: Callable[[Trial, Trial], None],
     listener: Callable[[int], Listener],
     start: Mapping[str, Any] | None = None,
     kept: Sequence[Trial] = (),
 ) -> list[Trial]:
-    """Go on with a study until its budget is spent; `told` hears of each trial and the best so far.
+    """Go on with a study until its budget is spent; `on_trial` hears of each trial and the best so far.
 
     The first trial is what the method has by itself, except for what `start` says. `kept`: trials of the same study
     that are not in its folder, because another machine made them; they are its beginning.
@@ -190,24 +190,46 @@ def search(
     sampler = _optuna()  # before any work: a missing package is said at once
     study.begin()
     first = starting_point(method, study.space) | dict(start or {})
+
+    def propose_next(done: Sequence[Trial]) -> tuple[int, dict[str, Any]] | None:
+        if budget.over(done):
+            return None
+        params = propose(sampler, study.space, first, done, study.config.seed)
+        return None if params is None else (len(done), params)
+
     with study.held():
         here = study.there()
-        done = _joined(here, kept, study.path)
+        done = _join_beginnings(here, kept, study.path)
         if len(done) > len(here):
             study.record(done)
-        data: Prepared | None = None
-        while not budget.over(done):
-            params = proposed(sampler, study.space, first, done, study.config.seed)
-            if params is None:
-                break
-            trial, data = tried(study.config, params, len(done), listener(len(done)), data)
-            done = [*done, trial]
-            study.record(done)
-            told(trial, best_of(done) or trial)
+        return run_trials(
+            study, done, propose_next, lambda done: on_trial(done[-1], best_of(done) or done[-1]), listener
+        )
+
+
+def run_trials(
+    study: Study,
+    done: list[Trial],
+    propose_next: Callable[[Sequence[Trial]], tuple[int, dict[str, Any]] | None],
+    on_trial: Callable[[Sequence[Trial]], None],
+    listener: Callable[[int], Listener],
+) -> list[Trial]:
+    """Try one setting after another until nothing is proposed; each is written down when it ends.
+
+    `propose_next`: a number for people and the setting, given all trials so far. `on_trial`: hears of all of them, the
+    newest last. The data is prepared once.
+    """
+    data: Prepared | None = None
+    while (proposal := propose_next(done)) is not None:
+        number, params = proposal
+        trial, data = try_setting(study.config, params, len(done), listener(number), data)
+        done = [*done, trial]
+        study.record(done)
+        on_trial(done)
     return done
 
 
-def _joined(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Trial]:
+def _join_beginnings(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Trial]:
     """The longer of two beginnings of one study."""
     shorter, longer = sorted((kept, here), key=len)
     if any((a.params, a.value) != (b.params, b.value) for a, b in zip(shorter, longer, strict=False)):
@@ -215,7 +237,7 @@ def _joined(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Tr
     return list(longer)
 
 
-def tried(
+def try_setting(
     config: RunConfig, params: Mapping[str, Any], number: int, listener: Listener, data: Prepared | None
 ) -> tuple[Trial, Prepared | None]:
     """One trial: train, choose the round on validation. A setting that cannot be trained is one without a value."""
@@ -249,12 +271,12 @@ class _NothingToChooseBy(FedrecError):
     """No trial of the study can have a value."""
 
 
-def proposed(
+def propose(
     optuna: Any, space: Space, start: Mapping[str, Any], done: Sequence[Trial], seed: int
 ) -> dict[str, Any] | None:
     """What to try next: what the method has by itself, then what the trials so far suggest; None: all was tried."""
     for again in range(TRIES):
-        values = _asked(optuna, space, done, [seed, len(done), again])
+        values = _ask_sampler(optuna, space, done, [seed, len(done), again])
         if not done:
             values |= start
         if all(values != trial.params for trial in done):
@@ -262,17 +284,17 @@ def proposed(
     return None
 
 
-def _asked(optuna: Any, space: Space, done: Sequence[Trial], seed: list[int]) -> dict[str, Any]:
+def _ask_sampler(optuna: Any, space: Space, done: Sequence[Trial], seed: list[int]) -> dict[str, Any]:
     number = int(np.random.SeedSequence(seed).generate_state(1)[0])
     sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=AT_RANDOM)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     kinds = {name: _distribution(optuna, values) for name, values in space.items()}
-    study.add_trials([_told(optuna, space, kinds, trial) for trial in done])
+    study.add_trials([_as_sampled(optuna, space, kinds, trial) for trial in done])
     asked = study.ask(kinds).params
     return {name: space[name].neat(asked[name]) for name in space}
 
 
-def _told(optuna: Any, space: Space, kinds: Mapping[str, Any], trial: Trial) -> Any:
+def _as_sampled(optuna: Any, space: Space, kinds: Mapping[str, Any], trial: Trial) -> Any:
     """A trial as the sampler knows it: by the parameters searched now. One of an earlier search may have others."""
     params = {name: trial.params[name] for name, values in space.items() if values.holds(trial.params.get(name))}
     known = {name: kinds[name] for name in params}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedrec.report.comparison import Row, counted
     from fedrec.report.figures.figure import Drawing, Panel
     from fedrec.report.figures.write import as_svg
+    from fedrec.report.markdown import markdown_lines
     from fedrec.report.significance import columns_by_row
 else:
     __getattr__, __dir__ = lazily(
@@ -25,6 +26,7 @@ else:
             "fedrec.report.comparison": ["Row", "counted"],
             "fedrec.report.figures.figure": ["Drawing", "Panel"],
             "fedrec.report.figures.write": ["as_svg"],
+            "fedrec.report.markdown": ["markdown_lines"],
             "fedrec.report.significance": ["columns_by_row"],
         },
     )
@@ -40,5 +42,6 @@ __all__ = [
     "counted",
     "front",
     "front_chart",
+    "markdown_lines",
     "scatter",
 ]

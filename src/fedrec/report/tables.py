@@ -16,6 +16,7 @@ from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation.significance import LEVEL
 from fedrec.report.comparison import Comparison, Row, counted, diverged
 from fedrec.report.groups import Grouped
+from fedrec.report.markdown import markdown_lines
 from fedrec.report.significance import Pair, Significance
 
 MARK = "†"
@@ -109,8 +110,7 @@ def pair_caption(tests: Significance) -> str:
 
 def as_markdown(title: str, table: Sequence[Sequence[str]]) -> str:
     header, *rows = table
-    lines = ["| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows)]
-    return f"{title}\n\n" + "\n".join(lines) + "\n"
+    return f"{title}\n\n" + "\n".join(markdown_lines(header, rows)) + "\n"
 
 
 SIGNS = {

@@ -466,7 +466,7 @@ def test_a_group_whose_best_is_no_longer_ranked_is_none() -> None:
 def test_what_users_got_is_kept_and_tested_when_their_runs_are_gone(ended: tuple[Path, Path], tmp_path: Path) -> None:
     _, results = ended
     shutil.copytree(results, tmp_path / "results")
-    file = tmp_path / "results" / "users" / f"{records.safe(ONE)}.npz"
+    file = tmp_path / "results" / "users" / f"{records.folder_name(ONE)}.npz"
     before, kept = read_records(results, [ONE])[ONE], users.read(file)
     assert {*kept.of_row} == {row["label"] for row in before["rows"] if row["cells"]}
     for one in before["rows"]:
@@ -474,7 +474,7 @@ def test_what_users_got_is_kept_and_tested_when_their_runs_are_gone(ended: tuple
         assert kept.of_row[one["label"]].mean() == pytest.approx(mean, abs=1e-6)
     for one in before["rows"]:
         one["group"] = None  # of a time when nothing was tested
-    (tmp_path / "results" / f"{records.safe(ONE)}.json").write_text(json.dumps(before))
+    (tmp_path / "results" / f"{records.folder_name(ONE)}.json").write_text(json.dumps(before))
     write_records(SMALL, [ONE], tmp_path / "no runs", tmp_path / "results")
     after = read_records(tmp_path / "results", [ONE])[ONE]
     assert [one["group"] for one in after["rows"]] == [

@@ -19,6 +19,7 @@ from fedrec.experiment import (
     best_of,
     described,
     dimension,
+    folder_name,
     is_searchable,
     make_config,
     method_of,
@@ -138,7 +139,7 @@ class Board:
     def study(self, row: Row, folder: Path, device: str) -> Study:
         """The trials of a row."""
         config = self.config(row, device)
-        return Study(folder / TRIALS / safe(row.label), config, self.space(row, config))
+        return Study(folder / TRIALS / folder_name(row.label), config, self.space(row, config))
 
     def config(self, row: Row, device: str = "cpu") -> RunConfig:
         one = dataclasses.replace(self, rows=[row]).table(self.tuned_on, {})
@@ -222,7 +223,7 @@ def read_study(results: Path, label: str) -> dict[str, Any]:
 
 def study_file(results: Path, label: str) -> Path:
     """Name the file of a row's study in the results."""
-    return results / TRIALS / f"{safe(label)}.json"
+    return results / TRIALS / f"{folder_name(label)}.json"
 
 
 def beginning(study: Study, results: Path, label: str) -> list[Trial]:
@@ -256,8 +257,3 @@ def _row(values: dict[str, Any]) -> Row:
     if "label" not in parts:
         raise FedrecError("a row of the leaderboard has no label; fix board.toml")
     return Row(run=values, **parts)
-
-
-def safe(name: str) -> str:
-    """As the name of a file."""
-    return "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in name)

@@ -11,7 +11,7 @@ from fedrec.data import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation import LEVEL
 from fedrec.experiment import Trial, best_of, settings_text
-from fedrec.report import Drawing, Offer, Panel, as_svg, front, front_chart
+from fedrec.report import Drawing, Offer, Panel, as_svg, front, front_chart, markdown_lines
 from fedrec_studies.leaderboard.board_definition import Board, read_study
 from fedrec_studies.leaderboard.record import ALL, FEDERATED, NOTHING, SUMS, TOGETHER, is_ranked, mean_of, read_records
 from fedrec_studies.reproduce import table_definition
@@ -173,7 +173,7 @@ def _full_table(record: Record, rows: Sequence[Record], leave_out: Sequence[str]
     heads = ["", *map(_metric_words, record["metrics"]), *HEADS]
     shown = [index for index, head in enumerate(heads) if head not in leave_out]
     lines = [[line[index] for index in shown] for line in (_line(record, row) for row in rows)]
-    yield from _table([heads[index] for index in shown], lines)
+    yield from markdown_lines([heads[index] for index in shown], lines)
 
 
 def _by_reason(rows: Sequence[Record], reason: str) -> dict[str, str]:
@@ -266,7 +266,9 @@ def _print(whole: Board, records: Mapping[str, Record]) -> Iterator[str]:
             f"{source['dataset']}, as printed in `fedrec reproduce {source['table']}` ({source['metric']}):",
             "",
         )
-        yield from _table(["", "printed", "rank", f"honest {_metric_words(record['metrics'][0])}", "rank"], lines)
+        yield from markdown_lines(
+            ["", "printed", "rank", f"honest {_metric_words(record['metrics'][0])}", "rank"], lines
+        )
         yield ""
         if aside := [
             f"`{row['label']}`" for row in _set_aside(record) if paper in _figures_in_print(whole, row["label"])
@@ -324,7 +326,7 @@ def _trials(whole: Board, results: Path) -> Iterator[str]:
         lines.append(
             [f"`{row.label}`", str(len(trials)), searched, settings_text(best.params), own, f"{best.value:.4f}"]
         )
-    yield from _table(["", "trials", "searched", "best settings", "first NDCG@10", "best NDCG@10"], lines)
+    yield from markdown_lines(["", "trials", "searched", "best settings", "first NDCG@10", "best NDCG@10"], lines)
     if differ := [f"- `{row.label}`: {row.trials_differ}." for row in whole.studies if row.trials_differ]:
         yield from ("", "Not all trials of a row are of one search:", "", *differ)
 
@@ -341,7 +343,7 @@ def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[st
     """One dataset in a few columns, of ranked rows with no more trials than others; and the finding of every one."""
     yield ""
     heads = [f"{record['dataset']}", *map(_metric_words, record["metrics"]), "MB up per client", "server", "trials"]
-    yield from _table(
+    yield from markdown_lines(
         heads,
         [
             [cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
@@ -405,12 +407,6 @@ def _megabytes(row: Record) -> str:
 
 def _size(megabytes: float) -> str:
     return f"{megabytes:.3g}" if megabytes < 100 else f"{megabytes:.0f}"
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + "---|" * len(heads)
-    yield from ("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _write(path: Path, text: str) -> None:

@@ -13,12 +13,22 @@ from typing import Any
 from fedrec.data import atomic_file
 from fedrec.errors import FedrecError
 from fedrec.evaluation import LEVEL, holm, paired_bootstrap
-from fedrec.experiment import Run, RunConfig, RunFolder, Trial, method_of, plan_run, read_run, settings_text
+from fedrec.experiment import (
+    Run,
+    RunConfig,
+    RunFolder,
+    Trial,
+    folder_name,
+    method_of,
+    plan_run,
+    read_run,
+    settings_text,
+)
 from fedrec.federation import schema_of
 from fedrec.report import Row as ComparisonRow
 from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
 from fedrec_studies.leaderboard import users
-from fedrec_studies.leaderboard.board_definition import Board, best_trials, cells_of, safe, study_file, trials_found
+from fedrec_studies.leaderboard.board_definition import Board, best_trials, cells_of, study_file, trials_found
 from fedrec_studies.leaderboard.pace import clock_of, too_long
 from fedrec_studies.leaderboard.users import Array
 from fedrec_studies.leaderboard.work import has_ended, read_origin, why_not
@@ -74,7 +84,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
     best = best_trials(whole, found)
     clock = clock_of(read_records(results, whole.every_dataset()).values())
     for dataset in datasets:
-        before = _before(results / f"{safe(dataset)}.json")
+        before = _before(results / f"{folder_name(dataset)}.json")
         planned = cells_of(whole, dataset, best, runs, "cpu")
         labels = list(dict.fromkeys(cell.row for cell in planned))
         known = _runs_of_table(whole, dataset)
@@ -82,7 +92,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
             _row(whole, label, [c for c in planned if c.row == label], found, best, before, known, clock)
             for label in labels
         ]
-        metric, of_users = whole.metrics_on(dataset)[-1], results / USERS / f"{safe(dataset)}.npz"
+        metric, of_users = whole.metrics_on(dataset)[-1], results / USERS / f"{folder_name(dataset)}.npz"
         values = users.merge_user_values(
             users.read(of_users), users.collect_user_values(_comparable(planned, rows), metric), rows, metric
         )
@@ -94,7 +104,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
             row["group"] = together.get(row["label"])
         tested = against_all(fair, best_federated(rows, metric, whole.chosen_elsewhere()))
         _write(
-            results / f"{safe(dataset)}.json",
+            results / f"{folder_name(dataset)}.json",
             {
                 "dataset": dataset,
                 "protocol": planned[0].protocol,
@@ -108,7 +118,7 @@ def write_records(whole: Board, datasets: Sequence[str], runs: Path, results: Pa
 
 def read_records(results: Path, datasets: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By dataset, as far as there is a file."""
-    found = {dataset: _before(results / f"{safe(dataset)}.json") for dataset in datasets}
+    found = {dataset: _before(results / f"{folder_name(dataset)}.json") for dataset in datasets}
     return {dataset: record for dataset, record in found.items() if record}
 
 

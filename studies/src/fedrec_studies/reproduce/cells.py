@@ -15,7 +15,7 @@ from typing import Any
 
 from fedrec import evaluation
 from fedrec.errors import FedrecError
-from fedrec.experiment import RunConfig, RunFolder, device_named, make_config, method_of, require_same
+from fedrec.experiment import RunConfig, RunFolder, device_named, folder_name, make_config, method_of, require_same
 from fedrec.federation import Method
 from fedrec.schema import COUNT, METRICS, NUMBER, damaged, read_json
 from fedrec_studies.reproduce.table_definition import Table
@@ -84,7 +84,14 @@ def plan_cells(table: Table, out: Path, device: str, memory: str) -> list[Cell]:
                     if protocol not in (row.only or [protocol]) or dataset not in (row.datasets or [dataset]):
                         continue
                     config = replace(table.config(row, dataset, protocol, seed), device=device, memory=memory)
-                    folder = out / table.name / _safe(protocol) / _safe(dataset) / _safe(row.label) / f"seed{seed}"
+                    folder = (
+                        out
+                        / table.name
+                        / folder_name(protocol)
+                        / folder_name(dataset)
+                        / folder_name(row.label)
+                        / f"seed{seed}"
+                    )
                     found.append(Cell(row.label, dataset, protocol, config, folder))
     return found
 
@@ -204,7 +211,3 @@ def _headline(cell: Cell) -> str:
         raise FedrecError(f"{cell.folder} has no summary.json although its run succeeded; remove it and run again")
     name = next(iter(summary["test"]))
     return f"{name} {summary['test'][name]:.4f}, round {summary['best_round'] + 1} of {summary['rounds_run']}"
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.@+" else "-" for c in name)

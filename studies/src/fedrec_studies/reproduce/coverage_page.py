@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrec.data import atomic_file
-from fedrec.report import Drawing, Panel, Points, as_svg, scatter
+from fedrec.report import Drawing, Panel, Points, as_svg, markdown_lines, scatter
 from fedrec_studies.reproduce.coverage import BUDGET, NEAR, SHARE, STATES, CellCoverage, Comparison, State, counts
 from fedrec_studies.reproduce.printed import PERCENT
 
@@ -35,7 +35,7 @@ def lines(title: str, reached: Sequence[CellCoverage], notes: Sequence[str] = ()
         yield from (note, "")
     if any(fractions(reached)):
         yield from ("![Printed against measured](coverage.svg)", "")
-    yield from ("## By table", "", *_grid(["table", *COLUMNS], by_table(reached)), "")
+    yield from ("## By table", "", *markdown_lines(["table", *COLUMNS], by_table(reached)), "")
     yield from _missing(reached)
     yield from (
         "## Cell by cell",
@@ -43,7 +43,7 @@ def lines(title: str, reached: Sequence[CellCoverage], notes: Sequence[str] = ()
         "All rows that correspond to a printed cell are listed, in the order of their tables.",
         "",
     )
-    yield from _grid(
+    yield from markdown_lines(
         ["table", "row", "data", "metric", "printed", "measured", "difference", "", "by row", "seeds"], _cells(reached)
     )
 
@@ -111,7 +111,7 @@ def _missing(reached: Sequence[CellCoverage]) -> Iterable[str]:
         yield from (
             "## Data that is not available",
             "",
-            *_grid(["data", "cells", "why, and where to get it"], data),
+            *markdown_lines(["data", "cells", "why, and where to get it"], data),
             "",
         )
     if rows := too_long(reached):
@@ -121,9 +121,9 @@ def _missing(reached: Sequence[CellCoverage]) -> Iterable[str]:
         )
         reasons = Counter(one.why for one in reached if one.state == "too long")
         counted = [f"- {number} cells: {why}" for why, number in reasons.most_common()]
-        yield from (f"## {TOO_LONG}", "", budget, "", *counted, "", *_grid([*WAITING, "why"], rows), "")
+        yield from (f"## {TOO_LONG}", "", budget, "", *counted, "", *markdown_lines([*WAITING, "why"], rows), "")
     if rows := not_run(reached):
-        yield from (f"## {NOT_RUN}", "", *_grid(WAITING, rows), "")
+        yield from (f"## {NOT_RUN}", "", *markdown_lines(WAITING, rows), "")
     if other := sorted({(one.cell.table, one.why) for one in reached if one.state == "elsewhere"}):
         yield from ("## Another kind of figure", "", *(f"- {table}: {why}" for table, why in other), "")
         if rows := [
@@ -131,7 +131,7 @@ def _missing(reached: Sequence[CellCoverage]) -> Iterable[str]:
             for one in reached
             if one.beside is not None
         ]:
-            yield from (*_grid(["table", "row", "data", "printed", "here"], rows), "")
+            yield from (*markdown_lines(["table", "row", "data", "printed", "here"], rows), "")
 
 
 def _count_row(name: str, some: Sequence[CellCoverage]) -> list[str]:
@@ -161,13 +161,6 @@ def _cell(one: CellCoverage, found: Comparison) -> list[str]:
         f"{found.table}: {found.row}",
         seeds,
     ]
-
-
-def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
-    yield "| " + " | ".join(heads) + " |"
-    yield "|" + "---|" * len(heads)
-    for row in rows:
-        yield "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
 
 
 # -- the picture --

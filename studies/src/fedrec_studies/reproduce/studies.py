@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedrec.data import atomic_file
+from fedrec.report import markdown_lines
 from fedrec_studies.reproduce.measured import MeasuredRun
 from fedrec_studies.reproduce.run_figures import figure_name
 from fedrec_studies.reproduce.table_definition import Row, Table
@@ -39,10 +40,8 @@ def _grid(table: Table, dataset: str, runs: Sequence[MeasuredRun]) -> Iterator[s
     done = [(row, mine) for row in rows if (mine := [run for run in runs if run.row == row.label])]
     yield from ("", f"**{dataset}**: {len(done)} of {len(rows)} rows measured.", "")
     if done:
-        yield "| row | " + " | ".join(table.metrics) + " | round | seeds | device |"
-        yield "|" + "---|" * (len(table.metrics) + 4)
-    for row, mine in done:
-        yield "| " + " | ".join([row.label, *_cells(table, row, mine)]) + " |"
+        heads = ["row", *table.metrics, "round", "seeds", "device"]
+        yield from markdown_lines(heads, ([row.label, *_cells(table, row, mine)] for row, mine in done))
 
 
 def _cells(table: Table, row: Row, mine: Sequence[MeasuredRun]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.data import atomic_file
-from fedrec.report import counted
+from fedrec.report import counted, markdown_lines
 from fedrec_studies.reproduce.cells import Cell
 from fedrec_studies.reproduce.run_figures import figure_name, figures_of
 from fedrec_studies.reproduce.table_definition import Row, Table
@@ -48,12 +48,12 @@ def _grid(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]
         for m in table.metrics_under(protocol)
         for part in ([m, "printed", "difference"] if table.has_print(protocol) else [m])
     ]
-    yield "| " + " | ".join(["method", *heads, "seeds", "s"]) + " |"
-    yield "|" + "---|" * (len(heads) + 3)
-    for row in table.rows:
-        mine = [cell for cell in planned if cell.row == row.label]
-        if mine:
-            yield "| " + " | ".join([row.label, *_figures(table, row, mine, protocol)]) + " |"
+    lines = [
+        [row.label, *_figures(table, row, mine, protocol)]
+        for row in table.rows
+        if (mine := [cell for cell in planned if cell.row == row.label])
+    ]
+    yield from markdown_lines(["method", *heads, "seeds", "s"], lines)
 
 
 def _blocks(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[str]:
@@ -67,10 +67,10 @@ def _blocks(table: Table, planned: Sequence[Cell], protocol: str) -> Iterable[st
                 _spread([block["test"][m] for block in same if m in block["test"]])
                 for m in table.metrics_under(protocol)
             ]
-            lines.append("| " + " | ".join([row.label, same[0]["name"], tested, *values]) + " |")
+            lines.append([row.label, same[0]["name"], tested, *values])
     if lines:
         heads = ["method", "block", "users tested", *table.metrics_under(protocol)]
-        yield from ("", "Block by block:", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads), *lines)
+        yield from ("", "Block by block:", "", *markdown_lines(heads, lines))
 
 
 def _figures(table: Table, row: Row, mine: Sequence[Cell], protocol: str) -> Iterable[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedrec.data import atomic_file
 from fedrec.deploy import read_figures
+from fedrec.report import markdown_lines
 
 Row = Mapping[str, Any]
 
@@ -91,9 +92,8 @@ BLOCKS: Mapping[str, Callable[[Sequence[Row]], str]] = {
 }
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(markdown_lines(header, rows))
 
 
 def fill_in(page: str, figures: Mapping[str, Sequence[Row]]) -> str:
