@@ -28,9 +28,9 @@ import numpy as np
 from fedrec.errors import FedrecError
 from fedrec.evaluation.significance import paired_bootstrap
 from fedrec.experiment.config import RunConfig, make_config
-from fedrec.experiment.folder import RunFolder
+from fedrec.experiment.folder import RunFolder, folder_name
 from fedrec_studies.leaderboard import users as user_values
-from fedrec_studies.leaderboard.board_definition import read_trials, safe
+from fedrec_studies.leaderboard.board_definition import read_trials
 
 DATA = Path(__file__).parents[1] / "results" / "champion.json"
 USERS, NOBODY = DATA.parent / "leaderboard" / "users", user_values.UserValues("", {})
@@ -67,7 +67,7 @@ def command(config: RunConfig) -> str:
 
 def label_of(folder: Path) -> str:
     """Of a run folder ROW/seedN: the row, as the leaderboard calls it."""
-    return next((label for label in METHODS if safe(label) == folder.parent.name), "")
+    return next((label for label in METHODS if folder_name(label) == folder.parent.name), "")
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def of_leaderboard(runs: list[dict[str, Any]]) -> dict[tuple[str, str], np.ndarr
             for (name, method), tests in tests_of(runs).items()
             if name == data
         ]
-        kept = user_values.read(USERS / f"{safe(data)}.npz")
+        kept = user_values.read(USERS / f"{folder_name(data)}.npz")
         found |= {
             (data, method): values
             for method, values in user_values.merge_user_values(kept, NOBODY, rows, "ndcg@10").of_row.items()
