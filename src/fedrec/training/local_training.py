@@ -178,7 +178,7 @@ class LocalMethod(Method):
         return plan_part(world, round, getattr(self, "aggregated_fraction", 1.0))
 
     def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared={name: server[name] for name in self.trainer.names if name in server})
+        return Down(shared={name: server[name] for name in self.trainer.names} if self.models == "common" else {})
 
     def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
         user = state.per_user["user"]

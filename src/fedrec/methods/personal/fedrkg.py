@@ -61,6 +61,7 @@ class FedRKG(LocalMethod):
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
         **settings_beside(__file__),
     )
+    models = "own"
 
     rounds: Count = 1000
     init_std: float = 0.1
