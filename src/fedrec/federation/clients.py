@@ -69,6 +69,11 @@ class Histories:
         where = concatenate_ranges(self.ptr[places], self.ptr[places + 1])
         return Histories(pointers(np.diff(self.ptr)[places]), self.items[where])
 
+    def below(self, n_items: int) -> Histories:
+        """The same without items from number `n_items` on."""
+        inside = self.items < n_items
+        return Histories(np.concatenate([[0], np.cumsum(inside)])[self.ptr], self.items[inside])
+
     def by_item(self) -> np.ndarray:
         """The items ascending within each user, for models that know no order: sums then round alike in any order."""
         return self.items[np.lexsort((self.items, np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))))]

@@ -11,23 +11,25 @@ RENAMED = {"Folded": "FoldInResult", "NotKnown": "UnknownId", "Similar": "Simila
 
 if TYPE_CHECKING:
     from fedrec.data.attributes import Arrival
-    from fedrec.serve.http_server import Server
-    from fedrec.serve.http_service import Service
     from fedrec.serve.input_files import read_arrivals, read_history, read_ids
+    from fedrec.serve.item_filter import ItemFilter, UnknownId
+    from fedrec.serve.list_service import Service
     from fedrec.serve.model_files import FORMATS, export
     from fedrec.serve.openers import OPENERS, Lists, open_lists
-    from fedrec.serve.recommender import FoldInResult, Recommendation, Recommender, SimilarItem, UnknownId
+    from fedrec.serve.recommender import FoldInResult, Recommendation, Recommender, SimilarItem
+    from fedrec.serve.web_server import Server
 else:
     _import_name, __dir__ = lazily(
         __name__,
         {
             "fedrec.data.attributes": ["Arrival"],
-            "fedrec.serve.http_server": ["Server"],
-            "fedrec.serve.http_service": ["Service"],
+            "fedrec.serve.item_filter": ["ItemFilter", "UnknownId"],
+            "fedrec.serve.list_service": ["Service"],
+            "fedrec.serve.web_server": ["Server"],
             "fedrec.serve.model_files": ["FORMATS", "export"],
             "fedrec.serve.openers": ["Lists", "OPENERS", "open_lists"],
             "fedrec.serve.input_files": ["read_arrivals", "read_history", "read_ids"],
-            "fedrec.serve.recommender": ["FoldInResult", "UnknownId", "Recommendation", "Recommender", "SimilarItem"],
+            "fedrec.serve.recommender": ["FoldInResult", "Recommendation", "Recommender", "SimilarItem"],
         },
     )
 
@@ -43,6 +45,7 @@ __all__ = [
     "OPENERS",
     "Arrival",
     "FoldInResult",
+    "ItemFilter",
     "Lists",
     "Recommendation",
     "Recommender",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,8 +18,10 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
 from fedrec.experiment.opening import Chosen, open_model
 from fedrec.federation.clients import Histories, pointers
-from fedrec.serve.item_space import ItemSpace, find_item_space
+from fedrec.serve.item_filter import ItemFilter, UnknownId
+from fedrec.serve.item_space import ItemSpace, find_factors, find_item_space
 from fedrec.serve.newcomers import can_fold_in, score_newcomers
+from fedrec.serve.vector_ranking import VectorRanking
 
 CLOSE = 1e-2  # attributes have variance 1; another machine rounds differently, but by less than this
 BATCH = 512  # newcomers who are folded in side by side: bounds the memory of their states and scores
@@ -49,10 +52,6 @@ class SimilarItem:
     title: str | None = None
 
 
-class UnknownId(FedrecError):
-    """An id that the model does not know."""
-
-
 class FoldInResult(NamedTuple):
     """The list of a new user, and those of their items that the model does not know."""
 
@@ -80,6 +79,18 @@ class Recommender:
             raise FedrecError(f"{folder} was trained on all its items, so none are new; train with --protocol ifedrec")
         known = self.run.world.items
         self.offered = np.arange(known, len(self.item_ids)) if cold else np.arange(known)
+        self._vectors: VectorRanking | None = None
+
+    def prepare_to_serve(self) -> None:
+        """Make lists straight from vectors from now on, where the model's scores are their products."""
+        whole = not self.offered[0] and len(self.offered) == self.run.world.items
+        factors = find_factors(self.chosen) if whole else None
+        if factors is not None:
+            self._vectors = VectorRanking.from_factors(factors, self._user_items.below(len(self.offered)))
+
+    def answers_at_once(self, user: Any) -> bool:
+        """Whether a user's list takes less time than it would take to ask a thread for it."""
+        return self._vectors is not None and str(user).strip() in self.user_places
 
     def add(self, arrivals: Sequence[Arrival]) -> int:
         """Rank items that arrived after training too, known by their attributes alone, beside all others.
@@ -109,7 +120,7 @@ class Recommender:
         self.item_ids = np.array([*self.item_ids.tolist(), *(arrival.item for arrival in arrivals)], dtype=object)
         titles = [""] * before if self.titles is None else self.titles.tolist()
         self.titles = np.array([*titles, *(arrival.title for arrival in arrivals)], dtype=object)
-        self.offered = np.arange(len(self.item_ids))
+        self.offered, self._vectors = np.arange(len(self.item_ids)), None
         for name in ("_names", "item_places"):  # they were made for the items before
             self.__dict__.pop(name, None)
         return unknown
@@ -136,18 +147,35 @@ class Recommender:
         aside = self.run.prepared.aside
         return self.user_ids[:0] if aside is None or self.as_tested or self.offered[0] else aside.user_ids
 
-    def for_user(self, user: Any, k: int = 10) -> list[Recommendation]:
-        """List for one user by id, who was in training or left out by the run."""
-        name = str(user).strip()
+    def for_user(self, user: Any, k: int = 10, only: ItemFilter | None = None) -> list[Recommendation]:
+        """List for one user by id, who was in training or left out by the run; `only` of some items."""
+        name, barred = str(user).strip(), self._exclude(only)
         if (place := self.user_places.get(name)) is not None:
-            found = self._rank_users(np.array([place]), self._scores_of(place), k)
+            found = self._list_trained(place, k, barred)
         elif (place := self.left_out_places.get(name)) is not None:
-            found = self._serve_left_out(np.array([place]), k)
+            found = self._serve_left_out(np.array([place]), k, barred)
         else:
             raise self._explain_unknown(self.user_ids, user, "user")
-        if not found:
+        if not found and not only:
             raise FedrecError(f"user {user} has every item of the catalogue; there is nothing left to recommend")
         return found
+
+    def _list_trained(self, place: int, k: int, barred: np.ndarray | None) -> list[Recommendation]:
+        if self._vectors is None:
+            return self._rank_users(np.array([place]), self._scores_of(place), k, barred=barred)
+        best, scores = self._vectors.rank(place, self._require_length(k, len(self.offered)), barred)
+        user, names = self._users[place], self._names
+        return [
+            Recommendation(user, names[item], rank, score, self.title(item))
+            for rank, (item, score) in enumerate(zip(best, scores, strict=True), 1)
+        ]
+
+    def _exclude(self, only: ItemFilter | None) -> np.ndarray | None:
+        """Find the positions among the offered items that no list may contain."""
+        if not only:
+            return None
+        barred = only.exclude(self.item_places, len(self.item_ids), self.run.prepared.source.info) - self.offered[0]
+        return barred[(barred >= 0) & (barred < len(self.offered))]
 
     def for_users(self, places: Sequence[int], k: int = 10) -> list[Recommendation]:
         """List for the users at these places of `user_ids`."""
@@ -201,7 +229,7 @@ class Recommender:
         for start in range(0, len(places), BATCH):
             yield from self._serve_left_out(places[start : start + BATCH], k)
 
-    def _serve_left_out(self, places: np.ndarray, k: int) -> list[Recommendation]:
+    def _serve_left_out(self, places: np.ndarray, k: int, barred: np.ndarray | None = None) -> list[Recommendation]:
         """List for users that the run left out, ascending: folded in from what they have, else by popularity."""
         aside = self.run.prepared.aside
         assert aside is not None
@@ -212,10 +240,11 @@ class Recommender:
             some = places[has_items]
             numbers = self._newcomer_numbers(some)
             scores = score_newcomers(self.chosen, numbers, [histories[at] for at in np.flatnonzero(has_items)])
-            found += self._rank_users(len(self.user_ids) + some, scores, k, "folded in")
+            found += self._rank_users(len(self.user_ids) + some, scores, k, "folded in", barred)
         if not has_items.all():
             rest = places[~has_items]
-            found += self._rank_users(len(self.user_ids) + rest, self._score_by_popularity(len(rest)), k, "popularity")
+            popular = self._score_by_popularity(len(rest))
+            found += self._rank_users(len(self.user_ids) + rest, popular, k, "popularity", barred)
         return found
 
     def _newcomer_numbers(self, places: np.ndarray) -> np.ndarray:
@@ -232,7 +261,9 @@ class Recommender:
         """List for a user who was not in training, known only by items (oldest first)."""
         return self.fold_in(items, k, user).offers
 
-    def fold_in(self, items: Sequence[Any], k: int = 10, user: Any = "new") -> FoldInResult:
+    def fold_in(
+        self, items: Sequence[Any], k: int = 10, user: Any = "new", only: ItemFilter | None = None
+    ) -> FoldInResult:
         """The same, with the names of the items that the model does not know and left out."""
         if self.offered[0] or len(self.offered) != self.run.world.items:
             raise FedrecError("new items are ranked for users of the run; give --user ID or --all")
@@ -246,8 +277,9 @@ class Recommender:
             raise self._explain_unknown(self.item_ids, unknown[0], "item")
         history = np.array(known, dtype=np.int64)
         scores = score_newcomers(self.chosen, np.array([len(self.user_ids)]), [history])
-        seen = np.sort(history)
-        return FoldInResult(self._rank([user], scores, np.array([0, len(seen)]), seen, k, "folded in"), unknown)
+        seen, barred = np.sort(history), self._exclude(only)
+        offers = self._rank([user], scores, np.array([0, len(seen)]), seen, k, "folded in", barred)
+        return FoldInResult(offers, unknown)
 
     # -- similar items --
 
@@ -269,18 +301,34 @@ class Recommender:
     # -- lists --
 
     def _rank_users(
-        self, users: np.ndarray, scores: Tensor, k: int, served: Served = "trained"
+        self,
+        users: np.ndarray,
+        scores: Tensor,
+        k: int,
+        served: Served = "trained",
+        barred: np.ndarray | None = None,
     ) -> list[Recommendation]:
         """Rank the offered items for these users, without the items that they have."""
         seen = self._user_items.take(users)
         first, last = self.offered[0], self.offered[-1]
         inside = (seen.items >= first) & (seen.items <= last)
         ends = np.concatenate([[0], np.cumsum(inside)])[seen.ptr]
-        return self._rank([self._users[user] for user in users], scores, ends, seen.items[inside] - first, k, served)
+        names = [self._users[user] for user in users]
+        return self._rank(names, scores, ends, seen.items[inside] - first, k, served, barred)
 
     def _rank(
-        self, users: list[Any], scores: Tensor, indptr: np.ndarray, seen: np.ndarray, k: int, served: Served = "trained"
+        self,
+        users: list[Any],
+        scores: Tensor,
+        indptr: np.ndarray,
+        seen: np.ndarray,
+        k: int,
+        served: Served = "trained",
+        barred: np.ndarray | None = None,
     ) -> list[Recommendation]:
+        if barred is not None:
+            masked = [np.union1d(seen[start:end], barred) for start, end in pairwise(indptr.tolist())]
+            seen, indptr = np.concatenate(masked), pointers(np.array([len(part) for part in masked]))
         best, names = top_k(scores, indptr, seen, self._require_length(k, len(self.offered))), self._names
         values = scores.gather(1, torch.from_numpy(np.maximum(best, 0)).to(scores.device)).tolist()
         first = int(self.offered[0])

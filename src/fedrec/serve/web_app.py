@@ -169,6 +169,8 @@ def _answer_refusal(request: Request, error: Exception) -> Response:
 
 def _answer_invalid(request: Request, error: Exception) -> Response:
     first = getattr(error, "errors", list)()[0]
+    if first["type"] == "json_invalid" or first["loc"] == ("body",):
+        return problem(400, "send JSON, with Content-Type: application/json; /openapi.json says what it holds")
     where = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
     return problem(400, f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}")
 

@@ -77,7 +77,8 @@ def run_server(
 @contextmanager
 def run_beside(make: Callable[[], Any], opened: socket.socket, limits: WebLimits | None = None) -> Iterator[str]:
     """Serve in a thread of this process for as long as the `with` lasts; gives the address."""
-    server = WebServer(WebConfig(make, limits or WebLimits()))
+    app = make()  # what is wrong with it is said here, not in a thread that nobody hears
+    server = WebServer(WebConfig(lambda: app, limits or WebLimits()))
     thread = threading.Thread(target=server.run, args=([opened],), daemon=True, name="web")
     thread.start()
     try:
@@ -85,6 +86,28 @@ def run_beside(make: Callable[[], Any], opened: socket.socket, limits: WebLimits
     finally:
         server.should_exit = True
         thread.join()
+
+
+class Server:
+    """An application on a port of its own, for programs in Python: `with Server(service, port=0) as server: ...`."""
+
+    def __init__(self, make: Callable[[], Any], host: str = "127.0.0.1", port: int = 8000) -> None:
+        self._opened = listen(host, port)
+        self._server = WebServer(WebConfig(make, WebLimits()))
+        self.url, self.local = url_of(self._opened), is_loopback(self._opened)
+
+    def serve_forever(self) -> None:
+        """Serve until SIGTERM, Ctrl-C, or `shutdown` from another thread."""
+        self._server.run([self._opened])
+
+    def shutdown(self) -> None:
+        self._server.should_exit = True
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
 
 
 class WebConfig(uvicorn.Config):
