@@ -20,6 +20,8 @@ from fedrec.deploy.node_recommender import NodeLists, recommend
 from fedrec.errors import FedrecError
 from fedrec.experiment.driver import execute
 from fedrec.serve import Recommender, Service
+from fedrec.serve.web_server import listen, run_beside
+from serve.web import ask
 from waiting import GENEROUS
 
 
@@ -31,44 +33,43 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
 
 
 @pytest.fixture(scope="module")
-def service(town: Town) -> Service:
-    made = Service(NodeLists(town.states[0]))
-    made.warm_up()
-    return made
+def url(town: Town) -> Iterator[str]:
+    with run_beside(Service(lambda: NodeLists(town.states[0])), listen()) as url:
+        yield url
 
 
 def users_of(state: Path) -> list[str]:
     return [line.split(",")[0] for line in (state / "places.csv").read_text().splitlines()[1:]]
 
 
-def test_lists_are_those_of_a_simulation(town: Town, service: Service, tmp_path: Path) -> None:
+def test_lists_are_those_of_a_simulation(town: Town, url: str, tmp_path: Path) -> None:
     execute(town.config, tmp_path / "run")
     simulated = Recommender(tmp_path / "run")
     for user in users_of(town.states[0])[:3]:
-        answer = service.answer("GET", f"/recommendations/{user}?k=5")
+        answer = ask(url, f"/recommendations/{user}?k=5")
         assert answer.status == 200
         wanted = simulated.for_user(user, 5)
-        assert [line["item"] for line in json.loads(answer.content)["items"]] == [one.item for one in wanted]
+        assert [line["item"] for line in answer.content["items"]] == [one.item for one in wanted]
         assert recommend(town.states[0], user, 5)[0].score == pytest.approx(wanted[0].score, rel=1e-5)
 
 
-def test_other_nodes_users_are_not_known_here(town: Town, service: Service) -> None:
+def test_other_nodes_users_are_not_known_here(town: Town, url: str) -> None:
     stranger = users_of(town.states[1])[0]
-    answer = service.answer("GET", f"/recommendations/{stranger}")
+    answer = ask(url, f"/recommendations/{stranger}")
     assert answer.status == 404
-    assert f"is not among this node's {service.lists.about()['users']} users" in json.loads(answer.content)["error"]
+    assert f"is not among this node's {ask(url, '/health').content['users']} users" in answer.content["error"]
 
 
-def test_health_similar_items_and_what_a_node_cannot_do(service: Service) -> None:
-    health = json.loads(service.answer("GET", "/health").content)
+def test_health_similar_items_and_what_a_node_cannot_do(url: str) -> None:
+    health = ask(url, "/health").content
     assert (health["method"], health["items"], health["folds_in"]) == ("fedmf", 80, False)
-    near = json.loads(service.answer("GET", "/similar/7?k=3").content)["items"]
+    near = ask(url, "/similar/7?k=3").content["items"]
     assert len(near) == 3
     assert near[0]["score"] >= near[1]["score"]
-    assert service.answer("GET", "/similar/nothing").status == 404
-    refused = service.answer("POST", "/fold-in", json.dumps({"items": ["1"]}).encode())
+    assert ask(url, "/similar/nothing").status == 404
+    refused = ask(url, "/fold-in", {"items": ["1"]})
     assert refused.status == 400
-    assert "a node serves the users of its own data" in json.loads(refused.content)["error"]
+    assert "a node serves the users of its own data" in refused.content["error"]
 
 
 def test_a_method_that_offers_no_table_has_no_similar_items(tmp_path: Path) -> None:

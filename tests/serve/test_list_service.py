@@ -167,7 +167,7 @@ def test_its_own_description_holds(folder: Path) -> None:
         paths.add(operation.path)
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=30, derandomize=True, suppress_health_check=list(HealthCheck))
         def check_one(case: schemathesis.Case) -> None:
             case.call_and_validate()
 
