@@ -188,6 +188,7 @@ def test_no_extra_is_offered_for_what_does_not_exist() -> None:
         "secure",
         "figures",
         "tune",
+        "serve",
         "flower",
         "export",
         "studies",
