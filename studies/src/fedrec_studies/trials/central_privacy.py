@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedrec.errors import DivergedError
+
 EPSILONS: tuple[float | None, ...] = (None, 8.0, 2.0, 1.0)
 DELTA = 1e-5
 SEEDS = (0, 1, 2)
@@ -56,7 +58,11 @@ class Trial:
             noise |= {"assume_secure_sums": True}
         every = int(params.get("rounds", 1))
         common: dict[str, Any] = {"seed": self.seed, "eval_every": every, "device": device, "progress": False}
-        summary = fedrec.run(self.method, self.data, **common, **noise, **params).summary
+        try:
+            summary = fedrec.run(self.method, self.data, **common, **noise, **params).summary
+        except DivergedError as error:
+            nothing = {part: dict.fromkeys(FIGURES, 0.0) for part in ("valid", "test")}
+            return {**asdict(self), **nothing, "spent": None, "diverged": str(error), "device": device}
         figures = {part: {name: summary[part][name] for name in FIGURES} for part in ("valid", "test")}
         spent = summary.get("privacy", {}).get("epsilon")
         return {**asdict(self), **figures, "spent": spent, "seconds": summary["seconds"]["train"], "device": device}
