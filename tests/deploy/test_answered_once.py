@@ -23,6 +23,7 @@ from deploy.town import Town, settings
 from fedrec.data import atomic
 from fedrec.deploy.answers import AnswerBook, Question
 from fedrec.deploy.audit_log import AuditLog
+from fedrec.deploy.consent import Consent
 from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.masks import Masks
 from fedrec.deploy.node import NodeHost, Settings
@@ -110,7 +111,8 @@ def own_town(folder: Path) -> Town:
     town = Town(settings("fedmf", privacy="clip=1,gaussian=5", data=SMALL), folder, nodes=1)
     for state in town.states:
         known = Settings.read(state)
-        replace(known, seeded=False, own=replace(known.own, places=None)).write(state)
+        own = replace(known.own, places=None)
+        replace(known, seeded=False, own=own, consent=Consent.of_anything()).write(state)
     town.rehearsal = replace(town.rehearsal, terms=replace(town.rehearsal.terms, seeded=False))
     town.hosts = {10 + k: NodeHost(state).handle for k, state in enumerate(town.states)}
     return town

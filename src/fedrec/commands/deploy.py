@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -107,12 +108,18 @@ def server_command(
     eval_every: Annotated[int, typer.Option(min=1, help="Evaluate every N rounds.")] = 1,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
-    secure_sums: SecureSums = False,
+    secure_sums: Annotated[
+        bool | None,
+        typer.Option("--secure-sums/--open-sums", help="Only sums are seen; default: where the method allows it."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the federation's data in reports.")] = "federation",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     deadline: Deadline = 600.0,
-    min_nodes: Annotated[int, typer.Option(min=1, help="Smallest number of nodes for a round.")] = 1,
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Smallest number of nodes for a round; default 5 under secure sums, else 1."),
+    ] = None,
     first_nodes: Annotated[int, typer.Option(min=1, help="Nodes to wait for before the first round.")] = 1,
     wait: Annotated[float, typer.Option(help="How long to wait for nodes, in seconds.")] = 86_400.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")] = False,
@@ -139,10 +146,11 @@ def server_command(
         "privacy": privacy,
     }
     config = make_config({key: value for key, value in values.items() if value is not None})
-    terms, attributes = make_terms(config, items, clients, secure_sums)
+    terms, attributes = make_terms(config, items, clients, secure_sums, min_nodes)
     if not nodes.is_dir():
         raise FedrecError(f"{nodes} is not a folder; put the public keys of the nodes (*.pub) into one")
-    limits = Limits(deadline, min_nodes, first_nodes, wait)
+    enough = min_nodes or max(1, terms.members)
+    limits = Limits(deadline, enough, max(first_nodes, enough), wait)
     at = Address(host, port, Certificates(keys), nodes)
     with ended_by_signals():
         serve(terms, attributes, out, limits, at, resume, EventPrinter())
@@ -158,6 +166,10 @@ def node_command(
     key: Annotated[Path, typer.Option(help="This node's private key; the server needs the public one.")],
     items: Annotated[Path | None, typer.Option(help="The agreed vocabulary; any other is refused.")] = None,
     peers: Annotated[Path | None, typer.Option(help="Folder of the other nodes' public keys, for secure sums.")] = None,
+    consent: Annotated[
+        Path | None, typer.Option(help="TOML of what this node's owner agrees to; docs/deployment.md has the names.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Join without asking, whatever the federation will see.")] = False,
     silo: Annotated[
         bool, typer.Option("--silo", help="All users form one client; default: one client per user.")
     ] = False,
@@ -172,6 +184,7 @@ def node_command(
     """A node of a federation: its data, its state and its secret stay in its own folders."""
     from fedrec.commands import console
     from fedrec.data.roles import as_columns
+    from fedrec.deploy.consent import Consent
     from fedrec.deploy.flower import require_flower
     from fedrec.deploy.node import Settings
     from fedrec.deploy.services import run_node
@@ -190,8 +203,22 @@ def node_command(
     size = f"{table.n_users:,} users, {len(table):,} rows"
     console.err.print(f"{data}: {size}; state in {state_dir}, log in {state_dir / 'node.log'}")
     with ended_by_signals():
-        settings = Settings(own, items, False, device, parse_memory(memory), key, peers)
-        run_node(state_dir, settings, superlink, ca, port, console.err.print)
+        agreed = Consent() if consent is None else Consent.read(consent)
+        settings = Settings(own, items, False, device, parse_memory(memory), key, peers, agreed)
+        run_node(state_dir, settings, superlink, ca, port, console.err.print, lambda lines: yes_or_ask(lines, yes))
+
+
+def yes_or_ask(lines: list[str], yes: bool) -> bool:
+    """Show what a federation is going to see of this node, and ask whether to join it."""
+    from fedrec.commands import console
+
+    for line in lines:
+        console.err.print(line)
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise FedrecError("joining needs the owner's word: start the node with --yes, or on a terminal")
+    return typer.confirm("Join this federation?", err=True)
 
 
 keys_app = App(help="Certificates and keys: server, node.", no_args_is_help=True)

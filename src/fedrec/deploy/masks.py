@@ -55,18 +55,20 @@ class Masks:
     """`key`: the private key that signs for this node; by default one that it makes for itself.
 
     `peers`: a folder with the public keys of the other nodes, where they were agreed on.
-    `changes`: files that are to be written, by name, with the reply to a turn or by `commit`.
+    `least`: the smallest number of members that it takes part with. `changes`: files that are to be written, by name,
+    with the reply to a turn or by `commit`.
     """
 
     state: StateFolder
     key: Path | None = None
     peers: Path | None = None
     changes: dict[str, bytes] = field(default_factory=dict)
+    least: int = 2
 
     def keys(self, number: int, terms: bytes) -> bytes:
         """Enter a sum as a member of this number."""
         agreed = Terms.decode(terms)
-        part = self._part(agreed.session) or _Part(Member(number, agreed), {})
+        part = self._part(agreed.session) or _Part(Member(number, agreed, self.least), {})
         return self._answer(part, "keys", digest(terms, b"%d" % number), lambda one: one.keys(self._identity()))
 
     def phase(self, name: str, message: bytes) -> bytes:

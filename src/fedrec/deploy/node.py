@@ -6,8 +6,8 @@ import hashlib
 import json
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from fedrec.data.atomic import atomic_file
 from fedrec.deploy.answers import AnswerBook, Question, digest
 from fedrec.deploy.audit_log import AuditLog
+from fedrec.deploy.consent import Consent, describe_federation
 from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.masks import Masks
 from fedrec.deploy.shard import NodeData, Shard, UnknownItems, numbers_of, prepare_shard
@@ -52,6 +53,12 @@ class Settings:
     """The private key that signs this node's part of secure sums; by default one that it makes."""
     peers: Path | None = None
     """A folder with the public keys of the other nodes: a secure sum with anybody else is refused."""
+    consent: Consent = field(default_factory=Consent)
+    """What the owner agrees to; a rehearsal is agreed to as it is."""
+
+    @property
+    def agreed(self) -> Consent:
+        return Consent.of_anything() if self.seeded else self.consent
 
     @staticmethod
     def read(folder: Path) -> Settings:
@@ -59,8 +66,9 @@ class Settings:
             values = tomllib.loads((folder / "node.toml").read_text(encoding="utf-8"))
             places, items, key, peers = (Path(values[name]) if name in values else None for name in PATHS)
             own = NodeData(Path(values["data"]), values["silo"], places, values.get("columns", {}))
-            return Settings(own, items, values["seeded"], values["device"], values["memory"], key, peers)
-        except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+            consent = Consent.from_dict(values.get("consent", {}))
+            return Settings(own, items, values["seeded"], values["device"], values["memory"], key, peers, consent)
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise FedrecError(
                 f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy node"
             ) from None
@@ -77,6 +85,7 @@ class Settings:
             "memory": self.memory,
         }
         values |= {"columns": dict(own.columns)} if own.columns else {}
+        values |= {} if self.seeded else {"consent": self.consent.to_dict()}
         for name, path in zip(PATHS, (own.places, self.items, self.key, self.peers), strict=True):
             values |= {} if path is None else {name: str(path.resolve())}
         with atomic_file(folder / "node.toml", private=True) as temporary:
@@ -86,10 +95,18 @@ class Settings:
 class NodeHost:
     """One process may serve one message and end, or live on: everything that matters is in the state folder."""
 
-    def __init__(self, folder: Path, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings | None = None,
+        ask: Callable[[list[str]], bool] = lambda lines: True,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`ask`: show the owner what a federation is going to see, before joining it. `say`: what was refused."""
         self.state = StateFolder(folder)
         self.settings = settings or Settings.read(folder)
-        self.masks = Masks(self.state, self.settings.key, self.settings.peers)
+        self.masks = Masks(self.state, self.settings.key, self.settings.peers, least=self.settings.agreed.members)
+        self.ask, self.say = ask, say
         self.answers = AnswerBook(folder)
         self.audit = AuditLog(folder)
         self._since = 0.0  # on the clock of processor time
@@ -103,6 +120,7 @@ class NodeHost:
         self._since = time.process_time() - spent
         asked: dict[str, Any] = {"received": len(message), "hash": digest(message)}
         try:
+            self.settings.agreed.require_traffic(self.audit.count_bytes() + len(message))
             header, parts = unframe(message)
             kinds = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
             if (kind := header.get("kind")) not in kinds:
@@ -118,7 +136,13 @@ class NodeHost:
                 raise
             reply = frame({"error": words})
             self.audit.write(**asked, sent=len(reply), refused=words)
+            self.say(words)
             return reply
+
+    def refuse_app(self, reason: str) -> None:
+        """Write down that the server sent another app than the agreed one."""
+        self.audit.write(kind="app", refused=reason)
+        self.say(reason)
 
     def _spent(self) -> float:
         return time.process_time() - self._since
@@ -129,13 +153,17 @@ class NodeHost:
         terms = Terms.decode(parts[0])
         self._require_acceptable(terms)
         prepared, unknown = prepare_shard(terms, self.settings.own, self.state.shard)
+        about = self._about(terms, prepared, unknown)
         if not self.state.terms.exists():
+            if not self.ask(describe_federation(terms, about)):
+                raise FedrecError("the owner of this node has declined to join")
             with atomic_file(self.state.terms, private=True) as temporary:
                 temporary.write_bytes(parts[0])
-        return frame(self._about(terms, prepared, unknown))
+        return frame(about)
 
     def _require_acceptable(self, terms: Terms) -> None:
         require_deployable(terms)
+        self.settings.agreed.require(terms)
         if terms.seeded and not self.settings.seeded:
             raise FedrecError(
                 "the server wants reproducible random draws (a rehearsal); this node keeps its own "
@@ -202,7 +230,7 @@ class NodeHost:
             side.restore(kept)
         if request.restore:
             notes += self._restore(side, request.best)
-        node = Node(side, _Ranker(terms, shard), shard.histories(side.data))
+        node = Node(side, _Ranker(terms, shard, self.settings.agreed.users), shard.histories(side.data))
         replies = [self._take(node, task, request.start) for task in tasks]
         sent = [(reply.blind() if request.masks else reply).encode() for reply in replies]
         sent += [self.masks.mask(mask, merge_updates(reply.update for reply in replies)) for mask in request.masks]
@@ -340,13 +368,14 @@ def hash_data(prepared: Prepared) -> str:
 class _Ranker:
     """Ranks a node's held-out items: sums over its users leave, never one user's figures."""
 
-    def __init__(self, terms: Terms, shard: Shard) -> None:
-        self.terms, self.shard = terms, shard
+    def __init__(self, terms: Terms, shard: Shard, least: int) -> None:
+        """`least`: how many users figures must be of."""
+        self.terms, self.shard, self.least = terms, shard, least
 
     def __call__(self, options: Mapping[str, Any], scores: Iterator[tuple[np.ndarray, Tensor]]) -> Figures:
         part: Part = "test" if options["part"] == "test" else "valid"
         targets = self.shard.prepared.test if part == "test" else self.shard.prepared.valid
-        if targets is None:
+        if targets is None or len(targets) < self.least:
             return {"users": 0.0}, {}
         evaluator, _ = self.shard.prepared.evaluator(part, options["metrics"])
         for users, logits in scores:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from fedrec.data.atomic import make_private_folder
@@ -26,19 +27,25 @@ def start_node(state: Path, joining: Joining, processes: Processes, env: dict[st
     return processes.start([sys.executable, "-m", __name__, *words], {**os.environ, **env}, state / LOG)
 
 
-def work(state: Path, joining: Joining, processes: Processes) -> int:
+def work(
+    state: Path,
+    joining: Joining,
+    processes: Processes,
+    ask: Callable[[list[str]], bool] = lambda lines: True,
+    say: Callable[[str], None] = lambda line: None,
+) -> int:
     """Start a SuperNode and answer what it brings, until it ends; return its exit code."""
     from fedrec.deploy.flower_worker import Worker, hash_own_bundle
     from fedrec.deploy.node import NodeHost
 
-    host = NodeHost(state)
+    host = NodeHost(state, ask=ask, say=say)
     node = joining.super_node(state, processes, {})
     worker = Worker(
         joining.local,
         joining.secret(state).read_bytes(),
         [hash_own_bundle()],
         host.handle,
-        lambda reason: host.audit.write(kind="app", refused=reason),
+        host.refuse_app,
     )
     return worker.work(node)
 

@@ -187,7 +187,10 @@ class Server:
             luck[f"f1_of_means@{k}"] = 2 * both[0] * both[1] / sum(both) if sum(both) else 0.0
         tested = {name: value for name, value in test.mean().items() if not name.startswith(CHANCE)}
         if not test.users:
-            raise FedrecError("no node could test the chosen round; see the nodes' messages above")
+            raise FedrecError(
+                "no node has reported metrics of the chosen round; see the nodes' messages above (a node with few "
+                "users reports none, unless its owner agrees to it)"
+            )
         return summary_of(self, chosen, tested, valid.mean() if valid.users else {}, luck, test.users)
 
     # -- what nodes are asked for --

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedrec.data import Interactions, with_items
 from fedrec.data.atomic import make_private_folder
 from fedrec.data.attributes import item_attributes
+from fedrec.deploy.consent import MEMBERS
 from fedrec.deploy.demo import Show, follow
 from fedrec.deploy.flower import (
     LOG,
@@ -52,10 +53,17 @@ class Address:
     nodes: Path
 
 
-def make_terms(config: RunConfig, items: Path, clients: int, secure: bool = False) -> tuple[Terms, Tensor | None]:
-    """Make the terms from a file of items, which may describe them, and a number of clients to reserve."""
+def make_terms(
+    config: RunConfig, items: Path, clients: int, secure: bool | None = None, members: int | None = None
+) -> tuple[Terms, Tensor | None]:
+    """Make the terms from a file of items, which may describe them, and a number of clients to reserve.
+
+    Without a word about it, sums are secure where the method allows them, and of at least five nodes.
+    """
     ids = read_vocabulary(items)
-    terms = Terms(replace(config, attributes=None), ids, clients, len(ids), secure=secure)
+    terms = Terms(replace(config, attributes=None), ids, clients, len(ids))
+    secure = not terms.method.disclosure.gathers if secure is None else secure
+    terms = replace(terms, secure=secure, members=(members or MEMBERS) if secure else 0)
     require_deployable(terms)
     if terms.protocol.split == "cold-items":
         raise FedrecError(
@@ -122,7 +130,13 @@ class Admission:
 
 
 def run_node(
-    folder: Path, settings: Settings, superlink: str, ca: Path, port: int | None, say: Callable[[str], None]
+    folder: Path,
+    settings: Settings,
+    superlink: str,
+    ca: Path,
+    port: int | None,
+    say: Callable[[str], None],
+    ask: Callable[[list[str]], bool] = lambda lines: True,
 ) -> None:
     """Run a node until it is stopped. While the server is away, or has not admitted it yet, it tries again."""
     if not re.fullmatch(r"\S+:\d{1,5}", superlink):
@@ -142,7 +156,7 @@ def run_node(
             while True:
                 joining = Joining(superlink, ca.resolve(), key.resolve(), port or free_port())
                 begin = log.stat().st_size if log.exists() else 0
-                if not work(folder, joining, processes):
+                if not work(folder, joining, processes, ask, say):
                     return
                 pause = next(pauses)
                 say(f"{reason_in(log, begin)}; trying again in {pause} s")

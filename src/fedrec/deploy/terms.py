@@ -44,6 +44,8 @@ class Terms:
     seeded: bool = False
     secure: bool = False
     version: str = ""
+    members: int = 0
+    """Of how many nodes a secure sum is at least."""
     left_out: int = 0
     """Users of a rehearsal's data whom filters left out before it was dealt out: no node knows them."""
 
@@ -93,6 +95,7 @@ class Terms:
             "catalogues": self.catalogues and [one.tolist() for one in self.catalogues],
         }
         words |= {"left_out": self.left_out} if self.left_out else {}
+        words |= {"members": self.members} if self.members else {}
         return json.dumps(words, sort_keys=True).encode()
 
     @staticmethod

@@ -77,7 +77,9 @@ class Turns:
         self.held = [0.0, 0.0]
         self._bounds = bound_sums(terms.protocol.ks)
         self.rounds = rounds
-        self.sums = SecureSums(coordinator, limits.minimum, rounds, folder) if terms.secure else None
+        self.sums = (
+            SecureSums(coordinator, max(limits.minimum, terms.members), rounds, folder) if terms.secure else None
+        )
 
     def run(self, wanted: TurnRequest) -> Turn:
         """Run a turn until enough nodes took part. Who answered it before gives the same reply again."""
