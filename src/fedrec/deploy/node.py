@@ -7,6 +7,7 @@ import json
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,8 @@ class NodeHost:
             if (words := explained(error)) is None:
                 raise
             reply = frame({"error": words})
-            self.audit.write(**asked, sent=len(reply), refused=words)
+            with suppress(OSError):  # a full disk may be what is refused
+                self.audit.write(**asked, sent=len(reply), refused=words)
             self.say(words)
             return reply
 
