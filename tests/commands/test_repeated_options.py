@@ -63,7 +63,10 @@ def test_every_option_of_every_command(words: tuple[str, ...], option: Any) -> N
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("run fedmf --data a.csv --data b.csv", "--data is given more than once; it takes one dataset or file: join"),
+        (
+            "audit uploads --data a.csv --data b.csv",
+            "--data is given more than once; it takes one dataset or file: join",
+        ),
         ("run fedmf --seed 1 --rounds 2 --seed 2", "--seed is given more than once; for several seeds use --seeds 1,2"),
         ("run fedmf --seed 1 --seed=1", "--seed is given more than once; for several seeds use --seeds 1,2"),
         ("run fedmf --seeds 1 --seeds 2", "--seeds is given more than once; separate them by commas: --seeds 1,2"),

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
+from fedrec.commands.columns import (
+    Item,
+    Rating,
+    SeveralData,
+    SiloColumn,
+    Silos,
+    SkipBad,
+    Timestamp,
+    User,
+    name_data,
+    ways_to_silos,
+)
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
@@ -20,9 +31,9 @@ DELTA = 1e-5  # of a budget of privacy whose delta was not given
 
 
 def advise_command(
-    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
+    data: SeveralData = None,
     minutes: Annotated[float, typer.Option(help="How long to try, in all; more go on where it stopped.")] = 10.0,
-    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    silos: Silos = None,
     blind: Annotated[bool, typer.Option("--blind", help="The server may see nothing but sums over clients.")] = False,
     max_upload: Annotated[
         str | None, typer.Option(help="What a client may upload in the whole training, e.g. 5MB.")
@@ -47,6 +58,7 @@ def advise_command(
     rating: Rating = None,
     timestamp: Timestamp = None,
     skip_bad: SkipBad = False,
+    silo_column: SiloColumn = None,
 ) -> None:
     """Try what fits some data within a few minutes, on validation items alone, and say which method to take and why.
 
@@ -65,9 +77,9 @@ def advise_command(
     if min_rating is not None:
         protocol = with_min_rating(protocol or "honest", min_rating)
     flags: dict[str, Any] = {
-        "data": data,
+        "data": name_data(data),
         "protocol": protocol,
-        "silos": silos,
+        **ways_to_silos(silos, silo_column),
         "epsilon": epsilon,
         "delta": delta or (None if epsilon is None else DELTA),
         "seed": seed,

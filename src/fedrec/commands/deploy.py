@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.commands.app import App
-from fedrec.commands.columns import Item, Rating, Timestamp, User
+from fedrec.commands.columns import (
+    Item,
+    Rating,
+    SeveralData,
+    SiloColumn,
+    Silos,
+    SkipBad,
+    Timestamp,
+    User,
+    name_data,
+    ways_to_silos,
+)
 from fedrec.commands.entry_points import DeployGroup
 from fedrec.errors import FedrecError
 
@@ -34,7 +45,7 @@ Deadline = Annotated[float, typer.Option(help="Time limit of the nodes for one r
 @deploy_app.command("demo")
 def demo_command(
     method: Method = "fedmf",
-    data: Data = "ml-100k",
+    data: SeveralData = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes, among which the clients are divided.")] = 4,
     rounds: Rounds = None,
     seed: Annotated[int, typer.Option(help="Seed of all random draws, clients' included: for rehearsals only.")] = 0,
@@ -42,7 +53,7 @@ def demo_command(
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
     set_: Set = None,
-    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    silos: Silos = None,
     participation: Annotated[float, typer.Option(help="Share of clients per round.")] = 1.0,
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
     secure_sums: SecureSums = False,
@@ -54,6 +65,8 @@ def demo_command(
     item: Item = None,
     rating: Rating = None,
     timestamp: Timestamp = None,
+    skip_bad: SkipBad = False,
+    silo_column: SiloColumn = None,
 ) -> None:
     """A deployment on this machine (TLS, keys, a process per node); same metrics as `fedrec run` with the same seed."""
     from fedrec.deploy.demo import demo
@@ -66,14 +79,15 @@ def demo_command(
     require_flower()
     values: dict[str, Any] = {
         "method": method,
-        "data": data,
+        "data": name_data(data) or "ml-100k",
         "protocol": protocol,
         "rounds": rounds,
         "seed": seed,
         "backbone": backbone,
         "preset": preset,
         "params": parse_settings(set_ or []),
-        "silos": silos,
+        **ways_to_silos(silos, silo_column),
+        "skip_bad": skip_bad or None,
         "participation": participation,
         "privacy": privacy,
         "user": user,
@@ -82,7 +96,7 @@ def demo_command(
         "timestamp": timestamp,
     }
     config = make_config({name: value for name, value in values.items() if value is not None})
-    place = out or _free_folder(f"deploy-{method}-{Path(data).name}-seed{seed}")
+    place = out or _free_folder(f"deploy-{method}-{Path(values['data']).name}-seed{seed}")
     limits = Limits(deadline=deadline, minimum=max(1, nodes // 2), first=nodes)
     with ended_by_signals():
         demo(rehearse(config, secure=secure_sums), place, nodes, limits, EventPrinter())

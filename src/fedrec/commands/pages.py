@@ -28,7 +28,9 @@ def compare_command(
     out: Annotated[Path | None, typer.Option(help="Write the table (format by ending: .md .csv .tex .json).")] = None,
     references: References = None,
     significance: Annotated[bool | None, typer.Option(help="Show every significance test, or none.")] = None,
-    groups: Annotated[str | None, typer.Option(help="Break one metric down by activity, taste or popularity.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Break one metric down by activity, taste, popularity or silo.")
+    ] = None,
     on: Annotated[
         str | None, typer.Option(help="test or valid; default: valid for settings of one method, else test.")
     ] = None,

@@ -14,6 +14,7 @@ from fedrec.commands.interrupted import says_how_to_go_on
 from fedrec.commands.own_report import run_and_report
 from fedrec.commands.summary import show_summary
 from fedrec.data.atomic import require_unlinked
+from fedrec.data.companies import BY_COLUMN, BY_FILES
 from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import again, command_line
 from fedrec.experiment.config import RunConfig, with_columns
@@ -85,7 +86,7 @@ def run_seeds(
                     summary = result.summary
                 summaries.append(summary)
                 if group.first:
-                    _show(summary, folder, as_json)
+                    _show(summary, folder, as_json, one.silos in (BY_FILES, BY_COLUMN))
     if len(summaries) > 1 and group.first and not as_json:
         _show_spread(summaries)
 
@@ -105,13 +106,16 @@ def _ended_without_model(folder: Path, config: RunConfig) -> dict[str, Any] | No
     return read_run(folder).summary
 
 
-def _show(summary: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+def _show(summary: Mapping[str, Any], folder: Path, as_json: bool, has_companies: bool) -> None:
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}), flush=True)
     else:
         more = command_line("run", "--resume", "--out", folder, "--rounds", 2 * summary["rounds_run"])
         show_summary(summary, more)
         console.out.print(f"run folder: {folder}")
+        if has_companies:
+            again = command_line("compare", folder, "--references", "--groups", "silo")
+            console.out.print(f"each company, against training alone: {again}")
 
 
 def _note(text: str) -> None:

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedrec.commands import completion
-from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
+from fedrec.commands.columns import (
+    Item,
+    Rating,
+    SiloColumn,
+    Silos,
+    SkipBad,
+    Timestamp,
+    User,
+    name_data,
+    ways_to_silos,
+)
 from fedrec.errors import FedrecError, FedrecWarning
 from fedrec.experiment.command_line import command_line
 
@@ -22,9 +32,10 @@ def run_command(
         str | None, typer.Argument(help="See `fedrec methods`.", autocompletion=completion.methods)
     ] = None,
     data: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="Dataset name or file (fedrec data list); default ml-100k.", autocompletion=completion.datasets
+            help="Dataset name or file (fedrec data list), or a file per company; default ml-100k.",
+            autocompletion=completion.datasets,
         ),
     ] = None,
     protocol: Annotated[
@@ -42,7 +53,7 @@ def run_command(
     rounds: Annotated[int | None, typer.Option(help="Communication rounds; default the method's.")] = None,
     seed: Annotated[int | None, typer.Option(help="One seed; default 0.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds, e.g. 0,1,2: one run each.")] = None,
-    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    silos: Silos = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round; default 1.")] = None,
     lost_uploads: Annotated[
         float | None, typer.Option(help="Share of uploads that are lost on their way (simulated); default 0.")
@@ -93,6 +104,7 @@ def run_command(
     rating: Rating = None,
     timestamp: Timestamp = None,
     skip_bad: SkipBad = False,
+    silo_column: SiloColumn = None,
 ) -> None:
     """Train a method, choose the round on validation, test it, write a run folder."""
     from fedrec import evaluation
@@ -113,13 +125,13 @@ def run_command(
     values: dict[str, Any] = read_config(config, of_run) if config else {}
     flags = {
         "method": method,
-        "data": data,
+        "data": name_data(data),
         "protocol": protocol,
         "backbone": backbone,
         "preset": preset,
         "rounds": rounds,
         "seed": seed,
-        "silos": silos,
+        **ways_to_silos(silos, silo_column),
         "participation": participation,
         "lost_uploads": lost_share(lost_uploads, dropout),
         "eval_every": eval_every,
@@ -146,7 +158,7 @@ def run_command(
     if min_rating is not None:
         values["protocol"] = with_min_rating(protocol or values.get("protocol", "honest"), min_rating)
         flags["protocol"] = None
-    if None not in (data, train, test):
+    if None not in (name_data(data), train, test):
         raise FedrecError("give --data or your own split (--train, --test), not both")
     values |= {name: value for name, value in flags.items() if value is not None}
     set_now = parse_settings(set_ or [])

@@ -7,19 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
+from fedrec.commands.columns import (
+    Item,
+    Rating,
+    SeveralData,
+    SiloColumn,
+    Silos,
+    SkipBad,
+    Timestamp,
+    User,
+    name_data,
+    ways_to_silos,
+)
 
 
 def sweep_command(
     method: Annotated[str, typer.Argument(help="See `fedrec methods`.")],
     set_: Annotated[list[str], typer.Option("--set", help="lr=0.1,0.5 is swept; dim=16 is fixed.")],
-    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
+    data: SeveralData = None,
     protocol: Annotated[str | None, typer.Option(help="See `fedrec protocols`; name,field=value to override.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Model inside the method, e.g. mf or ncf.")] = None,
     preset: Annotated[str | None, typer.Option(help="Named parameter set of the method.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds of each run.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all runs.")] = None,
-    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    silos: Silos = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
@@ -33,6 +44,7 @@ def sweep_command(
     rating: Rating = None,
     timestamp: Timestamp = None,
     skip_bad: SkipBad = False,
+    silo_column: SiloColumn = None,
 ) -> None:
     """Run a method with every combination of listed values, judged on validation items; runs that are done stay."""
     from fedrec.commands.sweep import run_sweep
@@ -41,13 +53,13 @@ def sweep_command(
     values: dict[str, Any] = read_config(config) if config else {}
     flags = {
         "method": method,
-        "data": data,
+        "data": name_data(data),
         "protocol": protocol,
         "backbone": backbone,
         "preset": preset,
         "rounds": rounds,
         "seed": seed,
-        "silos": silos,
+        **ways_to_silos(silos, silo_column),
         "participation": participation,
         "eval_every": eval_every,
         "patience": patience,

@@ -7,13 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from fedrec.commands.columns import Item, Rating, SkipBad, Timestamp, User
+from fedrec.commands.columns import (
+    Item,
+    Rating,
+    SeveralData,
+    SiloColumn,
+    Silos,
+    SkipBad,
+    Timestamp,
+    User,
+    name_data,
+    ways_to_silos,
+)
 from fedrec.errors import FedrecError
 
 
 def tune_command(
     method: Annotated[str, typer.Argument(help="See `fedrec methods`.")],
-    data: Annotated[str | None, typer.Option(help="Dataset name or file; see `fedrec data list`.")] = None,
+    data: SeveralData = None,
     trials: Annotated[int, typer.Option(min=1, help="Number of settings to try, the defaults first.")] = 12,
     minutes: Annotated[float | None, typer.Option(help="No trial starts later than this, in minutes in total.")] = None,
     space: Annotated[list[str] | None, typer.Option(help="Search space: lr=0.001..0.1 or dim=16,32.")] = None,
@@ -23,7 +34,7 @@ def tune_command(
     set_: Annotated[list[str] | None, typer.Option("--set", help="A fixed parameter, key=value.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds per trial.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the trials and the search.")] = None,
-    silos: Annotated[str | None, typer.Option(help="K[:contiguous|random|taste]; default one user per client.")] = None,
+    silos: Silos = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients per round.")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Evaluate every N rounds.")] = None,
     patience: Annotated[int | None, typer.Option(help="End a trial after N evaluations without improvement.")] = None,
@@ -37,6 +48,7 @@ def tune_command(
     rating: Rating = None,
     timestamp: Timestamp = None,
     skip_bad: SkipBad = False,
+    silo_column: SiloColumn = None,
 ) -> None:
     """Search a method's parameters on validation items within a budget; the same command goes on where it stopped."""
     from fedrec.commands.tune import tune
@@ -47,13 +59,13 @@ def tune_command(
     values: dict[str, Any] = read_config(config) if config else {}
     flags = {
         "method": method,
-        "data": data,
+        "data": name_data(data),
         "protocol": protocol,
         "backbone": backbone,
         "preset": preset,
         "rounds": rounds,
         "seed": seed,
-        "silos": silos,
+        **ways_to_silos(silos, silo_column),
         "participation": participation,
         "eval_every": eval_every,
         "patience": patience,

@@ -2,6 +2,7 @@
 
 from fedrec.data.atomic import atomic_file, require_unlinked
 from fedrec.data.catalogue import Entry, Layout, datasets, entry, load, require_no_columns, with_ties
+from fedrec.data.companies import partition_by_company
 from fedrec.data.fetch import cache_folder
 from fedrec.data.filtered import Filtered
 from fedrec.data.imported import import_table
@@ -64,6 +65,7 @@ __all__ = [
     "load",
     "load_split",
     "one_user_per_client",
+    "partition_by_company",
     "ratings_note",
     "ratio",
     "read",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.data import readers
+from fedrec.data.companies import read_companies, split_paths
 from fedrec.data.fetch import File, Progress, Source, Wheel, Zip, cache_folder, fetch, find_folder
 from fedrec.data.frames import from_frame, is_frame
 from fedrec.data.imported import path_of_import
@@ -257,6 +258,8 @@ def load(
 
 
 def _load_spec(spec: str, progress: Progress | None, columns: Columns, skip_bad: bool) -> Interactions:
+    if len(paths := split_paths(spec)) > 1:
+        return read_companies(paths, columns, skip_bad)
     if looks_like_path(spec) and Path(spec).is_file():  # before cutting at '@', which a path may contain
         return read_table(Path(spec), columns, skip_bad=skip_bad)[0]
     name, _, version = spec.rpartition("@") if "@" in spec else (spec, "", "")

@@ -105,6 +105,8 @@ class Interactions:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Of a user's own file: what chooses the same columns again, role by role; otherwise nothing."""
 
+    silos: Mapping[str, str] | None = None
+    """The company of every user, by id as text, where the data says it."""
     bad: BadRows | None = None
     """Rows of the file that could not be used and were put aside."""
 

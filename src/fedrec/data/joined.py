@@ -72,15 +72,16 @@ def join(log: Interactions, rows: Interactions) -> Joined:
     _require_same_columns(log, rows)
     _require_same_clock(log, rows)
     numbered = in_one_numbering([log, rows])
-    whole = _stack(*numbered)
+    whole = stack(numbered)
     first, own = _earliest_equal(whole)[len(log) :], np.arange(len(log), len(whole))
     there, new = first < len(log), first == own
     grown = log
     if new.any():
         grown = whole.select(np.concatenate([np.ones(len(log), dtype=bool), new]))
         grown = replace(grown, version=f"joined-{_digest(grown)}+ties{log.tie_seed}")
+    silos = {**(rows.silos or {}), **(log.silos or {})} or None
     return Joined(
-        data=replace(grown, notes=rows.notes),
+        data=replace(grown, notes=rows.notes, silos=silos),
         name=rows.name,
         before=len(log),
         new=int(new.sum()),
@@ -94,7 +95,7 @@ def join(log: Interactions, rows: Interactions) -> Joined:
 def count_lost(log: Interactions, other: Interactions) -> Lost:
     """Count what of a log another table lacks. Rows are compared by the columns that both have."""
     there, here = in_one_numbering([_drop_columns(other, log), _drop_columns(log, other)])
-    rows = int((_earliest_equal(_stack(there, here))[len(there) :] >= len(there)).sum())
+    rows = int((_earliest_equal(stack([there, here]))[len(there) :] >= len(there)).sum())
     return Lost(_count_only_in("user", here, there), _count_only_in("item", here, there), rows)
 
 
@@ -144,11 +145,19 @@ def _places(ids: Array, union: Array) -> Array:
     return np.searchsorted(union, ids.astype(union.dtype)).astype(np.int64)
 
 
-def _stack(first: Interactions, second: Interactions) -> Interactions:
-    """The rows of one table, then those of another in the same numbering, with the same columns."""
+def stack(tables: Sequence[Interactions]) -> Interactions:
+    """The rows of several tables in the same numbering, with the same columns, one after another."""
+    first = tables[0]
     names = ("user", "item", *(name for name in _COLUMNS if getattr(first, name) is not None))
-    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in (first, second)]) for name in names}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in tables]) for name in names}
     return replace(first, **columns)
+
+
+def keep_common_columns(tables: Sequence[Interactions]) -> list[Interactions]:
+    """The tables without ratings or times where one of them has none."""
+    for other in tables:
+        tables = [_drop_columns(one, other) for one in tables]
+    return list(tables)
 
 
 def _earliest_equal(data: Interactions) -> Array:

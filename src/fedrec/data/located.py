@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrec.data.catalogue import Layout, entry
+from fedrec.data.companies import split_paths
 from fedrec.data.fetch import cache_folder, find_folder
 from fedrec.data.imported import path_of_import
 from fedrec.data.stored import find_published_split
@@ -16,6 +17,8 @@ from fedrec.errors import FedrecError
 
 def locate(spec: str) -> Path | str | None:
     """The file or folder that `load(spec)` would read; "generated" for synthetic data; None if it is not here."""
+    if len(paths := split_paths(spec)) > 1:
+        return Path(paths[0]) if all(Path(path).is_file() for path in paths) else None
     if file := _find_file(spec):
         return file
     if stored := find_published_split(spec):
@@ -30,6 +33,8 @@ def locate(spec: str) -> Path | str | None:
 
 def list_files(spec: str) -> list[Path]:
     """All files that `load(spec)` or `load_split(spec)` would read; none where they are not here, or generated."""
+    if len(paths := split_paths(spec)) > 1:
+        return [Path(path) for path in paths]
     if file := _find_file(spec):
         return [file]
     if stored := find_published_split(spec):

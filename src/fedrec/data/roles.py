@@ -67,6 +67,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         "timestamp unixtimestamp timestampms ts unixreviewtime unixtime datetime eventtime time createdat date"
     ),
     "title": _names("itemtitle itemname producttitle productname movietitle"),  # a bare title may be that of a review
+    "silo": (),  # by request alone: users are not divided by a guess
 }
 """What columns are commonly called, in the order in which files without header list them."""
 LIKELY: dict[str, tuple[str, ...]] = {

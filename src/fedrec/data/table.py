@@ -267,6 +267,8 @@ def _value_problems(frame: pl.DataFrame, guess: Guess) -> Iterator[tuple[str, pl
         for wanted, bad in odd_ids(_plain_ids(frame[role], guess.has_types), guess.has_types):
             missing = wanted == "an id"
             yield f"no {role}" if missing else f"a {role} that is not {wanted}", bad
+    if "silo" in frame.columns:
+        yield "no company", frame["silo"].is_null() | (frame["silo"].cast(pl.String) == "")
     if "rating" in frame.columns:
         yield "a rating that is no number", odd_ratings(_strip(frame["rating"]).cast(pl.Float64, strict=False))
     if "timestamp" in frame.columns:
@@ -287,7 +289,15 @@ def _is_object(line: bytes) -> bool:
 
 def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -> Interactions:
     """The table of a frame whose columns are named by their roles; `digest` tells its content from another's."""
+    import polars as pl
+
     location = _Location(guess)
+    silos = None
+    if "silo" in frame.columns:
+        location.check(
+            frame["silo"], frame["silo"].is_null() | (frame["silo"].cast(pl.String) == ""), "silo", "a company"
+        )
+        frame, silos = _name_companies(frame)
     user_ids, user = _number_ids(frame["user"], location)
     item_ids, item = _number_ids(frame["item"], location)
     data = Interactions(
@@ -305,8 +315,21 @@ def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -
         notes=(str(guess),),
         guessed=True,
         columns=guess.recorded,
+        silos=silos,
     )
     return replace(data, notes=(*data.notes, *_remarks(frame, data, guess)))
+
+
+def _name_companies(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
+    """A table with users of their own for every value of the column `silo`, and whose each is."""
+    import polars as pl
+
+    user, silo = frame["user"].cast(pl.String).str.strip_chars(), frame["silo"].cast(pl.String).str.strip_chars()
+    whose = pl.DataFrame({"user": user, "silo": silo}).unique()
+    if whose["user"].n_unique() < whose.height:  # the same number is somebody else at another company
+        frame = frame.with_columns((silo + ":" + user).alias("user"))
+        whose = whose.with_columns((pl.col("silo") + ":" + pl.col("user")).alias("user"))
+    return frame, dict(zip(whose["user"].to_list(), whose["silo"].to_list(), strict=True))
 
 
 def _remarks(frame: pl.DataFrame, data: Interactions, guess: Guess) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fedrec.data.companies import BY_COLUMN, BY_FILES, SEPARATOR, split_paths
 from fedrec.data.roles import as_columns
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import recorded
@@ -71,13 +72,15 @@ class RunConfig:
     rating: str | int | None = None
     """`none`: no column holds ratings."""
     timestamp: str | int | None = None
+    silo_column: str | int | None = None
+    """The column of a file that says which company a user belongs to."""
     skip_bad: bool | None = None
     """Whether rows of a file that cannot be used are put aside, instead of being an error."""
 
     @property
     def columns(self) -> dict[str, str | int]:
         """Those that were chosen, role by role."""
-        return as_columns({role: getattr(self, role) for role in COLUMNS})
+        return as_columns({**{role: getattr(self, role) for role in COLUMNS}, "silo": self.silo_column})
 
     def __post_init__(self) -> None:
         _require(0 < self.participation <= 1, f"participation {self.participation} is not in (0, 1]")
@@ -94,7 +97,23 @@ class RunConfig:
         _require(self.secure_bits is None or bool(self.secure_sums), "--secure-bits also needs --secure-sums")
         _require(not (self.secure_sums and self.assume_secure_sums), "--secure-sums are computed or assumed, not both")
         _require(self.delta is None or 0 < self.delta < 1, f"delta {self.delta} is not between 0 and 1; 1e-5 is usual")
+        self._require_companies()
         parse_memory(self.memory)
+
+    def _require_companies(self) -> None:
+        """Several files, or a column of companies, go with the silos that they name."""
+        several = self.train is None and len(split_paths(self.data)) > 1
+        _require(
+            not several or self.silos == BY_FILES,
+            "several files are several companies: add --silos files, or join them into one file",
+        )
+        _require(
+            several or self.silos != BY_FILES, "--silos files needs the companies' files: --data a.csv --data b.csv ..."
+        )
+        _require(
+            (self.silo_column is None) == (self.silos != BY_COLUMN),
+            "--silo-column COLUMN and --silos column go together; give the column, and no other --silos",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for TOML and JSON; None is left out, or written `none` as a method's parameter."""
@@ -219,7 +238,9 @@ def make_config(values: dict[str, Any]) -> RunConfig:
 
 
 def _found(name: str) -> str:
-    """An absolute path for a file, so that a run folder can be used from anywhere."""
+    """An absolute path for a file, or for each of several, so that a run folder can be used from anywhere."""
+    if len(parts := split_paths(name)) > 1:
+        return SEPARATOR.join(map(_found, parts))
     return str(Path(name).resolve()) if Path(name).is_file() else name
 
 

@@ -43,7 +43,7 @@ from fedrec.schema import BOOL, COUNT, TEXT, TEXTS, Shape, check, optional
 
 FORMAT = 1
 BAD_ROWS = "bad-rows.csv"
-SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes", "skip_bad", *COLUMNS)
+SETTINGS = ("data", "protocol", "train", "valid", "test", "attributes", "skip_bad", "silo_column", *COLUMNS)
 """What of a config decides how the data is prepared, but for who is whose client."""
 PARTS = ("train", "valid", "test", "dropped")
 ABOUT: Shape = {

@@ -64,6 +64,9 @@ def pack_source(source: Interactions, arrays: Arrays) -> dict[str, Any]:
     arrays |= {"user_ids": pack_ids(source.user_ids), "item_ids": pack_ids(source.item_ids)}
     about: dict[str, Any] = {name: getattr(source, name) for name in ("name", "version", "tie_seed", "time", "notes")}
     about |= {"columns": dict(source.columns), "filtered": pack_filtered("source", source.filtered, arrays)}
+    if source.silos:
+        names = [source.silos[str(user)] for user in source.user_ids.tolist()]
+        about["silos"], arrays["silos"] = np.unique(names).tolist(), small(np.unique(names, return_inverse=True)[1])
     info = source.info
     if info is not None:
         about["info"] = {"tag_names": info.tag_names, "feature_names": info.feature_names}
@@ -125,11 +128,13 @@ def unpack_source(about: Mapping[str, Any], rows: str, arrays: Arrays) -> Intera
         found = {name: _matrix(name, about["info"][name], arrays) for name in MATRICES if name in about["info"]}
         years = arrays["years"].astype(np.int64) if "years" in arrays else None
         info = ItemInfo(titles=_read_ids("titles", arrays), years=years, **found, **names)
-    timestamp = arrays.get(f"{rows}.timestamp")
+    timestamp, silos, user_ids = arrays.get(f"{rows}.timestamp"), None, unpack_ids("user_ids", arrays)
+    if "silos" in about:
+        silos = {str(user): about["silos"][at] for user, at in zip(user_ids.tolist(), arrays["silos"], strict=True)}
     return Interactions(
         user=arrays[f"{rows}.user"].astype(np.int64),
         item=arrays[f"{rows}.item"].astype(np.int64),
-        user_ids=unpack_ids("user_ids", arrays),
+        user_ids=user_ids,
         item_ids=unpack_ids("item_ids", arrays),
         timestamp=None if timestamp is None else timestamp.astype(np.int64),
         time=about["time"],
@@ -140,6 +145,7 @@ def unpack_source(about: Mapping[str, Any], rows: str, arrays: Arrays) -> Intera
         notes=tuple(about["notes"]),
         filtered=unpack_filtered("source", about["filtered"], arrays),
         columns=about.get("columns", {}),
+        silos=silos,
     )
 
 

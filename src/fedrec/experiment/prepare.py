@@ -13,6 +13,7 @@ import numpy as np
 from fedrec import data as rooms
 from fedrec.data import Filtered, Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
+from fedrec.data.companies import BY_COLUMN, BY_FILES
 from fedrec.errors import FedrecError
 from fedrec.evaluation import UNDIVIDED, Evaluator, Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
 from fedrec.experiment.aside import Aside, set_aside
@@ -368,9 +369,11 @@ def _partition(train: Interactions, n_users: int, protocol: Protocol, grouping: 
     text = grouping.silos or (None if protocol.partition == "user" else protocol.partition)
     if text is None:
         return rooms.one_user_per_client(n_users)
+    if text in (BY_FILES, BY_COLUMN):
+        return rooms.partition_by_company(train)[0]
     count, _, how = text.partition(":")
     if not re.fullmatch("[0-9]{1,18}", count):
-        raise FedrecError(f"--silos {text}: write K, K:contiguous, K:random or K:taste")
+        raise FedrecError(f"--silos {text}: write K, K:contiguous, K:random or K:taste, or files or column")
     return rooms.silos(train, int(count), cast(Any, how or "contiguous"), train.tie_seed)
 
 

@@ -17,7 +17,7 @@ from fedrec.experiment.driver import Listener, execute
 from fedrec.experiment.finished_run import REFERENCES, FinishedRun, read_run
 from fedrec.experiment.prepare import Prepared
 
-PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes", "skip_bad", *COLUMNS)
+PLACE = ("data", "protocol", "silos", "train", "valid", "test", "attributes", "skip_bad", "silo_column", *COLUMNS)
 """What a reference must share with the runs."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrec.data import partition_by_company
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import recorded
 from fedrec.evaluation.groups import ACTIVITY, POPULARITY, TASTE, by_activity, by_popularity, by_taste
@@ -41,12 +42,13 @@ MEANING = {
     "activity": "cold and warm: the 30% of users with the fewest and the most training interactions",
     "taste": "followers and distinct: the 100 users with the largest and the smallest share of training interactions "
     "on popular items, the top 30% of the catalogue",
+    "silo": "the users of each company, or of each silo",
     "popularity": "head, mid, tail: held-out items by popularity, thirds of the training interactions",
 }
 
 
 def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
-    """The comparison by activity, taste or popularity, on the data prepared again as the runs had it."""
+    """The comparison by activity, taste, popularity or silo, on the data prepared again as the runs had it."""
     if kind not in MAKERS:
         raise unknown("grouping", kind, MAKERS)
     run = comparison.rows[0].runs[0]
@@ -98,8 +100,20 @@ def _popularity(prepared: Prepared) -> tuple[tuple[str, ...], Array]:
     return POPULARITY, by_popularity(prepared.item_counts(), prepared.test.items)
 
 
+def _silo(prepared: Prepared) -> tuple[tuple[str, ...], Array]:
+    """Companies by name, others by number; the partition is that of the run, not of a centralised reference."""
+    if prepared.source.silos:
+        partition, names = partition_by_company(prepared.source)
+    else:
+        partition, names = prepared.partition, tuple(f"silo {n + 1}" for n in range(prepared.partition.n_clients))
+    if not 1 < partition.n_clients < partition.n_users:
+        raise FedrecError("grouping by silo needs clients with several users each (--silos)")
+    return names, partition.client_of()[prepared.test.users]
+
+
 MAKERS: dict[str, Callable[[Prepared], tuple[tuple[str, ...], Array]]] = {
     "activity": _activity,
     "taste": _taste,
     "popularity": _popularity,
+    "silo": _silo,
 }

@@ -64,6 +64,8 @@ class Race:
             self._go_on(number, min(self.left, self.budget / TURNS))
         while self.left > 0 and (number := self._variation()) is not None:
             self._go_on(number, self.left)
+        while self.left > 0 and (number := self._best_early()) is not None:
+            self._go_on(number, min(self.left, self.budget / TURNS))
         return self.attempts
 
     def leaders(self) -> list[Attempt]:

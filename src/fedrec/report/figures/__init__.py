@@ -11,6 +11,7 @@ from fedrec.report.figures.embeddings import Embeddings
 from fedrec.report.figures.figure import Figure
 from fedrec.report.figures.gates import Gates
 from fedrec.report.figures.heatmap import HeatMap
+from fedrec.report.figures.joining import Joining
 from fedrec.report.figures.sensitivity import Sensitivity
 from fedrec.report.figures.similarity import Similarity
 from fedrec.report.figures.skew import Skew
@@ -23,6 +24,7 @@ FIGURES: dict[str, type[Figure]] = {
         Bars,
         Sensitivity,
         Activity,
+        Joining,
         Similarity,
         HeatMap,
         TSNE,

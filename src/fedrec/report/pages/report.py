@@ -113,7 +113,7 @@ def _groups(comparison: Comparison, shown: Sequence[View]) -> list[dict[str, Any
     """Each grouping of `fedrec compare --groups` that the data allows, one column per configuration."""
     metric = metric_to_test(comparison)
     made = []
-    for kind in ("activity", "popularity") if metric else ():
+    for kind in ("activity", "popularity", "silo") if metric else ():
         try:
             found = grouped(comparison, kind, str(metric))
         except (FedrecError, OSError):  # the data is gone, or has no such groups
