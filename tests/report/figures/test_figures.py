@@ -54,6 +54,8 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         fedrec.run("local", DATA, out=root / "local", rounds=4, dim=4)
         fedrec.run("fedca", DATA, out=root / "fedca", rounds=3, dim=4, epochs=2)
         fedrec.run("cgfedrec", DATA, out=root / "cgfedrec", rounds=3, dim=4, clusters=5)
+        for method in ("local", "fedavg"):
+            fedrec.run(method, DATA, out=root / f"silos-{method}", rounds=2, dim=4, silos="3")
         fedrec.run("fedrkg", DATA, out=root / "fedrkg", rounds=4, dim=4, interval=2)
         fedrec.run("fedmf", DATA, protocol="honest,neg_pool=leaked", out=root / "leaky", rounds=2, dim=4)
         yield root
@@ -355,6 +357,7 @@ SHOWN = {
     "bars": ("dims", "leaky"),
     "sensitivity": ("dims",),
     "activity": ("local", "fedca"),
+    "joining": ("silos-local", "silos-fedavg"),
     "similarity": ("cgfedrec",),
     "heatmap": ("cgfedrec",),
     "tsne": ("local",),
@@ -392,7 +395,7 @@ def test_pages_are_self_contained_and_small(pages: dict[str, Path], name: str) -
     for svg in re.findall(r"<svg.*?</svg>", pages[name].read_text(encoding="utf-8"), flags=re.DOTALL):
         root = ElementTree.fromstring(svg)
         assert root.findtext("title")
-        if name not in ("bars", "activity"):
+        if name not in ("bars", "activity", "joining"):
             assert len(of_class(root, "axis")) == 2
 
 
