@@ -22,7 +22,7 @@ from fedrec.methods.cold.fedvbpr import VBPR
 from fedrec.methods.cold.neighbours import find_neighbours, neighbour_table, rows_with_neighbours
 from fedrec.testing import MethodTests, tiny_world
 from methods import naive
-from methods.cold import COLD, attributes, saturates, with_attributes
+from methods.cold import COLD, attributes, with_attributes
 from methods.naive_base import Draws, bce, by_index, descend, mean, taking_part
 from methods.test_pfedrec import reference as pfedrec_reference
 
@@ -100,14 +100,6 @@ class TestLinearLAN(ContentTests):
     method = with_attributes(IFedRecLAN, **SMALL, backbone="linear")
 
 
-class TestSaturatedLAN(ContentTests):
-    tolerance = 1e-4  # of single precision, after steps that go far
-    method = with_attributes(IFedRecLAN, **SMALL, **IFedRecLAN.info.presets["released"], lr=6.0)
-
-    def test_some_scores_saturate(self) -> None:
-        saturates(self.method, self.data(), self.rounds)
-
-
 class TestFedVBPR(MethodTests):
     method = with_attributes(FedVBPR, **SMALL)
 
@@ -146,20 +138,6 @@ class TestCsPFedRec(MethodTests):
 
     def reference(self, data: ClientData, rounds: int) -> dict[str, Tensor]:
         return pfedrec_reference(self.method, data, rounds)
-
-
-class TestSaturatedCsPFedRec(TestCsPFedRec):
-    """With one user per client, so that its kernel trains."""
-
-    layouts = ("devices",)
-    tolerance = 1e-4  # of single precision, after steps that go far
-    rounds = 2
-    method = with_attributes(
-        CsPFedRec, **SMALL, **CsPFedRec.info.presets["released"], lr=20.0, item_rate_scale=0.02, neighbours=3
-    )
-
-    def test_some_scores_saturate(self) -> None:
-        saturates(self.method, self.data(), self.rounds)
 
 
 class TestCsMF(MethodTests):

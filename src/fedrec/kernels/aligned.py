@@ -1,4 +1,4 @@
-"""Compiled training of scorers whose whole item table is drawn towards a common target, as `cold/alignment.py` has it.
+"""Compiled training of scorers whose item table is drawn to a common target, as in `training/aligned_training.py`.
 
 Every step takes each row the same share of the way from where it is to the target. A row without samples is therefore
 known from the number of steps alone; of any other row only its difference from that is held, and it shrinks by the same

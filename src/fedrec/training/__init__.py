@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedrec.plugins import lazily
 
 if TYPE_CHECKING:
+    from fedrec.training.aligned_training import AlignedTrainer
     from fedrec.training.samples import Samples
     from fedrec.training.sequences import SequenceSamples
     from fedrec.training.triples import Triples
@@ -17,6 +18,7 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
+            "fedrec.training.aligned_training": ["AlignedTrainer"],
             "fedrec.training.samples": ["Samples"],
             "fedrec.training.sequences": ["SequenceSamples"],
             "fedrec.training.triples": ["Triples"],
@@ -24,6 +26,7 @@ else:
     )
 
 __all__ = [
+    "AlignedTrainer",
     "Samples",
     "SequenceSamples",
     "Triples",

@@ -2,7 +2,6 @@
 
 The cold-start variant of PFedRec in the comparison of IFedRec (WWW 2024). Neighbours are the warm items of largest
 cosine; their rows come from the server's mean table, because clients do not keep theirs. Attributes stay at the server.
-Preset `released` has the saturated gradient of PFedRec's code, which is by the same authors.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from torch import Tensor
 from fedrec import method as fm
 from fedrec.methods.cold.neighbours import neighbour_table, rows_with_neighbours
 from fedrec.methods.rates import with_row_rate
-from fedrec.training.losses import Saturate
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,6 @@ class CsPFedRec(fm.LocalMethod):
     """Without effect: clients do not keep their tables."""
     neighbours: fm.Count = 20
     """Trained items, nearest by attributes, whose mean stands for a new item."""
-    saturate: Saturate = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +52,7 @@ class CsPFedRec(fm.LocalMethod):
 
     @cached_property
     def trainer(self) -> fm.LocalTrainer:
-        return fm.LocalTrainer(self, phases=fm.IN_TURN, saturation=self.saturate)
+        return fm.LocalTrainer(self, phases=fm.IN_TURN)
 
     def for_world(self, world: fm.World) -> CsPFedRec:
         return with_row_rate(self, self.item_rate_scale, world)

@@ -8,10 +8,9 @@ user vector and network), linear IPFedRec (private: the linear scorer, which ste
 
 The table's rate is lr * items * rate_scale, because a row's gradient comes from few clients and is divided by all in
 the mean. Every step then goes the share pull = 2 * rate * align / (items * dim) of the way to r: from 2 on rows swing
-farther and farther. At such rates a step overshoots, and what bounds the released code is its single-precision sigmoid,
-which has no gradient there: `saturate=released` (`training/losses.py`). The gradient of the logits explodes instead.
-A short last batch moves each of its rows farther than a full one does, because the mean divides by fewer samples, so
-it is left out by default.
+farther and farther. A short last batch moves each of its rows farther than a full one does, because the mean divides
+by fewer samples, so it is left out. The released code keeps it; what bounds that code where steps overshoot is its
+single-precision sigmoid, which has no gradient there. Both are variants (`saturate`, `last_batch`) of fedrec-studies.
 """
 
 from __future__ import annotations
@@ -19,26 +18,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.cold.alignment import MODELS, LastBatch, Pulled
-from fedrec.training.losses import Saturate
+from fedrec.training.aligned_training import AlignedTrainer
 
 NETWORK = ("weight", "bias")  # of the layer on attributes
 MOMENTS = ("first", "second")  # what Adam remembers of each, as first_weight
 STABLE = 2.0  # the pull at which untouched rows begin to swing farther and farther
-
-
-def _calmer(method: Any) -> str:
-    """What holds training where it is without: the settings that differ."""
-    calmer = {"saturate": "released", "last_batch": "drop"}
-    missing = [f"--set {name}={value}" for name, value in calmer.items() if getattr(method, name) != value]
-    return f"use {' '.join(missing)}, or " if missing else ""
 
 
 def meta_gradients(attributes: Tensor, target: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,7 +51,8 @@ class IFedRec(fm.Method):
             "IPFedRec": {"backbone": "linear"},
         },
         backbones={"ncf": {}, "linear": {"lr": 0.1, "align": 10.0}},
-        remedy=_calmer,
+        # the gradient of the released code, a variant, has no slope where steps overshoot
+        remedy=lambda method: "use --set saturate=released, or ",
     )
 
     backbone: str = "ncf"
@@ -76,9 +68,6 @@ class IFedRec(fm.Method):
     batch: fm.Count = 256
     alternate: bool | None = None
     """Whether the private part steps before the table; none: with linear yes, with ncf no."""
-    last_batch: LastBatch = "drop"
-    """What happens to a short last batch: drop it, keep it, or scale it by the nominal size."""
-    saturate: Saturate = "none"
 
     @property
     def disclosure(self) -> fm.Disclosure:
@@ -103,6 +92,10 @@ class IFedRec(fm.Method):
     def pull(self, world: fm.World) -> float:
         """The share of the way to r that a row goes in one step."""
         return 2 * self.rates(world)["item"] * self.align / (world.items * self.dim)
+
+    def trainer_for(self, world: fm.World) -> AlignedTrainer:
+        in_turn = self.backbone == "linear" if self.alternate is None else self.alternate
+        return AlignedTrainer(self.backbone, self.rates(world), self.pull(world), in_turn, self.batch, self.epochs)
 
     def remarks(self, world: fm.World) -> Sequence[str]:
         pull = self.pull(world)
@@ -136,20 +129,9 @@ class IFedRec(fm.Method):
         return fm.Down(shared={name: server[name] for name in ("item", "representation")})
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
-        world, table = chunk.world, down.shared["item"]
-        alternate = self.backbone == "linear" if self.alternate is None else self.alternate
-        pulled = Pulled(
-            MODELS[self.backbone],
-            self.rates(world),
-            self.pull(world),
-            alternate,
-            self.batch,
-            self.epochs,
-            self.last_batch,
-            self.saturate,
-        )
+        table = down.shared["item"]
         private = state.per_client | (state.per_user if self.model.has_user else {})  # 80,000 numbers each: no copy
-        rows = pulled.train(chunk, round, private, table, down.shared["representation"])
+        rows = self.trainer_for(chunk.world).train(chunk, round, private, table, down.shared["representation"])
         chunk.observe("largest", float(table.abs().max()), 1)
         return state, {"item": fm.Mean(rows)}
 

@@ -2,7 +2,7 @@
 
 Each client's item table is tanh(W x_v + b) of attributes that it is sent; W and b are averaged, what rates them is
 private: the user vector and the network (backbone ncf), or the linear scorer (linear). All step together. No server
-network, no alignment. Preset `released` has the saturated gradient of the authors' code.
+network, no alignment.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.cold.content_model import Content, ContentTrainer, keep_attributes
+from fedrec.methods.cold.content_model import Content, keep_attributes
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
-from fedrec.training.losses import Saturate
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,10 @@ class IFedRecLAN(CsFedNCF):
     private_network = True
 
     common_user: bool = True
-    saturate: Saturate = "none"
 
     @cached_property
     def model(self) -> fm.Backbone:
         return Content(fm.NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else fm.Linear(self.dim), squash=True)
-
-    @cached_property
-    def trainer(self) -> ContentTrainer:
-        return ContentTrainer(self, saturation=self.saturate)
 
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         known = keep_attributes(world, self.require_attributes(attributes))

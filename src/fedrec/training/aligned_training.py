@@ -1,5 +1,6 @@
-"""Local training of IFedRec's clients (equations 10, 11): binary cross-entropy plus the pull of the whole item table to
-a target.
+"""Local training in which the whole item table is drawn to a target, beside binary cross-entropy on the samples.
+
+So IFedRec's clients train (its equations 10, 11).
 
 Gradients are written out, because a client's step is a handful of matrix products, and clients of similar size share
 them. Rows that no sample of the round touches move by the pull alone, (1 - pull) p + pull r at every step, so they are
@@ -8,7 +9,7 @@ never built: all of a client's such rows have gone the same share of the way fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +39,7 @@ Gradients = tuple[Tensor, Tensor, Tensors]
 Model = Callable[[Tensors, Tensor, Callable[[Tensor], Tensor]], Gradients]
 
 
-def linear(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gradients:
+def differentiate_linear(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gradients:
     """x = w . p_v + b; `error` gives dloss/dx."""
     weight = private["weight0"]
     logits = torch.bmm(rows, weight.mT).squeeze(-1) + private["bias0"]
@@ -47,7 +48,7 @@ def linear(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) ->
     return logits, e.unsqueeze(-1) * weight, own
 
 
-def ncf(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gradients:
+def differentiate_ncf(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gradients:
     """x = w . relu(W [q; p_v] + c) + b. The user's part of the first layer is the same for all samples."""
     user, weight = private["user"], private["weight1"]
     of_user, of_item = private["weight0"].split(rows.shape[-1], -1)
@@ -67,33 +68,38 @@ def ncf(private: Tensors, rows: Tensor, error: Callable[[Tensor], Tensor]) -> Gr
     return logits, torch.bmm(back, of_item), own
 
 
-MODELS: dict[str, Model] = {"linear": linear, "ncf": ncf}
+MODELS: dict[str, Model] = {"linear": differentiate_linear, "ncf": differentiate_ncf}
 
 
 @dataclass(frozen=True)
-class Pulled:
+class AlignedTrainer:
     """How clients descend. `pull` is the share of the way to the target that one step goes."""
 
-    model: Model
-    rates: dict[str, float]  # of `item`, `user`, and `dense` for all others
+    backbone: str  # linear or ncf
+    rates: Mapping[str, float]  # of `item`, `user`, and `dense` for all others
     pull: float
-    alternate: bool  # first the private parameters, then with a new forward pass the table
+    in_turn: bool  # first the private parameters, then with a new forward pass the table
     batch: int
     epochs: int
-    last_batch: LastBatch
-    saturate: Saturate
+    last_batch: LastBatch = "drop"
+    """What happens to a short last batch: it is left out, kept, or its loss divided by the size of a full one."""
+    saturation: Saturate = "none"
+
+    @property
+    def model(self) -> Model:
+        return MODELS[self.backbone]
 
     def train(self, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor) -> Rows | PartialSum:
         """Train from the common `table`; `private` (leading axis: clients) is updated in place."""
         kernel = kernel_for("aligned", chunk.world) if chunk.foldable else None
         if kernel is not None:
-            return self._compiled(kernel, chunk, round, private, table, target)
+            return self._train_compiled(kernel, chunk, round, private, table, target)
         samples = Samples(chunk, round, "bce", self.batch)
         rows, steps = table[samples.item], torch.zeros(len(samples.order), dtype=table.dtype, device=table.device)
         ends = torch.searchsorted(samples.owner, torch.arange(len(steps) + 1, device=table.device)).tolist()
         for epoch in range(self.epochs):
             for number, batch in enumerate(samples.epoch(epoch)):
-                clients = self._clients(batch, number)
+                clients = self._count_clients(batch, number)
                 steps[samples.order[:clients]] += 1
                 for lo, hi in _blocks(batch.size[:clients]):
                     who, mine = samples.order[lo:hi], slice(ends[lo], ends[hi])
@@ -103,13 +109,14 @@ class Pulled:
                     for name, value in private.items():
                         value[who] = own[name]
                     chunk.observe("loss", *loss)
+        # of a row that no sample touched, after so many steps p <- (1 - pull) p + pull r
         shift = 1 - (1 - self.pull) ** steps
         return Rows(table, samples.order[samples.owner], samples.item, rows, len(steps), shift, target)
 
-    def _compiled(
+    def _train_compiled(
         self, train: CompiledKernel, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor
     ) -> PartialSum:
-        """The same, with the sum over clients formed on the fly."""
+        """Do the same in a kernel, which forms the sum over clients on the fly."""
         settings = AlignedSettings(
             rate_user=self.rates.get("user", 0.0),
             rate_item=self.rates["item"],
@@ -117,10 +124,10 @@ class Pulled:
             pull=self.pull,
             batch=self.batch,
             epochs=self.epochs,
-            in_turn=self.alternate,
+            in_turn=self.in_turn,
             drop=self.last_batch == "drop",
             nominal=self.last_batch == "scale",
-            saturate=self.saturate == "released",
+            saturate=self.saturation == "released",
         )
         count, blocks = len(chunk.clients), blocks_of(samples_of(chunk), len(table))
         parts = table.new_empty(len(blocks) - 1, *table.shape)
@@ -144,8 +151,8 @@ class Pulled:
         gone = float((1 - (1 - self.pull) ** steps.double()).sum())
         return PartialSum(table, summed(parts).add_((target - table).double(), alpha=gone), count)
 
-    def _clients(self, batch: Batch, number: int) -> int:
-        """How many take this step: short batches are small samples that move rows far, so they may be left out."""
+    def _count_clients(self, batch: Batch, number: int) -> int:
+        """Return how many take this step: short batches move rows far, so they may be left out."""
         if number and self.last_batch == "drop":
             return int((batch.size == self.batch).sum())
         return batch.clients
@@ -155,18 +162,18 @@ class Pulled:
         weight = batch.valid / size[:, None].to(batch.label.dtype)
 
         def error(logits: Tensor) -> Tensor:
-            return bce_slope(logits, batch.label, self.saturate) * weight
+            return bce_slope(logits, batch.label, self.saturation) * weight
 
         x = rows.values[batch.pos]
         logits, of_rows, of_own = self.model(own, x, error)
         for name, gradient in of_own.items():
             own[name] -= self.rates["user" if name == "user" else "dense"] * gradient
-        if self.alternate:
+        if self.in_turn:
             of_rows = self.model(own, x, error)[1]
         inside = rows.values[rows.where]
         inside.lerp_(rows.target, self.pull)
         rows.values.index_add_(0, batch.pos.flatten(), of_rows.flatten(0, 1), alpha=-self.rates["item"])
-        losses = bce(logits, batch.label, self.saturate) * batch.valid
+        losses = bce(logits, batch.label, self.saturation) * batch.valid
         return float(losses.sum()), float(batch.size.sum())
 
 
@@ -180,7 +187,7 @@ class _Block:
 
 
 def _layers(private: Tensors, table: Tensor) -> tuple[Tensor, ...]:
-    """User, first layer, second layer; without a hidden layer, the first two are empty."""
+    """Return user, first layer, second layer for the kernel; without a hidden layer the first two are empty."""
     if "user" in private:
         return (
             *(private[name] for name in ("user", "weight0", "bias0")),
@@ -192,14 +199,14 @@ def _layers(private: Tensors, table: Tensor) -> tuple[Tensor, ...]:
 
 
 def _part(batch: Batch, lo: int, hi: int) -> Batch:
-    """Some clients' part of a batch, as wide as the largest of them."""
+    """Return some clients' part of a batch, as wide as the largest of them."""
     n = int(batch.size[lo:hi].max())
     pos, label, valid = (value[lo:hi, :n] for value in (batch.pos, batch.label, batch.valid))
     return Batch(hi - lo, batch.user[lo:hi, :n], pos, None, label, valid, batch.size[lo:hi])
 
 
 def _blocks(size: Tensor) -> Iterator[tuple[int, int]]:
-    """Runs of clients of similar size with at most BLOCK samples together (at least one client each)."""
+    """Yield runs of clients of similar size with at most BLOCK samples together (at least one client each)."""
     sizes, lo = size.tolist(), 0
     while lo < len(sizes):
         hi = lo + max(1, BLOCK // max(1, sizes[lo]))
