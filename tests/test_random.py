@@ -25,8 +25,8 @@ from fedrec.random import (
     normal,
     permute,
     shuffle,
-    signed,
     stream,
+    to_signed,
     uniform,
 )
 
@@ -48,10 +48,10 @@ class TestFold:
         expected = fold(key, value)
         assert int(fold_array(key, value)) == expected
         assert int(fold_array(np.array([key], np.uint64), np.array([value], np.uint64))[0]) == expected
-        tensor = torch.tensor([signed(value)])
+        tensor = torch.tensor([to_signed(value)])
         assert unsigned(fold_tensor(key, tensor)) == [expected]
-        assert unsigned(fold_tensor(torch.tensor([signed(key)]), signed(value))) == [expected]
-        assert unsigned(fold_tensor(torch.tensor([signed(key)]), tensor)) == [expected]
+        assert unsigned(fold_tensor(torch.tensor([to_signed(key)]), to_signed(value))) == [expected]
+        assert unsigned(fold_tensor(torch.tensor([to_signed(key)]), tensor)) == [expected]
         assert int(fold_compiled(np.uint64(key), np.uint64(value))) == expected
 
     def test_is_the_published_splitmix64(self):
@@ -64,7 +64,7 @@ class TestFold:
     @given(key=words, value=words)
     def test_stays_in_64_bits(self, key, value):
         assert 0 <= fold(key, value) <= BITS
-        assert signed(fold(key, value)) & BITS == fold(key, value)
+        assert to_signed(fold(key, value)) & BITS == fold(key, value)
 
 
 class TestStream:
@@ -97,7 +97,7 @@ class TestBelow:
     @given(draw=words, bound=st.integers(1, 2**31 - 1))
     def test_same_everywhere_and_in_range(self, draw, bound):
         expected = ((draw >> 32) * bound) >> 32
-        assert int(below(torch.tensor(signed(draw)), bound)) == expected
+        assert int(below(torch.tensor(to_signed(draw)), bound)) == expected
         assert 0 <= expected < bound
 
 
@@ -108,7 +108,7 @@ def permutation_compiled(key, size, out):
 
 def permutation(key: int, size: int) -> torch.Tensor:
     owner = torch.zeros(size, dtype=torch.int64)
-    return permute(torch.tensor([signed(key)]), torch.tensor([size]), torch.arange(size), owner)
+    return permute(torch.tensor([to_signed(key)]), torch.tensor([size]), torch.arange(size), owner)
 
 
 class TestPermute:
@@ -123,7 +123,7 @@ class TestPermute:
 
     def test_many_sizes_at_once(self):
         sizes = torch.tensor([3, 17, 64])
-        keys = torch.tensor([signed(stream(0, Purpose.ORDER, c)) for c in range(3)])
+        keys = torch.tensor([to_signed(stream(0, Purpose.ORDER, c)) for c in range(3)])
         owner = torch.repeat_interleave(torch.arange(3), sizes)
         position = torch.cat([torch.arange(size) for size in sizes.tolist()])
         together = permute(keys, sizes, position, owner)
@@ -160,7 +160,7 @@ class TestShuffle:
     @pytest.mark.parametrize("size", [1, 2, 3, 40, 64, 1000])
     def test_bijection(self, size):
         owner = torch.zeros(size, dtype=torch.int64)
-        key = torch.tensor([signed(stream(5, Purpose.NEGATIVES, size))])
+        key = torch.tensor([to_signed(stream(5, Purpose.NEGATIVES, size))])
         found = shuffle(key, torch.tensor([size]), torch.arange(size), owner)
         assert found.sort().values.tolist() == list(range(size))
 

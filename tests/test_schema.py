@@ -10,7 +10,7 @@ import pytest
 
 from fedrec.schema import COUNT, METRICS, NUMBER, SIZES, TEXT, TEXTS, check, json_line, kind_of, kinds_of_fields
 
-from fedrec.schema import damaged, optional, read_json  # isort: skip
+from fedrec.schema import damage_error, optional, read_json  # isort: skip
 
 SHAPE = {"name": TEXT, "size": {"rows": COUNT}, "share": optional(NUMBER), "parts": [{"label": TEXT}], "test": METRICS}
 GOOD: dict[str, Any] = {
@@ -64,7 +64,7 @@ def test_what_is_wrong_is_said_with_its_place(change: dict[str, Any], words: str
     ],
 )
 def test_a_setting_is_read_as_its_type(hint: Any, text: Any, value: Any) -> None:
-    found = kind_of(hint).parsed(text)
+    found = kind_of(hint).parse(text)
     assert found == value
     assert type(found) is type(value)
 
@@ -89,7 +89,7 @@ def test_a_setting_is_read_as_its_type(hint: Any, text: Any, value: Any) -> None
 )
 def test_what_is_not_of_the_type_is_refused(hint: Any, text: Any) -> None:
     with pytest.raises(ValueError, match=r"^not "):
-        kind_of(hint).parsed(text)
+        kind_of(hint).parse(text)
 
 
 def test_fields_of_a_record() -> None:
@@ -110,7 +110,7 @@ def test_files(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ValueError, match=r".") as wrong:
             read_json(path, "file", {"a": COUNT})
-        assert str(damaged(path, wrong.value)).endswith("; remove it and run again")
+        assert str(damage_error(path, wrong.value)).endswith("; remove it and run again")
     path.write_text('{"a": 1}')
     assert read_json(path, "file", {"a": COUNT}) == {"a": 1}
     assert json_line('{"a": 1, "b": 2}', {"a": COUNT}) == {"a": 1, "b": 2}

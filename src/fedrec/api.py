@@ -20,7 +20,7 @@ from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.driver import Listener, StopRun, execute
 from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
-from fedrec.experiment.params import handed_over
+from fedrec.experiment.params import adopt_method
 from fedrec.experiment.result import Result, Results
 from fedrec.experiment.run_plan import Data
 from fedrec.federation.contract import Method
@@ -115,12 +115,12 @@ def run(
     own = {name: value for name, value in params.items() if name not in fields}
     name, table = _table(data, values)
     values |= {"method": method, "data": name, "protocol": protocol, "params": {**values.get("params", {}), **own}}
-    made = None if isinstance(method, str) else handed_over(method, values)
+    made = None if isinstance(method, str) else adopt_method(method, values)
     shared: Data = table
     found = list[Result]()
     for one in _configs(make_config(values), seeds):
         folder = _folder(out, None if seeds is None else one.seed)
-        result, shared = _one(one, folder, resume, _followers(one, callbacks, progress), shared, made, keep)
+        result, shared = _run_one(one, folder, resume, _followers(one, callbacks, progress), shared, made, keep)
         found.append(replace(result, pandas=is_pandas(data)))
     return found[0] if seeds is None else Results(found)
 
@@ -189,7 +189,7 @@ def _folder(out: str | Path | None, seed: int | None) -> Path | None:
     return None if out is None else Path(out) if seed is None else Path(out) / f"seed{seed}"
 
 
-def _one(
+def _run_one(
     config: RunConfig, out: Path | None, resume: bool, listener: Listener, data: Data, method: Method | None, keep: Keep
 ) -> tuple[Result, Data]:
     """A run, and what the next seed works on: a table that was given, or what was prepared of the named one."""

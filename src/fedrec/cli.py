@@ -28,7 +28,7 @@ from fedrec.commands.run_flags import run_command
 from fedrec.commands.serve import serve_command
 from fedrec.commands.sweep_flags import sweep_command
 from fedrec.commands.tune_flags import tune_command
-from fedrec.errors import FedrecError, FedrecWarning, explained, visible, visible_line
+from fedrec.errors import FedrecError, FedrecWarning, explain, visible, visible_line
 from fedrec.experiment.command_line import take_files
 
 UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
@@ -183,7 +183,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        if (message := explained(error)) is None:
+        if (message := explain(error)) is None:
             raise
         _fail(message)
 

@@ -11,9 +11,9 @@ __all__ = [
     "DivergedError",
     "FedrecError",
     "FedrecWarning",
-    "explained",
+    "explain",
+    "list_few",
     "reason",
-    "some",
     "unknown",
     "visible",
     "visible_line",
@@ -47,12 +47,12 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> Fedre
     return FedrecError(f"unknown {kind} '{name}'; {hint}")
 
 
-def some(names: Iterable[str]) -> str:
+def list_few(names: Iterable[str]) -> str:
     """The first few, short enough for one line."""
     return ", ".join(f"{name:.40}" for name in list(names)[:3])
 
 
-def explained(error: Exception) -> str | None:
+def explain(error: Exception) -> str | None:
     """What went wrong and what to do, for whoever started a program; None where only a developer can mend it."""
     if isinstance(error, FedrecError):
         return str(error)
@@ -84,7 +84,7 @@ _COMMANDS = re.compile(
 
 def visible(text: str) -> str:
     r"""With control characters written out, as \x1b; tabs and line feeds stay."""
-    return _COMMANDS.sub(lambda found: _written(found[0]), text)
+    return _COMMANDS.sub(lambda found: _write_sign(found[0]), text)
 
 
 def visible_line(text: str) -> str:
@@ -92,5 +92,5 @@ def visible_line(text: str) -> str:
     return visible(text).replace("\t", r"\t").replace("\n", r"\n")
 
 
-def _written(sign: str) -> str:
+def _write_sign(sign: str) -> str:
     return f"\\x{ord(sign):02x}" if ord(sign) < 0x100 else f"\\u{ord(sign):04x}"

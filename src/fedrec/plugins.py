@@ -13,7 +13,7 @@ from fedrec.errors import FedrecError, FedrecWarning
 T = TypeVar("T")
 
 
-def found(
+def load_plugins(
     group: str, kind: str, named: Callable[[Any], tuple[str, T]], taken: Collection[str]
 ) -> tuple[dict[str, T], dict[str, str]]:
     """All of a group under their own names, which must not be `taken`; and those that cannot be used, with the reason.

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedrec.splitmix import BITS, GOLDEN, MUL_1, MUL_2, Purpose, fold, fold_array, signed, stream
+from fedrec.splitmix import BITS, GOLDEN, MUL_1, MUL_2, Purpose, fold, fold_array, stream, to_signed
 
 __all__ = [
     "BITS",
@@ -33,8 +33,8 @@ __all__ = [
     "normal_of",
     "permute",
     "shuffle",
-    "signed",
     "stream",
+    "to_signed",
     "uniform",
 ]
 
@@ -44,7 +44,7 @@ SWAPS = 12
 
 def key_tensor(seed: int, purpose: Purpose) -> Tensor:
     """Return the key of a stream as a number that a server can keep among its tensors."""
-    return torch.tensor(signed(stream(seed, purpose)))
+    return torch.tensor(to_signed(stream(seed, purpose)))
 
 
 def _shift(z: Tensor, by: int) -> Tensor:
@@ -54,11 +54,11 @@ def _shift(z: Tensor, by: int) -> Tensor:
 
 def fold_tensor(key: Tensor | int, value: Tensor | int) -> Tensor:
     """One of the two must be a tensor."""
-    k = signed(key) if isinstance(key, int) else key
-    v = signed((value + 1) * GOLDEN) if isinstance(value, int) else (value + 1) * signed(GOLDEN)
+    k = to_signed(key) if isinstance(key, int) else key
+    v = to_signed((value + 1) * GOLDEN) if isinstance(value, int) else (value + 1) * to_signed(GOLDEN)
     z = torch.as_tensor(k + v)
-    z = (z ^ _shift(z, 30)) * signed(MUL_1)
-    z = (z ^ _shift(z, 27)) * signed(MUL_2)
+    z = (z ^ _shift(z, 30)) * to_signed(MUL_1)
+    z = (z ^ _shift(z, 27)) * to_signed(MUL_2)
     return z ^ _shift(z, 31)
 
 

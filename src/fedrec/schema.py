@@ -32,7 +32,7 @@ __all__ = [
     "Shape",
     "check",
     "choice",
-    "damaged",
+    "damage_error",
     "integer",
     "is_count",
     "is_number",
@@ -40,11 +40,11 @@ __all__ = [
     "kind_of",
     "kinds_of_fields",
     "matching",
-    "named",
     "number",
     "optional",
     "read_json",
     "several",
+    "table_of",
 ]
 
 Shape = Any  # Kind | Mapping[str, Shape] | list[Shape]
@@ -58,7 +58,7 @@ class Kind:
     valid: Callable[[Any], bool]
     read: Callable[[Any], Any] = str
 
-    def parsed(self, text: Any) -> Any:
+    def parse(self, text: Any) -> Any:
         """The value that a text stands for; ValueError where it stands for none of this kind."""
         try:
             value = self.read(text)
@@ -117,7 +117,7 @@ def several(kind: Kind, least: int = 1) -> Kind:
     )
 
 
-def named(kind: Kind, words: str, names: str = ".*") -> Kind:
+def table_of(kind: Kind, words: str, names: str = ".*") -> Kind:
     """A table whose names match a pattern, and whose values are of one kind."""
 
     def fits(value: Any) -> bool:
@@ -137,9 +137,9 @@ COUNT = Kind("an integer", is_count, int)
 NUMBER = Kind("a number", is_number, float)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
-METRICS = named(NUMBER, "metrics with numbers", r"\w+@[1-9][0-9]{0,8}")
-NAMES = named(TEXT, "names with texts")
-SIZES = named(COUNT, "names with integers")
+METRICS = table_of(NUMBER, "metrics with numbers", r"\w+@[1-9][0-9]{0,8}")
+NAMES = table_of(TEXT, "names with texts")
+SIZES = table_of(COUNT, "names with integers")
 
 
 def kind_of(hint: Any) -> Kind:
@@ -148,7 +148,7 @@ def kind_of(hint: Any) -> Kind:
         choices = typing.get_args(hint)
         return Kind(" | ".join(map(str, choices)), lambda value: value in choices, lambda value: value)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return _one_of([kind_of(part) for part in typing.get_args(hint)])
+        return _parse_first([kind_of(part) for part in typing.get_args(hint)])
     if hint is type(None):
         return Kind(
             "none",
@@ -159,17 +159,17 @@ def kind_of(hint: Any) -> Kind:
     if plain is bool:
         return dataclasses.replace(BOOL, words="bool")
     if plain is int:
-        return Kind("int", lambda value: isinstance(value, int) and not isinstance(value, bool), _whole)
+        return Kind("int", lambda value: isinstance(value, int) and not isinstance(value, bool), _parse_integer)
     if plain is float:
         return dataclasses.replace(number("float"), read=_real)
     return Kind(getattr(plain, "__name__", str(hint)), lambda value: isinstance(value, plain), lambda value: value)
 
 
-def _one_of(kinds: list[Kind]) -> Kind:
+def _parse_first(kinds: list[Kind]) -> Kind:
     def read(text: Any) -> Any:
         for kind in kinds:
             try:
-                return kind.parsed(text)
+                return kind.parse(text)
             except ValueError:
                 continue
         raise ValueError
@@ -177,7 +177,7 @@ def _one_of(kinds: list[Kind]) -> Kind:
     return Kind(" or ".join(kind.words for kind in kinds), lambda value: any(kind.valid(value) for kind in kinds), read)
 
 
-def _whole(value: Any) -> int:
+def _parse_integer(value: Any) -> int:
     found = _real(value) if isinstance(value, float) else int(_no_bool(value))
     if found != int(found) or not -(1 << 63) < found < 1 << 63:
         raise ValueError
@@ -245,6 +245,6 @@ def json_line(line: str, shape: Shape) -> dict[str, Any] | None:
     return dict(value)
 
 
-def damaged(path: Path, why: object, remedy: str = "remove it and run again") -> FedrecError:
+def damage_error(path: Path, why: object, remedy: str = "remove it and run again") -> FedrecError:
     """The error about a file or folder of ours that does not hold what we write there."""
     return FedrecError(f"{path} is damaged ({why}); {remedy}")

@@ -28,7 +28,7 @@ class Purpose(IntEnum):
     CROP = 11
 
 
-def signed(value: int) -> int:
+def to_signed(value: int) -> int:
     """The same 64 bits as a Python integer that fits int64."""
     value &= BITS
     return value - (1 << 64) if value >> 63 else value

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedrec.errors import FedrecError
-from fedrec.experiment.audit.uploads import exposed
+from fedrec.experiment.audit.uploads import expose_items
 from fedrec.experiment.config import make_config
 from fedrec.experiment.driver import Run
 from fedrec.experiment.run_plan import plan_run
@@ -23,7 +23,7 @@ from fedrec.testing import tiny_world
 @pytest.mark.parametrize("method", ["fedmf", "pfedrec"])
 def test_the_attack_falls_to_the_popularity_guess_with_a_hundred_clients(method: str) -> None:
     run = Run(plan_run(make_config({"method": method, "data": "synthetic", "params": {"dim": 16}})))
-    found = exposed(run.method, run.simulator.data, 100)
+    found = expose_items(run.method, run.simulator.data, 100)
     assert found.clients == 100
     assert found.upload > 0.999, "one upload in the clear is the user's whole history"
     assert found.popularity < 0.95
@@ -49,9 +49,9 @@ def test_auc_counts_pairs() -> None:
 
 def test_methods_without_a_table_to_attack_are_refused_by_name() -> None:
     with pytest.raises(FedrecError, match="popularity uploads no item table"):
-        exposed(Popularity(), tiny_world(), 12)
+        expose_items(Popularity(), tiny_world(), 12)
     with pytest.raises(FedrecError, match="fedca needs each client's own upload"):
-        exposed(FedCA(dim=4, lr=1.0, batch=16), tiny_world(), 12)
+        expose_items(FedCA(dim=4, lr=1.0, batch=16), tiny_world(), 12)
 
 
 def test_the_command(cli: Callable[..., Any]) -> None:

@@ -113,9 +113,9 @@ def test_a_run_is_running_while_a_process_holds_its_folder(folder: Path) -> None
 def test_to_look_never_takes_the_lock(folder: Path) -> None:
     """A run that starts while the board looks must not find its folder locked."""
     index = FolderIndex(folder)
-    with RunFolder(folder / "stopped").held():
+    with RunFolder(folder / "stopped").lock():
         index.refresh()
-        with RunFolder(folder / "ease").held():
+        with RunFolder(folder / "ease").lock():
             pass
 
 

@@ -79,7 +79,7 @@ def test_a_simulation_in_the_folder_is_not_touched(start: Start, tmp_path: Path)
 def test_a_server_that_waits_for_its_first_node_is_not_disturbed(start: Start, tmp_path: Path) -> None:
     start("--clients", "3")
     before = (tmp_path / "run" / "terms.json").read_bytes()
-    with RunFolder(tmp_path / "run" / "superlink").held():
+    with RunFolder(tmp_path / "run" / "superlink").lock():
         assert "another run is in progress" in start("--clients", "4").err
     assert (tmp_path / "run" / "terms.json").read_bytes() == before
 
@@ -88,7 +88,7 @@ def test_a_server_holds_its_folder(start: Start, tmp_path: Path, monkeypatch: py
     seen = []
 
     def look(link: SuperLink) -> None:
-        with pytest.raises(FedrecError, match="another run is in progress"), RunFolder(link.home).held():
+        with pytest.raises(FedrecError, match="another run is in progress"), RunFolder(link.home).lock():
             pass
         seen.append(link.home)
         raise FedrecError("enough")

@@ -22,7 +22,7 @@ from fedrec.federation.contract import Method, World
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import methods
 from fedrec.serve import Recommender
-from fedrec.testing import all_scores, one_more, tiny_world
+from fedrec.testing import add_one_item, all_scores, tiny_world
 
 from . import SMALL
 
@@ -50,7 +50,7 @@ def test_models_of_histories_answer_as_if_the_item_had_been_there(name: str) -> 
     method = made(name, READERS[name])
     silos = (12,) if method.info.centralised else None
     data = tiny_world(silos=silos)
-    known, added = one_more(data, [0, 3, 4])
+    known, added = add_one_item(data, [0, 3, 4])
     grown = dataclasses.replace(data, user_ptr=known.ptr, items=known.by_item(), history=known.items)
     short, long = Simulator(method, data), Simulator(method, grown)
     for number in range(method.rounds):
@@ -67,7 +67,7 @@ def test_models_of_histories_answer_as_if_the_item_had_been_there(name: str) -> 
 
 def test_tables_that_are_trained_again_are_trained_on_training_rows() -> None:
     data = tiny_world()
-    known, _ = one_more(data, [0, 3, 4])
+    known, _ = add_one_item(data, [0, 3, 4])
     kept, again = (
         made("pfedrec", {"backbone": "sasrec", "dim": 4, "own_tables": kind}) for kind in ("kept", "replayed")
     )
@@ -87,7 +87,7 @@ def test_what_was_fitted_stays_fitted_on_training_rows(name: str) -> None:
     data = tiny_world(silos=(12,) if method.info.centralised else (4, 4, 4) if name == "fedcia" else None)
     simulator = Simulator(method, data)
     simulator.round(0)
-    known, _ = one_more(data, [0, 3, 4])
+    known, _ = add_one_item(data, [0, 3, 4])
     assert torch.equal(all_scores(simulator, 0, known), all_scores(simulator, 0))
 
 

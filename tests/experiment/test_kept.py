@@ -21,7 +21,7 @@ from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.driver import Run, execute
 from fedrec.experiment.finished_run import find_runs
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.kept import prepared_of, read_kept
+from fedrec.experiment.kept import read_kept, read_prepared
 from fedrec.experiment.opening import open_finished
 from fedrec.experiment.prepare import Prepared, prepare_config
 from fedrec.experiment.run_plan import plan_run
@@ -115,7 +115,7 @@ def test_recommending_and_reporting_later_read_nothing(cli: Cli, table: Path, re
 )
 def test_what_is_kept_is_what_was_prepared(tmp_path: Path, config: RunConfig) -> None:
     execute(config, tmp_path / "run")
-    kept = prepared_of(RunFolder(tmp_path / "run"), config)
+    kept = read_prepared(RunFolder(tmp_path / "run"), config)
     assert kept is not None
     run = Run(plan_run(config))
     same(kept, run.prepared)
@@ -166,7 +166,7 @@ def test_words_and_numbers_stay_what_they_were(tmp_path: Path, table: Path) -> N
     items.write_text("item,title,tags,year\n" + "".join(f"{i},Film {i} ü,a|b{i % 3},1990\n" for i in range(50)))
     config = make_config({"method": "fedmf", "data": str(table), "attributes": str(items), **FEW})
     done = execute(config, tmp_path / "run")
-    kept = prepared_of(RunFolder(tmp_path / "run"), done.config)
+    kept = read_prepared(RunFolder(tmp_path / "run"), done.config)
     assert kept is not None
     same(kept, Run(plan_run(config)).prepared)
     assert kept.source.info is not None
@@ -252,7 +252,7 @@ def test_a_published_split_keeps_its_clients(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("FEDREC_DATA", str(tmp_path / "data"))
     central = RunConfig("ease", data="pub:clients")
     execute(central, tmp_path / "run")
-    kept = prepared_of(RunFolder(tmp_path / "run"), central)
+    kept = read_prepared(RunFolder(tmp_path / "run"), central)
     assert kept is not None
     assert kept.partition.n_clients == 1
     local = RunConfig("local", data="pub:clients", **FEW)

@@ -149,7 +149,7 @@ def interrupted(work: UnchangedRows) -> None:
 def test_what_is_put_off_is_what_did_not_change():
     data = tiny_world(200)
     simulator = rounds(data, will_be_read=False)
-    put_off = simulator.client_side.deferred_bytes()
+    put_off = simulator.client_side.count_deferred_bytes()
     assert 0 < put_off < simulator.cohorts[0].unfinished.per_client["item"].nbytes
     scores(simulator)
-    assert simulator.client_side.deferred_bytes() == 0
+    assert simulator.client_side.count_deferred_bytes() == 0

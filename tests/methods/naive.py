@@ -151,7 +151,7 @@ class Federation:
                 self.train(number, round)
             sizes = [float(self.data.positives[k]) * (1 + self.data.negatives) for k in chosen]
             shares = [size / sum(sizes) if weighted else 1 / len(chosen) for size in sizes]
-            uploads = [self.clients[k].held() for k in chosen]
+            uploads = [self.clients[k].lock() for k in chosen]
             for name in self.server:
                 self.server[name] = sum((s * up[name] for s, up in zip(shares, uploads, strict=True)), torch.zeros(()))
 
@@ -167,7 +167,7 @@ class Federation:
 
     def own(self) -> dict[str, Tensor]:
         """Every client's own table and weights."""
-        return stacked([client.held() for client in self.clients])
+        return stacked([client.lock() for client in self.clients])
 
 
 def local(method: LocalMethod, data: ClientData, rounds: int) -> dict[str, Tensor]:

@@ -78,7 +78,7 @@ class Model(nn.Module):
         """Copies of the weights, under the library's names."""
         raise NotImplementedError
 
-    def held(self) -> dict[str, Tensor]:
+    def lock(self) -> dict[str, Tensor]:
         """Its table and weights as they are now."""
         return {"item": self.item.detach().clone(), **self.dense()}
 

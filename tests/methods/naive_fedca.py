@@ -126,7 +126,7 @@ class Composite(naive.Federation):
             for number in plan.train:
                 naive.train(method, self.clients[number], data, int(number), round, near.get(int(number)))
                 served[number] = self.clients[number]
-            tensors = [self.clients[k].held() for k in plan.uploads()]
+            tensors = [self.clients[k].lock() for k in plan.uploads()]
             tables = [held["item"].numpy() for held in tensors]
             pictures, sizes = [], []
             for number, table in zip(plan.uploads(), tables, strict=True):

@@ -24,7 +24,7 @@ def attentive(method: FedAtt, data: ClientData, rounds: int) -> naive.Federation
         for number in chosen:
             federation.clients[number] = federation.model(federation.clients[number].user.detach())
             naive.train(method, federation.clients[number], data, number, round)
-        uploads = [federation.clients[k].held() for k in chosen]
+        uploads = [federation.clients[k].lock() for k in chosen]
         for name, weight in federation.server.items():
             far = []
             for up in uploads:

@@ -22,7 +22,7 @@ from fedrec.federation.stages import parse_stages
 from fedrec.methods.personal.autoencoder import DECODER, GATE, OWN, SHARED
 from fedrec.methods.personal.feddae import FedDAE
 from fedrec.random import Purpose, fold_tensor, normal, stream, uniform
-from fedrec.testing import MethodTests, all_scores, assert_close, one_more, run, tiny_world
+from fedrec.testing import MethodTests, add_one_item, all_scores, assert_close, run, tiny_world
 from methods.naive_base import by_index, linear, mean, stacked, taking_part
 
 SMALL = {"dim": 3, "layers": 2, "lr": 0.02, "lr_server": 0.03, "weight_decay": 1e-3, "epochs": 2}
@@ -178,7 +178,7 @@ class TestFedDAEReleased(FedDAETests):
 def test_an_item_met_after_training_has_its_initial_rows(variant):
     """Without decay a row that nobody's input touches stays where it started, in a whole network too."""
     method, data, grown = FedDAE(**{**SMALL, "weight_decay": 0.0}, variant=variant), tiny_world(), [0, 3, 4]
-    known, added = one_more(data, grown)
+    known, added = add_one_item(data, grown)
     simulator = Simulator(method, data)
     for round in range(2):
         simulator.round(round)

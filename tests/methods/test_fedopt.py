@@ -141,7 +141,7 @@ def change_of(federation: Any, number: int, round: int, shared: list[str]) -> di
     method = federation.method
     federation.receive(number)
     (federation.gradient_step if method.sends == "gradient" else federation.train)(number, round)
-    held = federation.clients[number].held()
+    held = federation.clients[number].lock()
     change = {name: held[name] - federation.server[name] for name in shared}
     norm = math.sqrt(sum(float(value.square().sum()) for value in change.values()))
     factor = min(1.0, method.clip / norm) if method.clip and norm else 1.0
@@ -274,7 +274,7 @@ def test_one_gradient_of_all_clients_is_full_batch_training(server):
             per_user.append(torch.nn.functional.cross_entropy(states @ central.item.T, targets))
         naive.descend(torch.stack(per_user).mean(), central, steps)
     found = run(method, data, 6)
-    expected = as_sent(method, central.held())
+    expected = as_sent(method, central.lock())
     expected["scores"] = by_index(data, torch.stack([central.scores(history) for history in histories]))
     assert_close({name: found[name] for name in expected}, expected, 1e-6, "centralised")
 
@@ -297,7 +297,7 @@ def test_one_gradient_of_factor_models_is_full_batch_training(server, backbone):
             per_user.append(torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.label))
         naive.descend(torch.stack(per_user).mean(), central, of_users, of_server)
     found = run(method, data, 4)
-    expected = {f"server.{name}": value for name, value in central.held().items()}
+    expected = {f"server.{name}": value for name, value in central.lock().items()}
     expected |= {"user.user": central.user.detach(), "scores": by_index(data, central.everything())}
     assert_close({name: found[name] for name in expected}, expected, 1e-6, "centralised")
 

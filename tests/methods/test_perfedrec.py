@@ -39,7 +39,7 @@ def clustered(method: PerFedRec, data: ClientData, rounds: int) -> dict[str, Ten
         for number in plan.train:
             clients[number] = federation.holding(clients[number].user.detach(), of_cluster[number])
             naive.train(method, clients[number], data, int(number), round)
-        models = {k: clients[k].held() for k in plan.uploads()}
+        models = {k: clients[k].lock() for k in plan.uploads()}
         points = [profile(data, k, models[k]["item"]) for k in models]
         if method.cluster_on == "table":
             points = [model["item"].flatten() for model in models.values()]

@@ -40,7 +40,7 @@ def collaborate(method: PFedGraph, data: ClientData, rounds: int) -> naive.Feder
         chosen = taking_part(data, round)
         for number in chosen:
             naive.train(method, federation.clients[number], data, number, round)
-        models = [federation.clients[k].held() for k in chosen]
+        models = [federation.clients[k].lock() for k in chosen]
         changes = [flat(model) - flat(initial) for model in models]
         sizes = torch.tensor([float(data.positives[k]) for k in chosen]).double()
         for number, mine in zip(chosen, changes, strict=True):

@@ -39,7 +39,7 @@ class SecureGrid(Grid):
         server.begin(number)
         layout = layout_of(server.schema, server.server.method.info.name)
         terms = Terms(new_session(f"round {number}"), layout, minimum=2)
-        collector = Collector(terms, {k: server.expected_clients(k) for k in range(len(self.nodes))})
+        collector = Collector(terms, {k: server.list_expected_clients(k) for k in range(len(self.nodes))})
         members = [Member(k, Terms.decode(terms.encode())) for k in range(len(self.nodes))]
         for k, member in enumerate(members):
             collector.take_keys(k, self.sent(member.keys()))

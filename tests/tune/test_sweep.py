@@ -12,7 +12,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import make_config
 from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.params import method_of
-from fedrec.experiment.sweep import Sweep, combinations, grid_of, listed, sweep
+from fedrec.experiment.sweep import Sweep, combinations, grid_of, split_settings, sweep
 from fedrec.experiment.tuning import Trial, best_of
 
 CONFIG = make_config({"method": "fedmf", "data": "synthetic@users=50+items=200", "rounds": 2, "params": {"dim": 4}})
@@ -21,7 +21,7 @@ CONFIG = make_config({"method": "fedmf", "data": "synthetic@users=50+items=200",
 def swept(place: Path, *settings: str) -> tuple[list[Trial], list[Trial]]:
     """All trials of a sweep, and those that this call has run."""
     new: list[Trial] = []
-    space = grid_of(method_of(CONFIG), listed(settings)[0])
+    space = grid_of(method_of(CONFIG), split_settings(settings)[0])
     return sweep(Sweep(place, CONFIG, space), new.append, lambda _: Listener()), new
 
 
@@ -59,7 +59,7 @@ def test_a_sweep_that_was_cut_short_goes_on(tmp_path: Path) -> None:
 
 def test_what_is_not_a_list_is_said() -> None:
     with pytest.raises(FedrecError, match="nothing to sweep"):
-        listed(["dim=4"])
+        split_settings(["dim=4"])
     with pytest.raises(FedrecError, match="ranges are for fedrec tune"):
         grid_of(method_of(CONFIG), {"lr": "0.1..0.5"})
     with pytest.raises(FedrecError, match="lr"):

@@ -77,12 +77,12 @@ def _show(report: Report, as_json: bool) -> None:
 
 def uploads(values: dict[str, Any], clients: int, as_json: bool) -> None:
     """The sign attack on the first round of some clients."""
-    from fedrec.experiment.audit.uploads import exposed  # needs an extra
+    from fedrec.experiment.audit.uploads import expose_items  # needs an extra
 
     plan = plan_run(make_config(values))
     for note in plan.prepared.source.notes:
         console.err.print(f"note: {note}", style="dim")
-    found = exposed(plan.method, plan.clients, clients)
+    found = expose_items(plan.method, plan.clients, clients)
     if as_json:
         print(json.dumps(found.to_dict()))
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 from fedrec.experiment.command_line import command_line
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ def _folded(recommender: Recommender, histories: dict[str, list[str]], k: int) -
             who = "" if len(histories) == 1 else f" of {name}"
             more = f" and {len(folded.unknown) - 3:,} more" if len(folded.unknown) > 3 else ""
             console.err.print(
-                f"note: {_items(len(folded.unknown))}{who} not in the model and skipped: {some(folded.unknown)}{more}"
+                f"note: {_items(len(folded.unknown))}{who} not in the model and skipped: "
+                f"{list_few(folded.unknown)}{more}"
             )
         yield from folded.offers
 

@@ -18,13 +18,13 @@ from fedrec.experiment.driver import Listener
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
 from fedrec.experiment.search_space import settings_text
-from fedrec.experiment.sweep import Sweep, combinations, grid_of, listed, sweep
+from fedrec.experiment.sweep import Sweep, combinations, grid_of, split_settings, sweep
 from fedrec.experiment.tuning import Trial, best_of
 
 
 def run_sweep(config: RunConfig, settings: Sequence[str], out: Path | None, quiet: bool) -> None:
     """Run what is missing, or everything, and print one table."""
-    swept, fixed = listed(settings)
+    swept, fixed = split_settings(settings)
     config = dataclasses.replace(config, params={**config.params, **fixed})
     space = grid_of(method_of(config), swept)
     place = out or study_folder(config, "sweep", "-".join([*swept, *(f"{k}={v}" for k, v in fixed.items())]))

@@ -16,7 +16,7 @@ from fedrec.experiment.driver import Listener
 from fedrec.experiment.folder import folder_name
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
-from fedrec.experiment.search_space import described, settings_text, space_of
+from fedrec.experiment.search_space import describe_space, settings_text, space_of
 from fedrec.experiment.tuning import Budget, Study, Trial, best_of, search
 
 
@@ -39,7 +39,7 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
     def listener(trial: int) -> Listener:
         return progress.listener(f"trial {trial + 1} of {budget.trials}", quiet, as_json=False, notes=trial == 0)
 
-    say(f"searched: {'; '.join(f'{name} {text}' for name, text in described(space).items())}")
+    say(f"searched: {'; '.join(f'{name} {text}' for name, text in describe_space(space).items())}")
     try:
         with sigterm_interrupts():
             done = search(study, method, budget, told, listener)

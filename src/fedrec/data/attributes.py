@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from fedrec.data.interactions import Array, ItemInfo
 from fedrec.data.seeds import generator
 from fedrec.data.sparse import csr
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 
 RANK = 300
 FEWEST = 5  # warm items that must carry a term
@@ -82,7 +82,7 @@ class Encoder:
         """Their vectors, and how many share no term with the items of the fit."""
         if numbers := next((arrival.numbers for arrival in arrivals if arrival.numbers), None):
             raise FedrecError(
-                f"new items are described in numbers ({some(numbers)}), those of the run in words; give "
+                f"new items are described in numbers ({list_few(numbers)}), those of the run in words; give "
                 "their tags, title or year"
             )
         counts = self.counts(arrival.terms for arrival in arrivals)
@@ -119,7 +119,7 @@ class Scaler:
                 verb = "lacks" if odd[0] in self.names else "has"
                 raise FedrecError(
                     f"new item '{arrival.item:.40}' {verb} the number '{odd[0]:.40}'; give the columns "
-                    f"of the run's own items: {some(self.names)}"
+                    f"of the run's own items: {list_few(self.names)}"
                 )
         rows = [[arrival.numbers[name] for name in self.names] for arrival in arrivals]
         return self.encode(np.array(rows, dtype=np.float32).astype(np.float64)), 0

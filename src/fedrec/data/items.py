@@ -19,7 +19,7 @@ from fedrec.data.interactions import Interactions, ItemInfo
 from fedrec.data.roles import is_name_of
 from fedrec.data.sparse import csr
 from fedrec.data.spreadsheet import unguard
-from fedrec.errors import FedrecError, reason, some
+from fedrec.errors import FedrecError, list_few, reason
 
 WORDS = ("tags", "title", "year")
 MOSTLY = 0.9  # of the cells of a column: one that is written wrongly does not make words of numbers
@@ -167,8 +167,8 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
     lacking = [name for name in names if name not in lines]
     if len(lacking) == len(names):
         raise FedrecError(
-            f"{path} describes no item of '{data.name}': it has items such as {some(lines)}, the data "
-            f"such as {some(names)}; use the same ids"
+            f"{path} describes no item of '{data.name}': it has items such as {list_few(lines)}, the data "
+            f"such as {list_few(names)}; use the same ids"
         )
     if lacking and next(iter(lines.values())).numbers:
         raise FedrecError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.deploy.terms import Terms
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 from fedrec.federation.exposure import describe_server_view
 
 REQUIRED, POSSIBLE, ANY = "required", "where possible", "not required"
@@ -77,7 +77,7 @@ class Consent:
     def _objection(self, terms: Terms) -> str:
         name, stages = terms.method.info.name, [part.partition("=")[0] for part in terms.config.privacy.split(",")]
         if self.methods and name not in self.methods:
-            return f"the method is {name}; agreed on: {some(self.methods)}"
+            return f"the method is {name}; agreed on: {list_few(self.methods)}"
         wanted = self.secure_sums == REQUIRED or (self.secure_sums == POSSIBLE and not terms.method.disclosure.gathers)
         if wanted and not terms.secure:
             return "updates would not be summed up securely; start the server with --secure-sums"

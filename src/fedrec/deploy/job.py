@@ -17,7 +17,7 @@ from fedrec.data.atomic import atomic_file, make_private_folder
 from fedrec.deploy.link import Limits, Link, Lost
 from fedrec.deploy.server import NODES, Server
 from fedrec.deploy.terms import Terms
-from fedrec.errors import FedrecError, explained
+from fedrec.errors import FedrecError, explain
 from fedrec.experiment.folder import RunFolder
 
 EVENTS = "events.jsonl"
@@ -79,10 +79,10 @@ def run_job(out: Path, link: Link) -> None:
         folder = RunFolder.open(out)
         if (out / RECEIVED).is_dir():
             link = ReceivedRecorder(link, out / RECEIVED)
-        with folder.held():
+        with folder.lock():
             Server(terms, folder, link, limits, tell, attributes).run()
     except Exception as error:
-        tell("failed", {"reason": explained(error) or f"{type(error).__name__}: {error}"})
+        tell("failed", {"reason": explain(error) or f"{type(error).__name__}: {error}"})
         raise
 
 

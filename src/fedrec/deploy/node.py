@@ -25,7 +25,7 @@ from fedrec.deploy.masks import Masks
 from fedrec.deploy.shard import NodeData, Shard, UnknownItems, numbers_of, prepare_shard
 from fedrec.deploy.state import SCORED, StateFolder
 from fedrec.deploy.terms import Terms, require_deployable
-from fedrec.errors import FedrecError, explained
+from fedrec.errors import FedrecError, explain
 from fedrec.evaluation import chance, with_chance
 from fedrec.experiment.prepare import Part, Prepared
 from fedrec.federation.client_side import ClientSide
@@ -133,7 +133,7 @@ class NodeHost:
             self.audit.write(**asked, sent=len(reply))
             return reply
         except Exception as error:
-            if (words := explained(error)) is None:
+            if (words := explain(error)) is None:
                 raise
             reply = frame({"error": words})
             with suppress(OSError):  # a full disk may be what is refused
@@ -195,7 +195,7 @@ class NodeHost:
             "clients": prepared.partition.n_clients,
             "places": None if places is None else [int(places[0]), int(places[-1]) + 1],
             "users": prepared.source.n_users,
-            "given": prepared.given_users,
+            "given": prepared.users_before_filters,
             "interactions": prepared.n_interactions,
             "unknown": {"rows": unknown.rows, "items": unknown.items},
             "cpu": self._spent(),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrec.deploy.node import NodeHost
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 from fedrec.evaluation import top_k
 from fedrec.serve import FoldInResult, Recommendation, SimilarItem, UnknownId
 from fedrec.serve.item_space import ItemSpace
@@ -51,7 +51,7 @@ class NodeLists:
         if name not in self._users:
             raise UnknownId(
                 f"user '{name}' is not among this node's {len(self._users):,} users (their ids look like "
-                f"{some(list(self._users))})"
+                f"{list_few(list(self._users))})"
             )
         self._require_length(k, len(self.items))
         place = self._users[name]

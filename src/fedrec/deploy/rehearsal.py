@@ -75,7 +75,7 @@ def rehearse(config: RunConfig, prepared: Prepared | None = None, secure: bool =
         seeded=True,
         secure=secure,
         version=source.version,
-        left_out=prepared.given_users - source.n_users,
+        left_out=prepared.users_before_filters - source.n_users,
     )
     return Rehearsal(terms, prepared, attributes_of(terms, prepared))
 

@@ -89,13 +89,13 @@ def serve(
         require_public(key)
     home = RunFolder(out / "superlink")
     if home.path.exists():
-        with home.held():  # a folder of which nothing came is free, but not while a server waits there for nodes
+        with home.lock():  # a folder of which nothing came is free, but not while a server waits there for nodes
             pass
     write_job(out, terms, limits, attributes, resume)
     events = out / EVENTS
     begin = events.stat().st_size if events.exists() else 0
     make_private_folder(home.path)
-    with home.held(), Processes() as processes:
+    with home.lock(), Processes() as processes:
         link = SuperLink(home.path, at.certificates, at.host, at.port, at.nodes, processes)
         link.start()
         show({"event": "started", "address": f"{at.host}:{at.port}", "pid": link.process.pid})

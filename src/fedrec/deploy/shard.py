@@ -14,7 +14,7 @@ import numpy as np
 from fedrec.data import Interactions, Partition, Split, read_table
 from fedrec.data.roles import Columns
 from fedrec.deploy.terms import Terms
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 from fedrec.experiment.config import COLUMNS
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import keep, read_kept
@@ -32,7 +32,9 @@ class UnknownItems:
     examples: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.rows:,} rows with {self.items:,} items that are not in the vocabulary ({some(self.examples)})"
+        return (
+            f"{self.rows:,} rows with {self.items:,} items that are not in the vocabulary ({list_few(self.examples)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _map_items(table: Interactions, terms: Terms) -> tuple[Interactions, Unknown
     if not known.any():
         raise FedrecError(
             f"no item of {table.name} is in the vocabulary of the federation (its ids look like "
-            f"{some(names)}; here they look like {some(place)})"
+            f"{list_few(names)}; here they look like {list_few(place)})"
         )
     users = table.user_ids.astype(str) if terms.text_users else table.user_ids
     kept = replace(table, user_ids=users, tie_seed=terms.tie_seed).select(known)

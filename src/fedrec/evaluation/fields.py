@@ -70,7 +70,7 @@ def check(key: str, value: Any) -> None:
 def parse(key: str, word: str) -> Any:
     """The typed value of a field from its text."""
     try:
-        return KINDS[key].parsed(word)
+        return KINDS[key].parse(word)
     except ValueError:
         raise _illegal(key, word) from None
 

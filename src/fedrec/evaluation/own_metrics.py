@@ -145,7 +145,7 @@ def _code(metric: Metric) -> str:
 
 @cache
 def _packaged() -> tuple[dict[str, Metric], dict[str, str]]:
-    usable, broken = plugins.found("fedrec.metrics", "metric", _named, TAKEN)
+    usable, broken = plugins.load_plugins("fedrec.metrics", "metric", _named, TAKEN)
     for reason in broken.values():
         warnings.warn(reason, FedrecWarning, stacklevel=3)
     return usable, broken

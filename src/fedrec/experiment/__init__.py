@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedrec.experiment.params import build_method, method_of, parse_settings
     from fedrec.experiment.prepare import Prepared
     from fedrec.experiment.run_plan import RunPlan, plan_run
-    from fedrec.experiment.search_space import Space, described, dimension, is_searchable, settings_text, space_of
+    from fedrec.experiment.search_space import Space, describe_space, dimension, is_searchable, settings_text, space_of
     from fedrec.experiment.tuning import Budget, Study, Trial, best_of, search
 else:
     __getattr__, __dir__ = lazily(
@@ -42,7 +42,7 @@ else:
             "fedrec.experiment.run_plan": ["RunPlan", "plan_run"],
             "fedrec.experiment.search_space": [
                 "Space",
-                "described",
+                "describe_space",
                 "dimension",
                 "is_searchable",
                 "settings_text",
@@ -68,7 +68,7 @@ __all__ = [
     "again",
     "best_of",
     "build_method",
-    "described",
+    "describe_space",
     "device_named",
     "dimension",
     "folder_name",

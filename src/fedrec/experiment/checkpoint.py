@@ -28,7 +28,7 @@ def tensors_of(simulator: Simulator) -> dict[str, Tensor]:
     return {f"server.{name}": value for name, value in simulator.server.items()} | simulator.client_side.tensors()
 
 
-def collected(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def collect_tensors(simulator: Simulator, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The same of all processes, in the first of them."""
     held = {name: value for name, value in tensors.items() if not name.startswith("server.")}
     return tensors | simulator.group.collect_rows(held)
@@ -98,7 +98,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError("its bytes do not match their checksum")
         return tensors, about
     except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
 
 
 def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
@@ -111,7 +111,7 @@ def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
     return crc
 
 
-def _damaged(path: Path, error: Exception) -> FedrecError:
+def _damage_error(path: Path, error: Exception) -> FedrecError:
     return FedrecError(f"{path} is damaged or not a fedrec checkpoint ({error}); remove it and start over")
 
 
@@ -129,7 +129,7 @@ def save_resume(
 ) -> None:
     """All of a run between two rounds. Without its `state`, how it went: enough once it has all its rounds."""
     ledger = simulator.ledger()
-    tensors = collected(simulator, tensors_of(simulator)) if state else {}
+    tensors = collect_tensors(simulator, tensors_of(simulator)) if state else {}
     tensors |= {f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT}
     rounds = {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "unprotected": ledger.unprotected}
     if simulator.group.first:
@@ -171,7 +171,7 @@ def load_resume(path: Path, config: Mapping[str, Any], data: str) -> Resumed:
         rounds = {int(number): entry for number, entry in about["ledger"].items()}
         found = Resumed(Progress(**about["progress"]), tensors, rounds, dict(about["unprotected"]), counts)
     except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, error) from None
+        raise _damage_error(path, error) from None
     require_same(in_todays_words(about["config"], about["format"]), config, path)
     require_data(about, data, path)
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError, unknown
 from fedrec.evaluation import UNDIVIDED, Protocol
-from fedrec.experiment.cohorts import tested_note
+from fedrec.experiment.cohorts import note_cohorts
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.observers import Observer
 from fedrec.experiment.prepare import Prepared
@@ -44,7 +44,7 @@ def list_notes(plan: RunPlan) -> list[str]:
     if plan.config.lost_uploads and not method.info.centralised:
         found.append(f"simulated: {plan.config.lost_uploads:.0%} of all uploads are lost in transit")
     found += filter(None, [_describe_view_of_server(plan)])
-    found += [*tested_note(plan), *method.remarks(plan.world), *filter(None, [_describe_own_noise(plan)])]
+    found += [*note_cohorts(plan), *method.remarks(plan.world), *filter(None, [_describe_own_noise(plan)])]
     return [*found, LAST] if plan.claims_epsilon else found
 
 

@@ -27,7 +27,7 @@ class TestedCohort:
     users: int
     tested: np.ndarray
 
-    def words(self) -> str:
+    def describe(self) -> str:
         clients = f"{self.clients_tested:,} of {self.clients:,} clients"
         return f"{self.name} {len(self.tested):,} of {self.users:,} users ({clients})"
 
@@ -42,7 +42,7 @@ class TestedCohort:
         }
 
 
-def tested_cohorts(plan: RunPlan) -> list[TestedCohort]:
+def find_tested_cohorts(plan: RunPlan) -> list[TestedCohort]:
     """Empty where all clients are of one kind."""
     cohorts = cohorts_of(plan.method, plan.world)
     if len(cohorts) < 2:
@@ -56,11 +56,11 @@ def tested_cohorts(plan: RunPlan) -> list[TestedCohort]:
     return found
 
 
-def tested_note(plan: RunPlan) -> list[str]:
+def note_cohorts(plan: RunPlan) -> list[str]:
     """Which users a figure over all tested users is about, cohort by cohort."""
-    cohorts = tested_cohorts(plan)
+    cohorts = find_tested_cohorts(plan)
     if not cohorts:
         return []
     silent = [cohort.name for cohort in cohorts if not len(cohort.tested)]
     end = f"; test metrics do not cover {', '.join(silent)}" if silent else ""
-    return [f"tested, cohort by cohort: {', '.join(cohort.words() for cohort in cohorts)}{end}"]
+    return [f"tested, cohort by cohort: {', '.join(cohort.describe() for cohort in cohorts)}{end}"]

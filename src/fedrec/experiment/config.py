@@ -234,13 +234,13 @@ def make_config(values: dict[str, Any]) -> RunConfig:
     _check_types(values)
     if "method" not in values:
         raise FedrecError("no method given; `fedrec methods` lists them")
-    return RunConfig(**values | {name: _found(values[name]) for name in FILES if values.get(name)})
+    return RunConfig(**values | {name: _make_absolute(values[name]) for name in FILES if values.get(name)})
 
 
-def _found(name: str) -> str:
+def _make_absolute(name: str) -> str:
     """An absolute path for a file, or for each of several, so that a run folder can be used from anywhere."""
     if len(parts := split_paths(name)) > 1:
-        return SEPARATOR.join(map(_found, parts))
+        return SEPARATOR.join(map(_make_absolute, parts))
     return str(Path(name).resolve()) if Path(name).is_file() else name
 
 

@@ -22,14 +22,14 @@ from fedrec.experiment.kept import keep, require_unchanged
 from fedrec.experiment.limits import require_room_for_uploads
 from fedrec.experiment.observers import observer_of
 from fedrec.experiment.plan_record import describe_plan
-from fedrec.experiment.prepare import Part, Prepared
+from fedrec.experiment.prepare import Part
 from fedrec.experiment.result import Result
 from fedrec.experiment.run_plan import Data, RunPlan, plan_run
 from fedrec.experiment.states import States
 from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import divergence_remedy
 from fedrec.federation.clients import Histories
-from fedrec.federation.contract import Method, World
+from fedrec.federation.contract import Method
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Pause, Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog
@@ -62,6 +62,7 @@ class Run:
     def __init__(self, plan: RunPlan, keep: Keep = "model") -> None:
         """`keep`: what stays in its folder once it has ended."""
         self.plan = plan
+        self.config, self.method, self.prepared, self.world = plan.config, plan.method, plan.prepared, plan.world
         self.simulator = plan.make_simulator()
         if not plan.is_trained:
             require_room_for_uploads(self.simulator)
@@ -77,22 +78,6 @@ class Run:
         self._before: Score | None = None  # of a round whose answer is about to change what clients score with
         self._seen: Evaluation | None = None  # the latest one that selection looked at
         self._seen_before: Evaluation | None = None  # that of `_before`
-
-    @property
-    def config(self) -> RunConfig:
-        return self.plan.config
-
-    @property
-    def method(self) -> Method:
-        return self.plan.method
-
-    @property
-    def prepared(self) -> Prepared:
-        return self.plan.prepared
-
-    @property
-    def world(self) -> World:
-        return self.plan.world
 
     # -- the work --
 
@@ -135,7 +120,7 @@ class Run:
             record = _record(log, score)
             self.history.append(record)
             if folder is not None:
-                folder.log(record | self._seen_inside(log.round))
+                folder.log(record | self._describe_inside(log.round))
             try:
                 listener.round(log, score, self.progress)
             except StopRun:
@@ -199,7 +184,7 @@ class Run:
         self._before = self._select(round) if due else None
         self._seen_before = None if self._before is None else self._seen
 
-    def _seen_inside(self, round: int) -> dict[str, Any]:
+    def _describe_inside(self, round: int) -> dict[str, Any]:
         """What a record of a simulation may tell beside its metrics, in a round that is evaluated."""
         if not self.rules.is_due(round):
             return {}
@@ -298,7 +283,7 @@ def execute(
     goes_on = group.any(group.first and resume and RunFolder(out).config.exists())
     folder = kind.open(out) if goes_on else kind(out)
     if goes_on:
-        with folder.held():
+        with folder.lock():
             config = with_columns(config, folder.settings())
             # the config as it was begun: earlier versions recorded no columns
             run = Run(replace(plan_run(config, data, method, group), config=config), keep)
@@ -311,7 +296,7 @@ def execute(
     run.require_disk(out)
     if group.first:
         folder = RunFolder.create(out, run.config.to_dict())
-    with folder.held():
+    with folder.lock():
         try:
             return run.execute(folder, listener)
         except FedrecError:

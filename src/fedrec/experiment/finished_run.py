@@ -12,12 +12,12 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import recorded
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.kept import at_hand, prepared_of
+from fedrec.experiment.kept import is_at_hand, read_prepared
 from fedrec.experiment.params import build_method, convert
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.result import Result
 from fedrec.experiment.summary import check_summary
-from fedrec.schema import damaged, read_json
+from fedrec.schema import damage_error, read_json
 
 REFERENCES = ("popularity", "local")
 """Methods that stand beside every table."""
@@ -59,11 +59,11 @@ class FinishedRun:
         """What the run has kept of its data; None: it must be read again."""
         if self.result is not None:
             return self.result.prepared
-        return prepared_of(RunFolder(self.folder), make_config(self.config))
+        return read_prepared(RunFolder(self.folder), make_config(self.config))
 
     def has_data(self) -> bool:
         """Whether its data is known here and now, without fetching anything."""
-        return self.kept is not None or at_hand(make_config(self.config))
+        return self.kept is not None or is_at_hand(make_config(self.config))
 
     @cached_property
     def label(self) -> str:
@@ -111,7 +111,7 @@ def read_run(folder: Path) -> FinishedRun:
         summary |= {"protocol": meant, "leaks": list(recorded(meant).leaks)}
         config = make_config(files.settings()).to_dict()
     except (ValueError, OSError, FedrecError) as error:
-        raise damaged(folder, error) from None
+        raise damage_error(folder, error) from None
     return FinishedRun(folder, summary, config)
 
 

@@ -81,7 +81,7 @@ def fit(
     # what validation chose along with the round stays as it was chosen
     config = dataclasses.replace(reading, params={**config.params, **method_of(config).decided(done - 1)})
     config = _to_serve(config, rows, done + more if goes_on else more, own=data is not None)
-    run = Run(plan_run(config, _prepared(config, rows)))
+    run = Run(plan_run(config, _prepare(config, rows)))
     carried = None
     if goes_on:
         carried = carry_over(open_model(source).run, run)
@@ -102,8 +102,8 @@ def _require_place(out: Path, resume: bool) -> None:
 def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener) -> None:
     run, out = fitted.run, fitted.folder
     run.require_disk(out)
-    folder = _continued(run, out) if resume else RunFolder.create(out, run.config.to_dict())
-    with folder.held():
+    folder = _reopen(run, out) if resume else RunFolder.create(out, run.config.to_dict())
+    with folder.lock():
         try:
             if resume:
                 run.resume(folder)
@@ -123,7 +123,7 @@ def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener) -> No
         folder.forget_last()  # nothing will be resumed, and the model is the same
 
 
-def _continued(run: Run, out: Path) -> RunFolder:
+def _reopen(run: Run, out: Path) -> RunFolder:
     folder = RunFolder.open(out)
     there, wanted = folder.settings(), run.config.to_dict()
     if there.get("rounds") != wanted["rounds"]:
@@ -160,20 +160,20 @@ def _to_serve(config: RunConfig, rows: Rows, rounds: int, own: bool) -> RunConfi
         rounds=rounds,
         eval_every=rounds,
         patience=None,
-        attributes=_described_by(config, rows),
+        attributes=_find_item_file(config, rows),
         **files,
     )
     return make_config(values.to_dict())
 
 
-def _described_by(config: RunConfig, rows: Rows) -> str | None:
+def _find_item_file(config: RunConfig, rows: Rows) -> str | None:
     """The file that describes the items; None where it is gone, the log knows what it said, and it only shows."""
     name = config.attributes
     shown = rows.described and method_of(config).disclosure.attributes == "none"
     return None if shown and name is not None and not Path(name).is_file() else name
 
 
-def _prepared(config: RunConfig, rows: Rows) -> Prepared | None:
+def _prepare(config: RunConfig, rows: Rows) -> Prepared | None:
     """All rows for training; None where the config says by itself what the data is."""
     if rows.data is None:
         return None

@@ -115,7 +115,7 @@ class RunFolder:
         return folder
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """A lock: two runs that write to one folder would destroy each other's records."""
         try:
             import fcntl
@@ -281,7 +281,7 @@ class ReadOnlyFolder(RunFolder):
     """The folder as those of several processes have it that do not write: the first does it for all."""
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         yield
 
     def reopen(self, config: Mapping[str, Any]) -> None: ...

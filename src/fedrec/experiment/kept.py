@@ -82,7 +82,7 @@ def data_files(config: RunConfig) -> list[Path]:
     return found if all(file.is_file() for file in found) else []
 
 
-def at_hand(config: RunConfig) -> bool:
+def is_at_hand(config: RunConfig) -> bool:
     """Whether the data can be read here and now, without fetching anything."""
     return bool(data_files(config)) or (config.train is None and locate(config.data) == "generated")
 
@@ -130,18 +130,18 @@ def read_kept(folder: RunFolder, config: RunConfig, ranked: bool = True) -> Kept
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
-        return Kept(_prepared(about, arrays, recorded(config.protocol), ranked), about["checksum"], about.get("size"))
+        return Kept(_rebuild(about, arrays, recorded(config.protocol), ranked), about["checksum"], about.get("size"))
     except UNREADABLE:
         return None
 
 
-def prepared_of(folder: RunFolder, config: RunConfig) -> Prepared | None:
+def read_prepared(folder: RunFolder, config: RunConfig) -> Prepared | None:
     """What a run has kept, if its data is unchanged or gone; None: to be read again."""
     kept = read_kept(folder, config)
     return kept.prepared if kept is not None and kept.is_of(config) else None
 
 
-def found_again(kept: Kept, config: RunConfig, near: Path) -> Path | None:
+def find_moved(kept: Kept, config: RunConfig, near: Path) -> Path | None:
     """A file with the content of a run's own file that has been moved or renamed.
 
     Looked for where it was, beside the run, here, and in the folders of data.
@@ -193,7 +193,7 @@ def _pack_split(prepared: Prepared, arrays: Arrays) -> dict[str, Any]:
 # -- reading --
 
 
-def _prepared(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol, ranked: bool) -> Prepared:
+def _rebuild(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol, ranked: bool) -> Prepared:
     source = unpack_source(about["source"], PARTS[0], arrays)
     train, valid, test, dropped = (unpack_rows(source, name, arrays) for name in PARTS)
     if train is None or valid is None or test is None:

@@ -37,7 +37,7 @@ class Needs:
     def total(self) -> int:
         return sum(self.parts.values())
 
-    def words(self) -> str:
+    def describe(self) -> str:
         named = [f"{name} {size_text(size)}" for name, size in self.parts.items() if size * 20 >= self.total]
         return f"{size_text(self.total)} ({', '.join(named)})"
 
@@ -161,7 +161,7 @@ def _remedies(method: Method, data: ClientData, attributes: Tensor | None, needs
 
 def _too_large(method: Method, needs: Needs, room: int, remedy: str) -> FedrecError:
     return FedrecError(
-        f"{method.info.name} needs at least {needs.words()}, but only {size_text(room)} are available; {remedy}"
+        f"{method.info.name} needs at least {needs.describe()}, but only {size_text(room)} are available; {remedy}"
     )
 
 

@@ -20,7 +20,7 @@ from fedrec.data.table import looks_like_path
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import COLUMNS, RunConfig
 from fedrec.experiment.folder import RunFolder
-from fedrec.experiment.kept import data_files, found_again, read_kept
+from fedrec.experiment.kept import data_files, find_moved, read_kept
 from fedrec.experiment.opening import open_model
 from fedrec.experiment.packed import (
     SOURCE,
@@ -134,7 +134,7 @@ def _is_there(config: RunConfig) -> bool:
     return locate(config.data) is not None
 
 
-def _named(config: RunConfig, data: str | None, columns: Columns) -> RunConfig:
+def _with_data(config: RunConfig, data: str | None, columns: Columns) -> RunConfig:
     """Return the config with other data, to be read by these columns."""
     if data is None:
         return config
@@ -143,7 +143,7 @@ def _named(config: RunConfig, data: str | None, columns: Columns) -> RunConfig:
 
 
 def _grown(log: Interactions | None, config: RunConfig, data: str | None, columns: Columns, described: bool) -> Rows:
-    rows = _table(_named(config, data, columns))
+    rows = _table(_with_data(config, data, columns))
     if log is None or rows is None:
         name = config.data if log is None else data
         raise FedrecError(f"{name} is a published split with clients of its own, not a log to join; {WHOLE_LOG}")
@@ -157,7 +157,7 @@ def _instead(folder: RunFolder, config: RunConfig, data: str, warm: bool, column
 
     `warm`: its items are those of the model, which may know their titles.
     """
-    whole = _table(_named(config, data, columns))
+    whole = _table(_with_data(config, data, columns))
     earlier = _earlier(folder, config)
     if whole is None or earlier is None:
         return Rows(whole, data, story=f"{data} is the whole log; what it drops of the earlier one is not known")
@@ -208,7 +208,7 @@ def _place_of(folder: RunFolder, config: RunConfig) -> str | None:
     if config.train is not None or not looks_like_path(config.data) or locate(config.data) is not None:
         return config.data
     kept = read_kept(folder, config)
-    found = None if kept is None else found_again(kept, config, near=folder.path.parent)
+    found = None if kept is None else find_moved(kept, config, near=folder.path.parent)
     return None if found is None else str(found)
 
 

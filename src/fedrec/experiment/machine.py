@@ -68,13 +68,13 @@ def memory_of(device: torch.device) -> int | None:
     """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
-    found = [_written_limit(path) for path in CGROUPS]
+    found = [_read_limit(path) for path in CGROUPS]
     with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min((size for size in found if size), default=None)
 
 
-def _written_limit(path: Path) -> int | None:
+def _read_limit(path: Path) -> int | None:
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError:

@@ -77,7 +77,7 @@ def parse_settings(settings: Iterable[str], flag: str = "--set") -> dict[str, st
     return values
 
 
-def handed_over(method: Method | type[Method], values: dict[str, Any]) -> Method:
+def adopt_method(method: Method | type[Method], values: dict[str, Any]) -> Method:
     """A method given as an object or class, with further settings; `values` is updated to name it and its settings."""
     own = {name: values.pop(name, None) for name in ("backbone", "preset", "rounds")}
     require_method(method if isinstance(method, type) else type(method))
@@ -131,17 +131,17 @@ def _parameters(cls: Any) -> Mapping[str, Any]:
 
 def convert(cls: type[Method], key: str, value: Any) -> Any:
     """A value of a method's parameter, from text or TOML, as the type that the parameter declares."""
-    return typed(cls, cls.info.name, key, value)
+    return parse_fields(cls, cls.info.name, key, value)
 
 
-def typed(cls: type[Any], name: str, key: str, value: Any) -> Any:
+def parse_fields(cls: type[Any], name: str, key: str, value: Any) -> Any:
     """The same for any dataclass with settings; `name` is used in messages."""
     known = parameters(cls)
     if key not in known:
         raise unknown(f"parameter of {name}", key, known)
     kind = kind_of(known[key])
     try:
-        return kind.parsed(value)
+        return kind.parse(value)
     except ValueError:
         endless = str(value).lower().lstrip("+-") in ("nan", "inf", "infinity")
         wanted = "finite" if endless else kind.words

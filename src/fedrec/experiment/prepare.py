@@ -72,7 +72,7 @@ class Prepared:
     aside: Aside | None = None
     """What filters left out of the run and serving still needs."""
 
-    def grouped(self, silos: str | None, centralised: bool) -> Prepared:
+    def regroup(self, silos: str | None, centralised: bool) -> Prepared:
         """The same data with other clients."""
         grouping = replace(self.grouping, silos=silos, centralised=centralised)
         if grouping == self.grouping:
@@ -109,7 +109,7 @@ class Prepared:
         return (*self.source.filtered, *self.split.filtered)
 
     @property
-    def given_users(self) -> int:
+    def users_before_filters(self) -> int:
         """Users of the data before any filter."""
         return self.source.n_users + sum(record.users for record in self.source.filtered)
 
@@ -257,7 +257,7 @@ def prepare_split(
         split = replace(split, notes=(*split.notes, source.notes[-1]))
     if protocol.split == "cold-items":
         split, source, warm = _cold_last(split, source)
-    split, rest = _thinned(split, protocol.train_fraction)
+    split, rest = _thin(split, protocol.train_fraction)
     grouping = Grouping(silos, centralised, clients)
     partition = _partition(split.train, source.n_users, protocol, grouping)
     return with_targets(source, split, partition, protocol, rest, warm, len(source), grouping)
@@ -328,7 +328,7 @@ def _cold_last(split: Split, source: Interactions) -> tuple[Split, Interactions,
     return replace(split, train=train, valid=valid, test=test), source.renumber_items(order), int((~cold).sum())
 
 
-def _thinned(split: Split, fraction: float) -> tuple[Split, Interactions | None]:
+def _thin(split: Split, fraction: float) -> tuple[Split, Interactions | None]:
     """The split with a share of every user's training rows, and the rows left out."""
     if fraction == 1:
         return split, None

@@ -127,7 +127,7 @@ class Results(Sequence[Result]):
         )
 
     def _columns(self) -> Columns:
-        names = _shown(self[0].summary)
+        names = _choose_metrics(self[0].summary)
         found: Columns = {"metric": names}
         for part, title in (("test", "test"), ("valid", "validation")):
             values = [[one.summary[part].get(name) for one in self] for name in names]
@@ -159,13 +159,13 @@ def _title(summary: Mapping[str, Any]) -> str:
     return f"{_what(summary)}, seed {summary['seed']}, {chosen}"
 
 
-def _shown(summary: Mapping[str, Any]) -> list[str]:
+def _choose_metrics(summary: Mapping[str, Any]) -> list[str]:
     """hr@k repeats recall@k or is close to it; it stays in `test`."""
     return [name for name in summary["test"] if not name.startswith("hr@")]
 
 
 def _metric_columns(summary: Mapping[str, Any]) -> Columns:
-    names = _shown(summary)
+    names = _choose_metrics(summary)
     parts = {"test": summary["test"], "validation": summary["valid"], "chance": summary["chance"]}
     return {"metric": names} | {title: [part.get(name) for name in names] for title, part in parts.items()}
 

@@ -161,7 +161,7 @@ def _attributes_for(method: Method, prepared: Prepared, world: World) -> Tensor 
 
 def _prepare(config: RunConfig, rules: Protocol, data: Data, centralised: bool) -> Prepared:
     if isinstance(data, Prepared):
-        return data.grouped(config.silos, centralised)
+        return data.regroup(config.silos, centralised)
     if data is None or config.train is not None:
         return prepare_config(config, rules, centralised)
     return prepare(data, rules, config.silos, centralised, config.attributes)

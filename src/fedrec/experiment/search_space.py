@@ -133,10 +133,10 @@ def _require_fits(method: Method, name: str, value: Any) -> None:
 
 def _by_itself(method: Method) -> Mapping[str, str]:
     """What the method declares, or else what its ranges suggest."""
-    return method.info.space or dict(_suggested(method))
+    return method.info.space or dict(_suggest(method))
 
 
-def _suggested(method: Method) -> Iterator[tuple[str, str]]:
+def _suggest(method: Method) -> Iterator[tuple[str, str]]:
     """The rate, the width, and numbers that the method's own class declares: by their ranges, around what it has."""
     hints = parameters(type(method))
     own = [name for name in vars(type(method)).get("__annotations__", {}) if name in hints]
@@ -144,10 +144,10 @@ def _suggested(method: Method) -> Iterator[tuple[str, str]]:
         value = getattr(method, name)
         if name not in NOT_SEARCHED and isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
             limits = interval_of(type(method), name, isinstance(value, int))
-            yield from ((name, text) for text in _around(limits, value) if _taken(method, name, text))
+            yield from ((name, text) for text in _around(limits, value) if _accepts_values(method, name, text))
 
 
-def _taken(method: Method, name: str, text: str) -> bool:
+def _accepts_values(method: Method, name: str, text: str) -> bool:
     """Whether the method takes these values beside its other settings: with some backbones a parameter has no use."""
     try:
         for word in text.replace("..", ",").split(","):
@@ -169,7 +169,7 @@ def _around(limits: Interval, value: float) -> Iterator[str]:
         yield f"{low:g}..{high:g}"
 
 
-def described(space: Space) -> dict[str, str]:
+def describe_space(space: Space) -> dict[str, str]:
     """As text, for files and messages."""
     return {name: str(values) for name, values in space.items()}
 

@@ -52,7 +52,7 @@ class States:
             self._save_best(folder, tensors, round)
 
     def _save_best(self, folder: RunFolder, tensors: dict[str, Tensor], round: int) -> None:
-        whole = checkpoint.collected(self.simulator, tensors)
+        whole = checkpoint.collect_tensors(self.simulator, tensors)
         if self.plan.group.first:
             checkpoint.save(folder.best, whole, {"round": round} | self._about())
         self._stored = round
@@ -83,7 +83,7 @@ class States:
         chosen = self._chosen(progress)
         if not self._is_selected(progress):
             return chosen
-        best = self._best if self._best is not None or folder is None else self._stored_best(folder, progress)
+        best = self._best if self._best is not None or folder is None else self._load_stored_best(folder, progress)
         if best is None:
             raise FedrecError(f"the state of the chosen round {chosen} is missing; start over in another --out folder")
         checkpoint.restore(self.simulator, best)
@@ -115,7 +115,7 @@ class States:
             return None
         replace(found, tensors=state).restore(self.simulator)
         if found.progress.best_round >= 0 and folder.best.exists():
-            self._best = self._stored_best(folder, found.progress)
+            self._best = self._load_stored_best(folder, found.progress)
         return found.progress
 
     def _state_of_ended(self, folder: RunFolder, found: Resumed) -> dict[str, Tensor] | None:
@@ -143,7 +143,7 @@ class States:
         checkpoint.restore(self.simulator, checkpoint.part_of(self.simulator, tensors))
         return int(about["round"])
 
-    def _stored_best(self, folder: RunFolder, progress: Progress) -> dict[str, Tensor] | None:
+    def _load_stored_best(self, folder: RunFolder, progress: Progress) -> dict[str, Tensor] | None:
         """The chosen round on disk; None where a kill left that of a later round, which will come again."""
         wanted = progress.best_round
         tensors, about = checkpoint.load(folder.best)

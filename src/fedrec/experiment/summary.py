@@ -10,7 +10,7 @@ import numpy as np
 
 from fedrec.evaluation import Evaluation, chance, with_chance
 from fedrec.experiment.checks import promise_of
-from fedrec.experiment.cohorts import tested_cohorts
+from fedrec.experiment.cohorts import find_tested_cohorts
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import hardware, peak_memory_mb, versions
 from fedrec.experiment.params import defaults_of
@@ -117,7 +117,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
     }
     if not type(method).__module__.startswith("fedrec."):  # who reads it later may not know the method
         summary["defaults"] = defaults_of(method)
-    if cohorts := tested_cohorts(run.plan):
+    if cohorts := find_tested_cohorts(run.plan):
         summary["blocks"] = [cohort.record(test) for cohort in cohorts]
     if run.plan.stages:
         summary["privacy"] = privacy_of(run)

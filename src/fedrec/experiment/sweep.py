@@ -22,7 +22,7 @@ class Sweep(Study):
             raise FedrecError(f"{self.path} contains a sweep of {', '.join(there)}; use another --out")
 
 
-def listed(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+def split_settings(settings: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
     """What is swept (`lr=0.1,0.5`), and what is the same in all runs (`dim=16`)."""
     given = parse_settings(settings)
     swept = {name: text for name, text in given.items() if "," in text}
@@ -57,6 +57,6 @@ def sweep(study: Sweep, on_trial: Callable[[Trial], None], listener: Callable[[i
         tried = [trial.params for trial in done]
         return next(((place, params) for place, params in enumerate(wanted) if params not in tried), None)
 
-    with study.held():
-        done = run_trials(study, study.there(), propose, lambda done: on_trial(done[-1]), listener)
+    with study.lock():
+        done = run_trials(study, study.read_trials(), propose, lambda done: on_trial(done[-1]), listener)
     return [trial for params in wanted for trial in done if trial.params == params]

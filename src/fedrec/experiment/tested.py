@@ -73,16 +73,18 @@ def count_tested(prepared: Prepared) -> Tested:
     }
     users, kept = len(prepared.test), prepared.source.n_users
     few, rated = (lost[remedy] > 0 for remedy in (LOWER_MINIMUM, LOWER_RATING))
-    return _tested(prepared.protocol, prepared.source.name, users, kept, prepared.given_users, few, rated)
+    return _explain_tested(
+        prepared.protocol, prepared.source.name, users, kept, prepared.users_before_filters, few, rated
+    )
 
 
 def count_tested_by_nodes(protocol: Protocol, data: str, users: int, kept: int, given: int) -> Tested:
     """The same of a federation, in which nodes say no more than how many users they have and how many of them train."""
     few = given > kept
-    return _tested(protocol, data, users, kept, given, few, few and protocol.min_rating is not None)
+    return _explain_tested(protocol, data, users, kept, given, few, few and protocol.min_rating is not None)
 
 
-def _tested(protocol: Protocol, data: str, users: int, kept: int, given: int, few: bool, rated: bool) -> Tested:
+def _explain_tested(protocol: Protocol, data: str, users: int, kept: int, given: int, few: bool, rated: bool) -> Tested:
     """`few`, `rated`: whether users were left out because of the minimum of items, or of the threshold of ratings."""
     minimum, by_user = protocol.min_interactions_for(data), protocol.split == "leave-one-out"
     least = FEWEST_TO_SPLIT if by_user else 1

@@ -25,9 +25,9 @@ from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.run_plan import plan_run
-from fedrec.experiment.search_space import Between, Space, described, starting_point
+from fedrec.experiment.search_space import Between, Space, describe_space, starting_point
 from fedrec.federation.contract import Method
-from fedrec.schema import COUNT, NUMBER, TEXT, damaged, json_line, named, optional, read_json
+from fedrec.schema import COUNT, NUMBER, TEXT, damage_error, json_line, optional, read_json, table_of
 
 MACHINE = ("device", "memory")  # what a result does not depend on
 AT_RANDOM = 4  # trials before the sampler has anything to learn from
@@ -39,10 +39,10 @@ TRIAL = {
     "best_round": COUNT,
     "rounds_run": COUNT,
     "seconds": NUMBER,
-    "valid": named(NUMBER, "metrics with numbers"),
+    "valid": table_of(NUMBER, "metrics with numbers"),
     "note": TEXT,
 }
-STUDY = {"config": {}, "space": named(TEXT, "parameters with strings"), "version": TEXT}
+STUDY = {"config": {}, "space": table_of(TEXT, "parameters with strings"), "version": TEXT}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Study:
         require_unlinked(self.path, self.path.parent)
         wanted: dict[str, Any] = {
             "config": self.config.to_dict(),
-            "space": described(self.space),
+            "space": describe_space(self.space),
             "version": __version__,
         }
         if not self.about.exists() and self.path.exists() and any(self.path.iterdir()):
@@ -97,7 +97,7 @@ class Study:
         free = {name: wanted["config"][name] for name in MACHINE}
         require_same({**there["config"], **free}, wanted["config"], self.path, longer=False)
         self.require_space(there["space"], wanted["space"])
-        return self.there()
+        return self.read_trials()
 
     def require_space(self, there: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         """Refuse to go on with a study of something else."""
@@ -111,9 +111,9 @@ class Study:
         try:
             return dict(read_json(self.about, "study", STUDY)) if self.about.exists() else {}
         except (ValueError, OSError) as error:
-            raise damaged(self.about, error) from None
+            raise damage_error(self.about, error) from None
 
-    def there(self) -> list[Trial]:
+    def read_trials(self) -> list[Trial]:
         """Trials that have ended."""
         if not self.log.exists():
             return []
@@ -146,9 +146,9 @@ class Study:
         return about + tomli_w.dumps({name: value for name, value in config.items() if name not in MACHINE})
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """A lock: two studies that write to one folder would lose each other's trials."""
-        with RunFolder(self.path).held():
+        with RunFolder(self.path).lock():
             yield
 
 
@@ -197,8 +197,8 @@ def search(
         params = propose(sampler, study.space, first, done, study.config.seed)
         return None if params is None else (len(done), params)
 
-    with study.held():
-        here = study.there()
+    with study.lock():
+        here = study.read_trials()
         done = _join_beginnings(here, kept, study.path)
         if len(done) > len(here):
             study.record(done)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 from fedrec.federation.accumulator import Accumulator
 from fedrec.federation.advice import explain_divergence, noise_remedy
 from fedrec.federation.clients import (
@@ -248,7 +248,7 @@ class ClientSide:
         found = self.wire.bytes_without_noise(payload, len(chunk.clients), chunk.cohort, accumulator)
         if self.sealed and found:
             raise FedrecError(
-                f"--epsilon: {self.method.info.name} sends {some(found)} without noise (round {round + 1}), so no "
+                f"--epsilon: {self.method.info.name} sends {list_few(found)} without noise (round {round + 1}), so no "
                 f"epsilon holds; {noise_remedy(self.method)}"
             )
         return found
@@ -264,7 +264,7 @@ class ClientSide:
                 scoring += size * (name not in idle)
         return kept, scoring
 
-    def deferred_bytes(self) -> int:
+    def count_deferred_bytes(self) -> int:
         """Bytes of hosted clients' states that are to be written when somebody looks at them."""
         return sum(work.nbytes for members in self.cohorts for left in members.left.values() for work in left)
 

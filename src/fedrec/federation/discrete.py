@@ -168,21 +168,21 @@ def add_discrete(
 
 
 def _words_of_keys(keys: Tensor, width: int) -> Words:
-    def words(places: Tensor, turn: int) -> Sequence[Tensor]:
+    def draw(places: Tensor, turn: int) -> Sequence[Tensor]:
         owner, position = places // width, places % width
         tries = fold_tensor(keys, -1 - turn)[owner]
         return [fold_tensor(tries, WORDS * position + k) for k in range(WORDS)]
 
-    return words
+    return draw
 
 
 def _words_of_bits(stream: Stream, name: str, owner: int) -> Words:
-    def words(places: Tensor, turn: int) -> Sequence[Tensor]:
+    def draw(places: Tensor, turn: int) -> Sequence[Tensor]:
         where = f"{stream.round},{name}" + (f", try {turn + 1}" if turn else "")
         bits = stream.secret.bits(where, owner, WORDS * len(places))
         return list(bits.reshape(WORDS, -1).to(places.device))
 
-    return words
+    return draw
 
 
 DISCRETE: dict[type[Noise], type[DiscreteGaussian] | type[DiscreteSumGaussian]] = {

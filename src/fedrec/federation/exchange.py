@@ -264,7 +264,7 @@ class Coordinator:
         self.schema.check(update, self._plan.uploads())
         self._update = merge_updates([self._update, update.to(self.server.world.device)])
 
-    def expected_clients(self, group: int) -> np.ndarray:
+    def list_expected_clients(self, group: int) -> np.ndarray:
         """Clients of a group whose uploads the round is to have."""
         return np.intersect1d(self.groups[group], self._plan.uploads())
 
@@ -272,7 +272,7 @@ class Coordinator:
         """The reply of a group, if it is what that group may send now."""
         mine = self.groups[group]
         reply = Reply.decode(message, self.server.world.device, self.schema.limit(len(mine)))
-        self.schema.check(reply.update, self.expected_clients(group))
+        self.schema.check(reply.update, self.list_expected_clients(group))
         return reply
 
     def add(self, reply: Reply) -> None:

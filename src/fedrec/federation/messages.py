@@ -169,7 +169,7 @@ class Ups:
         """
         stack = self.stack(name)
         # a copy even of one part: the server owns it, and clients keep changing theirs
-        values = stack.whole()
+        values = stack.take_all()
         return stack.clients, values.clone() if any(values is part for part in stack.parts) else values
 
     def stack(self, name: str) -> Stack:

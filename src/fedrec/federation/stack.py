@@ -55,7 +55,7 @@ class Stack:
             columns = slice(start, min(start + step, self.width))
             yield columns, self.columns(columns).contiguous()
 
-    def some(self, clients: slice) -> Tensor:
+    def take(self, clients: slice) -> Tensor:
         """All numbers of these clients, by their places: [clients, ...]."""
         places = torch.arange(len(self)) if self.order is None else self.order
         return torch.stack([self._find_row(place) for place in places[clients].tolist()])
@@ -67,7 +67,7 @@ class Stack:
             place -= len(part)
         raise IndexError(place)
 
-    def whole(self) -> Tensor:
+    def take_all(self) -> Tensor:
         """All of it: to be read only, like `columns`."""
         return self._put_in_order(list(self.parts))
 

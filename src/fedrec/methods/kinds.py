@@ -84,7 +84,7 @@ def _accepts(kind: type[Method], name: str, value: Any) -> bool:
     if name not in _hints(kind):
         return False
     try:
-        kind_of(_hints(kind)[name]).parsed(value)
+        kind_of(_hints(kind)[name]).parse(value)
     except ValueError:
         return False
     return True

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def found(taken: Collection[str]) -> tuple[dict[str, type[Method]], dict[str, str]]:
     """The methods under their own names, which must not be `taken`; and those that cannot be used, with the reason."""
-    return plugins.found("fedrec.methods", "method", _named, taken)
+    return plugins.load_plugins("fedrec.methods", "method", _named, taken)
 
 
 def _named(loaded: Any) -> tuple[str, type[Method]]:

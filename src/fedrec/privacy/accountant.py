@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from fedrec.errors import FedrecError, some
+from fedrec.errors import FedrecError, list_few
 from fedrec.federation.discrete import BITS, DiscreteGaussian, DiscreteSumGaussian, in_whole_units
 from fedrec.federation.noise import Gaussian, Laplace, SumGaussian
 from fedrec.federation.stages import Clip, Stage
@@ -88,7 +88,7 @@ def guarantee(
     norm = _norm_of([stage for stage in stages if stage is not noise] if blind else stages[:at])
     if not isinstance(noise, Gaussian) or norm is None:
         return Guarantee(None, None, uploads, _explain_none(stages))
-    if open_to_all := some(sorted(unprotected)):
+    if open_to_all := list_few(sorted(unprotected)):
         return Guarantee(None, None, uploads, f"no noise reaches {open_to_all}")
     if not isinstance(noise, DiscreteGaussian | DiscreteSumGaussian):
         return Guarantee(None, None, uploads, "floating-point noise proves nothing; clip right before it")

@@ -12,7 +12,7 @@ import numpy as np
 from fedrec.data.spreadsheet import unguard
 from fedrec.experiment.finished_run import FinishedRun
 from fedrec.experiment.folder import RunFolder
-from fedrec.schema import damaged, is_number
+from fedrec.schema import damage_error, is_number
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AGAIN = "run it again in another folder"
@@ -76,10 +76,10 @@ def per_user(run: FinishedRun) -> dict[str, list[str]]:
     except (FileNotFoundError, PermissionError):
         return {}
     except (OSError, ValueError, csv.Error) as error:
-        raise damaged(path, error, AGAIN) from None
+        raise damage_error(path, error, AGAIN) from None
     sound = "user" in table and ("above" in table) == ("equal" in table)
     if not sound or not all(((column >= 0) & (column < RANK_EDGES[-1] / 2)).all() for column in numbers.values()):
-        raise damaged(path, "impossible columns", AGAIN)
+        raise damage_error(path, "impossible columns", AGAIN)
     return table
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrec.data.interactions import ItemInfo
-from fedrec.errors import FedrecError, some, unknown
+from fedrec.errors import FedrecError, list_few, unknown
 
 
 class UnknownId(FedrecError):
@@ -37,7 +37,9 @@ class ItemFilter:
         if self.allow is not None:
             known = [places[name] for name in self.allow if places.get(name, n_items) < n_items]
             if not known:
-                raise UnknownId(f"none of the allowed items is known to the model: {some(self.allow) or 'none given'}")
+                raise UnknownId(
+                    f"none of the allowed items is known to the model: {list_few(self.allow) or 'none given'}"
+                )
             barred[:] = True
             barred[known] = False
         if self.categories:

@@ -16,16 +16,16 @@ Importing this module needs no test framework: the checks are plain asserts, and
 from __future__ import annotations
 
 from fedrec.testing.boundary import require_attributes_stay
-from fedrec.testing.messages import Watched, dense_uploads, encoded
+from fedrec.testing.messages import Watched, dense_uploads, encode_upload
 from fedrec.testing.metric_suite import MetricTests
 from fedrec.testing.suite import MethodTests
 from fedrec.testing.worlds import (
     ITEMS_PER_USER,
     SINGLE,
     WHOLE,
+    add_one_item,
     all_scores,
     assert_close,
-    one_more,
     outcome,
     run,
     state_of,
@@ -39,11 +39,11 @@ __all__ = [
     "MethodTests",
     "MetricTests",
     "Watched",
+    "add_one_item",
     "all_scores",
     "assert_close",
     "dense_uploads",
-    "encoded",
-    "one_more",
+    "encode_upload",
     "outcome",
     "require_attributes_stay",
     "run",

@@ -12,7 +12,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down, Method, Plan, Tensors, World
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.messages import dense_uploads
-from fedrec.testing.worlds import inhabited, state_of
+from fedrec.testing.worlds import list_nonempty_cohorts, state_of
 
 COLD, WIDTH = 7, 5  # items beyond those of the world, and what describes each
 ROUNDS = 3
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 def require_attributes_stay(method: Method, data: ClientData) -> None:
     """Attributes reach clients through what the server has learned alone, and interactions do not reach the server."""
-    first, second = (_unlearned(method, data.world, seed) for seed in (0, 1))
+    first, second = (_forget_learning(method, data.world, seed) for seed in (0, 1))
     everyone, items = np.arange(data.world.clients), torch.arange(data.world.items + COLD)
     for round in range(ROUNDS):
         what = f"of {method.info.name} in round {round}"
@@ -43,7 +43,7 @@ def _attributes(world: World, seed: int) -> Tensor:
     return torch.randn(world.items + COLD, WIDTH, generator=made, dtype=torch.float64).to(world.dtype)
 
 
-def _unlearned(method: Method, world: World, seed: int) -> Tensors:
+def _forget_learning(method: Method, world: World, seed: int) -> Tensors:
     """A server that knows attributes and has forgotten all it learned: what still differs with them is not learned.
 
     What is learned starts at random and differs between seeds of the world; the rest is made of attributes alone.
@@ -70,7 +70,7 @@ def _require_learned_uploads(method: Method, data: ClientData) -> None:
     simulator = Simulator(method, data, attributes=_attributes(data.world, 0))
     learned = {tuple(value.shape) for name, value in simulator.server.items() if name != "attributes"}
     for round in range(ROUNDS):
-        for members in inhabited(simulator):
+        for members in list_nonempty_cohorts(simulator):
             for client in members.cohort.clients.reshape(-1, 1):
                 chunk, down = data.chunk(client, members.cohort.name), method.broadcast(simulator.server, client, round)
                 _, payload = method.local(state_of(simulator, members, client), down, chunk, round)

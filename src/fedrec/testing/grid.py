@@ -55,7 +55,7 @@ class Grid:
                 ):
                     for name, value in held.items():
                         parts.setdefault(f"{kind}.{name}{mark}", []).append((owners, value))
-        return {name: _ordered(found) for name, found in parts.items()}
+        return {name: _sort_by_owner(found) for name, found in parts.items()}
 
     def _scores(self, round: int) -> Tensor:
         items = torch.arange(self.world.items)
@@ -63,10 +63,10 @@ class Grid:
         for node, group in zip(self.nodes, self.groups, strict=True):
             offer = self.coordinator.step(round, group, lambda some: self.coordinator.server.offer(some, round, items))
             parts += node.side.scores(items, offer.select_down)
-        return _ordered(parts)
+        return _sort_by_owner(parts)
 
 
-def _ordered(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
+def _sort_by_owner(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
     """All rows by the number of their owner."""
     owners = np.concatenate([owner for owner, _ in parts])
     return torch.cat([value for _, value in parts])[torch.from_numpy(np.argsort(owners, kind="stable"))]

@@ -83,7 +83,7 @@ class Watched:
         return new, payload
 
 
-def encoded(payload: Mapping[str, Reduction]) -> dict[str, bytes]:
+def encode_upload(payload: Mapping[str, Reduction]) -> dict[str, bytes]:
     """Every byte of an upload as it stands in memory."""
     return {f"{name}.{part}": value.contiguous().numpy().tobytes() for name, part, value in parts(payload)}
 

@@ -19,18 +19,18 @@ from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors, cohorts_of
 from fedrec.federation.simulator import Simulator
 from fedrec.testing.grid import Grid
-from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encoded, parts, real, upload_bytes
+from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encode_upload, parts, real, upload_bytes
 from fedrec.testing.worlds import (
     LAYOUTS,
     PARTICIPATION,
     SINGLE,
     WHOLE,
+    add_one_item,
     all_scores,
     assert_close,
-    inhabited,
+    list_nonempty_cohorts,
     lost_in,
-    named,
-    one_more,
+    name_tensors,
     outcome,
     run,
     state_of,
@@ -61,7 +61,7 @@ def _perturb(value: Tensor) -> None:
     value.copy_(~value if value.dtype == torch.bool else value + 1)
 
 
-def _refused(make: Callable[[], object]) -> str:
+def _find_refusal(make: Callable[[], object]) -> str:
     """Why something cannot be made; empty where it can."""
     try:
         make()
@@ -116,7 +116,7 @@ class MethodTests:
                 simulator.round(round)
             before = outcome(simulator, self.rounds)
             grown = [1, 3, len(data.users) - 1]
-            known, _ = one_more(data, grown)
+            known, _ = add_one_item(data, grown)
             longer = all_scores(simulator, self.rounds, known)
             assert_close(outcome(simulator, self.rounds), before, 0, "after a look at longer histories")
             others = torch.from_numpy(np.delete(data.users, grown))
@@ -180,9 +180,9 @@ class MethodTests:
                 simulator.round(0)
             here = np.setdiff1d(data.clients, absent.away)
             assert_close(lossy.server, asked.server, self.tolerance, "the server, with uploads lost")
-            for left, right in zip(inhabited(lossy), inhabited(asked), strict=True):
+            for left, right in zip(list_nonempty_cohorts(lossy), list_nonempty_cohorts(asked), strict=True):
                 some, _ = left.positions(here)
-                found, wanted = (named(state_of(*pair, some)) for pair in ((lossy, left), (asked, right)))
+                found, wanted = (name_tensors(state_of(*pair, some)) for pair in ((lossy, left), (asked, right)))
                 assert_close(found, wanted, self.tolerance, "clients that were heard")
             for number in (1, 2, 3):
                 lossy.round(number)
@@ -219,7 +219,7 @@ class MethodTests:
         for data in self.worlds():
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for members in inhabited(simulator):
+            for members in list_nonempty_cohorts(simulator):
                 everyone = members.cohort.clients
                 expected = self._alone(simulator, members, everyone)
                 shuffled = np.random.default_rng(1).permutation(everyone)
@@ -248,7 +248,7 @@ class MethodTests:
         for data in self.worlds(participation=1.0):
             simulator = Simulator(self.method, data)
             simulator.round(0)
-            for members in inhabited(simulator):
+            for members in list_nonempty_cohorts(simulator):
                 results = []
                 for foldable in (True, False):
                     clients = members.cohort.clients
@@ -295,7 +295,7 @@ class MethodTests:
             simulator = Simulator(self.method, data)
             simulator.round(0)
             for foldable in (True, False):
-                for members in inhabited(simulator):
+                for members in list_nonempty_cohorts(simulator):
                     self._check_boundary(simulator, members, foldable)
 
     def _check_boundary(self, simulator: Simulator, members: CohortState, foldable: bool) -> None:
@@ -305,17 +305,17 @@ class MethodTests:
         mine = state_of(simulator, members, clients)
         down = self.method.broadcast(simulator.server, clients, 1)
         new, payload = self.method.local(mine, down, chunk, 1)
-        before = encoded(payload)
+        before = encode_upload(payload)
         sent = torch.cat([torch.zeros(0), *(value.double().flatten() for _, _, value in parts(payload))])
         start = _private(self.method, old)
         for name, value in _private(self.method, new).items():
             fresh = value[value != start[name]].double()
             assert not torch.isin(fresh, sent).any(), f"values of the private '{name}' are in the upload"
             _perturb(value)
-            assert encoded(payload) == before, f"the private '{name}' reaches an upload after local training"
+            assert encode_upload(payload) == before, f"the private '{name}' reaches an upload after local training"
         for name, value in _private(self.method, mine).items():
             _perturb(value)
-            assert encoded(payload) == before, f"the private '{name}' of the input state reaches an upload"
+            assert encode_upload(payload) == before, f"the private '{name}' of the input state reaches an upload"
 
     def test_a_blind_server_ends_alike(self) -> None:
         """Secure sums change nothing beyond fixed point; a method that gathers says so and is refused by name."""
@@ -329,7 +329,7 @@ class MethodTests:
             cohorts = cohorts_of(self.method, data.world)
             blind = simulated_sums(self.method.info.name, 0.0, torch.device("cpu"), bits=40, cohorts=cohorts)
             if self.method.disclosure.gathers:
-                refused = _refused(partial(Simulator, self.method, data, blind=blind))
+                refused = _find_refusal(partial(Simulator, self.method, data, blind=blind))
                 assert self.method.info.name in refused, "it says that it gathers, but its uploads are sums"
                 continue
             uploads = Simulator(self.method, data).server_side.plan(0).uploads()

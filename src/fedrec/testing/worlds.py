@@ -59,7 +59,7 @@ def tiny_world(
     )
 
 
-def one_more(data: ClientData, places: Sequence[int]) -> tuple[Histories, np.ndarray]:
+def add_one_item(data: ClientData, places: Sequence[int]) -> tuple[Histories, np.ndarray]:
     """The histories of all users, those at some places with an item more that is new to them; and these items."""
     rng, user, item, added = np.random.default_rng(5), [], [], []
     for place, index in enumerate(data.users):
@@ -119,7 +119,7 @@ def _gap(left: Tensor, right: Tensor) -> float:
     return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
 
 
-def inhabited(simulator: Simulator) -> list[CohortState]:
+def list_nonempty_cohorts(simulator: Simulator) -> list[CohortState]:
     return [members for members in simulator.cohorts if len(members.cohort.clients)]
 
 
@@ -133,7 +133,7 @@ def state_of(simulator: Simulator, members: CohortState, clients: np.ndarray) ->
     )
 
 
-def named(state: State) -> Tensors:
+def name_tensors(state: State) -> Tensors:
     """A state's tensors under one name each."""
     clients = {f"client.{name}": value for name, value in state.per_client.items()}
     return clients | {f"user.{name}": value for name, value in state.per_user.items()}

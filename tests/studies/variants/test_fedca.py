@@ -92,7 +92,7 @@ def test_adam_draws_every_row_to_the_aggregate():
     for number, expected in enumerate(found):
         alone = federation.holding(client[number : number + 1], {"item": tables[number]})
         naive.train(method, alone, data, number, 0, aggregates[number])
-        assert torch.allclose(alone.held()["item"], expected, rtol=1e-10, atol=1e-10)
+        assert torch.allclose(alone.lock()["item"], expected, rtol=1e-10, atol=1e-10)
         assert (expected != tables[number]).all(), "rows without samples move as well"
 
 

@@ -128,7 +128,7 @@ def advise(
     runners, not_tried = sort_out(base, prepared, wishes)
     logbook = Logbook(folder, base, prepared.source.identity(), wishes)
     race = Race(base, prepared, runners, logbook, wishes, clock, heard, follow)
-    with logbook.held():
+    with logbook.lock():
         race.run()
         leaders = race.leaders()
         if not leaders:
@@ -190,7 +190,7 @@ def _remark(one: Attempt, floor: float | None, wishes: Wishes) -> str:
         return ""
     if wishes.max_upload is not None and (one.upload or 0) > wishes.max_upload:
         return "uploads too much"
-    if one.unfinished:
+    if one.is_unfinished:
         return f"{one.rounds_run} of {one.rounds} rounds"
     weak = one.label != POPULARITY and floor is not None and one.value < WEAK * floor
     return f"weak: {_above(one.value, floor)}" if weak else ""
@@ -253,7 +253,7 @@ def _why(chosen: Line, lines: Sequence[Line], data: Prepared) -> str:
             f"; of those whose sums give no history away the best is {harmless.name} "
             f"({harmless.attempt.value or 0.0:.4f})"
         )
-    if chosen.attempt.unfinished:
+    if chosen.attempt.is_unfinished:
         whole = chosen.attempt.seconds / max(1, chosen.attempt.rounds_run) * chosen.attempt.rounds
         text += (
             f"; it was still rising after {chosen.attempt.rounds_run} of {chosen.attempt.rounds} rounds, which take "

@@ -16,7 +16,7 @@ from fedrec.experiment.advise.candidates import Candidate, Wishes
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.search_space import settings_text
-from fedrec.schema import BOOL, COUNT, NUMBER, TEXT, damaged, json_line, named, optional, read_json
+from fedrec.schema import BOOL, COUNT, NUMBER, TEXT, damage_error, json_line, optional, read_json, table_of
 
 ATTEMPT = {
     "label": TEXT,
@@ -29,7 +29,7 @@ ATTEMPT = {
     "upload": optional(NUMBER),
     "catalogue": optional(NUMBER),
     "curve": {},
-    "valid": named(NUMBER, "metrics with numbers"),
+    "valid": table_of(NUMBER, "metrics with numbers"),
     "note": TEXT,
 }
 ABOUT = {"config": {}, "data": TEXT, "blind": BOOL, "max_upload": optional(NUMBER), "version": TEXT}
@@ -57,7 +57,7 @@ class Attempt:
     note: str = ""
 
     @property
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
         return self.value is not None and not self.note and self.rounds_run < self.rounds
 
     def name_beside(self, candidate: Candidate) -> str:
@@ -72,7 +72,7 @@ class Attempt:
         """The value after that much more work, if it goes on rising as it did in the second half of its time."""
         if self.value is None:
             return float("-inf")
-        if not self.unfinished or not self.curve:
+        if not self.is_unfinished or not self.curve:
             return self.value
         half = self.seconds / 2
         before = [value for at, value in self.curve.items() if float(at) <= half]
@@ -111,7 +111,7 @@ class Logbook:
         try:
             there = dict(read_json(self.about, "advice", ABOUT))
         except (ValueError, OSError) as error:
-            raise damaged(self.about, error) from None
+            raise damage_error(self.about, error) from None
         if changed := [name for name, value in wanted.items() if there.get(name) != value]:
             raise FedrecError(
                 f"{self.path} was begun with another {' and '.join(changed)}; ask the same again, or use another --out"
@@ -134,10 +134,10 @@ class Logbook:
                 temporary.write_text(text, encoding="utf-8")
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the folder: two that write to it would lose each other's attempts."""
         if not self.kept:
             yield
             return
-        with RunFolder(self.path).held():
+        with RunFolder(self.path).lock():
             yield

@@ -51,21 +51,21 @@ class Race:
         self._open: dict[int, Run] = {}  # those that can go on, by the number of their attempt
 
     @property
-    def left(self) -> float:
+    def budget_ahead(self) -> float:
         """What is left of the budget, attempts of an earlier call included."""
         return self.budget - sum(attempt.seconds for attempt in self.attempts)
 
     def run(self) -> list[Attempt]:
         """Go on until the budget is spent or nothing promises to be better."""
         self._look_at_all()
-        while self.left > self.budget / 2 and (number := self._best_early()) is not None:
+        while self.budget_ahead > self.budget / 2 and (number := self._best_early()) is not None:
             self._go_on(number, self.budget / TURNS)
-        while self.left > 0 and (number := self._most_promising()) is not None:
-            self._go_on(number, min(self.left, self.budget / TURNS))
-        while self.left > 0 and (number := self._variation()) is not None:
-            self._go_on(number, self.left)
-        while self.left > 0 and (number := self._best_early()) is not None:
-            self._go_on(number, min(self.left, self.budget / TURNS))
+        while self.budget_ahead > 0 and (number := self._most_promising()) is not None:
+            self._go_on(number, min(self.budget_ahead, self.budget / TURNS))
+        while self.budget_ahead > 0 and (number := self._variation()) is not None:
+            self._go_on(number, self.budget_ahead)
+        while self.budget_ahead > 0 and (number := self._best_early()) is not None:
+            self._go_on(number, min(self.budget_ahead, self.budget / TURNS))
         return self.attempts
 
     def leaders(self) -> list[Attempt]:
@@ -81,22 +81,22 @@ class Race:
                 number = self._enter(candidate, candidate.set)
                 self._go_on(number, self.budget * FIRST_SHARE / len(self.runners))
 
-    def _unfinished(self) -> list[int]:
-        return [n for n, one in enumerate(self.attempts) if one.unfinished and not self._is_too_large(one)]
+    def _list_unfinished(self) -> list[int]:
+        return [n for n, one in enumerate(self.attempts) if one.is_unfinished and not self._is_too_large(one)]
 
     def _best_early(self) -> int | None:
         """Of the attempts that cannot be judged yet the best."""
-        early = [n for n in self._unfinished() if self.attempts[n].rounds_run < EARLY * self.attempts[n].rounds]
+        early = [n for n in self._list_unfinished() if self.attempts[n].rounds_run < EARLY * self.attempts[n].rounds]
         return max(early, key=lambda n: self.attempts[n].value or 0.0, default=None)
 
     def _most_promising(self) -> int | None:
         """The unfinished attempt with the best forecast, if that is better than what others have reached."""
-        numbers = self._unfinished()
-        best = max(numbers, key=lambda n: self.attempts[n].forecast(self.left), default=None)
+        numbers = self._list_unfinished()
+        best = max(numbers, key=lambda n: self.attempts[n].forecast(self.budget_ahead), default=None)
         leader = next(iter(self.leaders()), None)
         if best is None or leader is None or self.attempts[best] is leader:
             return best
-        return best if self.attempts[best].forecast(self.left) > (leader.value or 0.0) else None
+        return best if self.attempts[best].forecast(self.budget_ahead) > (leader.value or 0.0) else None
 
     def _variation(self) -> int | None:
         """The best attempt's settings with one of them changed, where there is time to train that."""
@@ -104,7 +104,7 @@ class Race:
             candidate = self.runners.get(leader.label)
             for settings in candidate.neighbours(leader.settings) if candidate else ():
                 known = any(attempt.is_of(leader.label, settings) for attempt in self.attempts)
-                if candidate is not None and not known and leader.seconds <= self.left:
+                if candidate is not None and not known and leader.seconds <= self.budget_ahead:
                     return self._enter(candidate, settings)
         return None
 
@@ -134,7 +134,7 @@ class Race:
         finally:
             watch.stop()
         attempt = replace(attempt, seconds=round(watch.seconds, 3))
-        if attempt.unfinished and not self._is_too_large(attempt):
+        if attempt.is_unfinished and not self._is_too_large(attempt):
             self._open[number] = run
         self.attempts = [attempt if n == number else one for n, one in enumerate(self.attempts)]
         self.logbook.record(self.attempts)

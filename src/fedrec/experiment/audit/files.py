@@ -70,7 +70,7 @@ def from_files(
     numbered = {name: _rows(part) for name, part in parts.items()} | extra
     users = np.unique(np.concatenate([rows.user_ids for rows in numbered.values()]))
     items = np.unique(np.concatenate([rows.item_ids for rows in numbered.values()]))
-    pairs = {name: _renumbered(rows, users, items) for name, rows in numbered.items()}
+    pairs = {name: _renumber(rows, users, items) for name, rows in numbered.items()}
     split = _split(parts, pairs, users, items)
     ranked, full, candidates = _targets(pairs, len(items))
     return Case(
@@ -90,7 +90,7 @@ def _rows(part: Interactions) -> _Rows:
     return _Rows(part.user_ids.astype(str), part.item_ids.astype(str), part.user, part.item)
 
 
-def _renumbered(rows: _Rows, users: NDArray[Any], items: NDArray[Any]) -> tuple[Ints, Ints]:
+def _renumber(rows: _Rows, users: NDArray[Any], items: NDArray[Any]) -> tuple[Ints, Ints]:
     user, item = (
         np.searchsorted(union, ids)[index].astype(np.int64)
         for union, ids, index in ((users, rows.user_ids, rows.user), (items, rows.item_ids, rows.item))

@@ -34,16 +34,16 @@ CHECKS: tuple[Check, ...] = (
     Check("masks", ranking_checks.masks, ("protocol",)),
     Check("test items at validation", ranking_checks.validation_masks, ("validation", "protocol")),
     Check("histories used for scoring", ranking_checks.histories, ("prepared",)),
-    Check("repeated evaluation negatives", ranking_checks.repeated_candidates, ("negatives",)),
-    Check("positives among evaluation negatives", ranking_checks.known_candidates, ("negatives",)),
+    Check("repeated evaluation negatives", ranking_checks.check_repetitions, ("negatives",)),
+    Check("positives among evaluation negatives", ranking_checks.check_candidates, ("negatives",)),
     Check("test item among its negatives", ranking_checks.own_item_candidates, ("negatives",)),
     Check("finite scores", ranking_checks.finite_scores, ("scores",)),
-    Check("tied scores", ranking_checks.tied_scores, ("scores",)),
-    Check("sampled candidates", ranking_checks.sampled_candidates),
+    Check("tied scores", ranking_checks.check_ties, ("scores",)),
+    Check("sampled candidates", ranking_checks.check_sampling),
     Check("items never trained", split_checks.unseen_items),
     Check("users never trained", split_checks.unseen_users),
-    Check("own future in training", split_checks.own_future, ("times",)),
-    Check("others' future in training", split_checks.others_future, ("clock",)),
+    Check("own future in training", split_checks.check_own_future, ("times",)),
+    Check("others' future in training", split_checks.check_future_of_others, ("clock",)),
 )
 
 

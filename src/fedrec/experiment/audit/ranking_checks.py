@@ -51,7 +51,7 @@ def finite_scores(case: Case) -> Finding:
     return Finding("finite scores", "fail" if bad else "pass", words + end, {"not finite": bad})
 
 
-def tied_scores(case: Case) -> Finding:
+def check_ties(case: Case) -> Finding:
     """The given scores ranked three ways: ties against the held-out item, at random, and in its favour."""
     assert case.scores is not None
     name = "tied scores"
@@ -68,7 +68,7 @@ def tied_scores(case: Case) -> Finding:
     return Finding(name, "fail" if loose else "pass", words + end, figure)
 
 
-def repeated_candidates(case: Case) -> Finding:
+def check_repetitions(case: Case) -> Finding:
     assert case.negatives is not None
     total = len(case.negatives[0])
     count = total - len(pair_keys([case.negatives], case.n_items))
@@ -77,7 +77,7 @@ def repeated_candidates(case: Case) -> Finding:
     return Finding("repeated evaluation negatives", "fail" if count else "pass", words + end, {"repeated": count})
 
 
-def known_candidates(case: Case) -> Finding:
+def check_candidates(case: Case) -> Finding:
     assert case.negatives is not None
     drawn = pair_keys([case.negatives], case.n_items)
     known = np.intersect1d(drawn, case.keys("train", "valid"), assume_unique=True)
@@ -155,7 +155,7 @@ def _keys(data: ClientData, history: Histories, n_items: int) -> Ints:
     return pair_keys([(user, history.items)], n_items)
 
 
-def sampled_candidates(case: Case) -> Finding:
+def check_sampling(case: Case) -> Finding:
     """The same ranking, by popularity, among the candidates and among all items."""
     whole = case.recall(case.popularity, case.full, "expected")
     if case.negatives is None:

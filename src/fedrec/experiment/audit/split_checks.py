@@ -57,7 +57,7 @@ def unseen_users(case: Case) -> Finding:
     )
 
 
-def own_future(case: Case) -> Finding:
+def check_own_future(case: Case) -> Finding:
     """A split that claims to follow time must not train on what the same user did after the test item."""
     train, test = case.split.train, case.split.test
     assert train.timestamp is not None
@@ -74,7 +74,7 @@ def own_future(case: Case) -> Finding:
     )
 
 
-def others_future(case: Case) -> Finding:
+def check_future_of_others(case: Case) -> Finding:
     """Leave-one-out cuts every user at a different moment; only a common cut keeps the future out of training."""
     train, test = case.split.train, case.split.test
     assert train.timestamp is not None

@@ -55,7 +55,7 @@ class Recorded:
         self.inner.take(update)
 
 
-def exposed(method: Method, data: ClientData, count: int) -> Exposed:
+def expose_items(method: Method, data: ClientData, count: int) -> Exposed:
     """Of the first round of the first so many clients that have items."""
     chosen = data.clients[data.positives > 0][:count]
     hosted = data.shard(chosen)
@@ -82,17 +82,17 @@ def exposed(method: Method, data: ClientData, count: int) -> Exposed:
     masked = {client: sent[start : start + size] * 2.0**-FRACTION for client, sent in messages.items()}
     counts = np.bincount(np.concatenate(list(histories.values())), minlength=len(table))
 
-    def attacked(seen: Callable[[int], np.ndarray]) -> float:
+    def guess_items(seen: Callable[[int], np.ndarray]) -> float:
         return float(np.mean([auc(seen(client), items) for client, items in histories.items()]))
 
     summed = sign_attack(table, _mean(total))
     return Exposed(
         method.info.name,
         len(chosen),
-        attacked(lambda client: sign_attack(table, clear[client])),
-        attacked(lambda client: sign_attack(table, masked[client].reshape(table.shape))),
-        attacked(lambda client: summed),
-        attacked(lambda client: counts),
+        guess_items(lambda client: sign_attack(table, clear[client])),
+        guess_items(lambda client: sign_attack(table, masked[client].reshape(table.shape))),
+        guess_items(lambda client: summed),
+        guess_items(lambda client: counts),
         max(abs(float(np.corrcoef(masked[client], clear[client].ravel())[0, 1])) for client in clear),
     )
 

@@ -132,13 +132,15 @@ def _all_logits(simulator: Simulator, committing: int | None) -> Iterator[Tensor
     for first in range(0, simulator.world.clients, TOGETHER):
         some = slice(first, first + TOGETHER)
         gates = (
-            {name: held[name][some] for name in GATE} if committing is None else _trained(simulator, some, committing)
+            {name: held[name][some] for name in GATE}
+            if committing is None
+            else _rehearse_commit(simulator, some, committing)
         )
         logits = gate_logits(held["item"][some], common, *(gates[name] for name in GATE))
         yield logits.repeat_interleave(users[some].to(logits.device), 0)
 
 
-def _trained(simulator: Simulator, some: slice, round: int) -> Tensors:
+def _rehearse_commit(simulator: Simulator, some: slice, round: int) -> Tensors:
     """The gates of some clients as the commit of this round will train them; nothing is kept of the rehearsal."""
     data, kept = simulator.data, simulator.cohorts[0].state
     chunk = data.chunk(data.clients[some])

@@ -37,7 +37,7 @@ from fedrec.methods.cluster.contrastive import fit_contrastive
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
-from fedrec.random import Purpose, fold, signed, stream
+from fedrec.random import Purpose, fold, stream, to_signed
 from fedrec.training.descent import Fitted
 from fedrec.training.local_training import IN_TURN, TOGETHER, LocalMethod, LocalTrainer
 
@@ -104,7 +104,7 @@ class CGFedRec(LocalMethod):
         server = {"item": self.trainer.init_items(world)}
         if self.aligns():
             server["labels"] = torch.zeros(world.items, dtype=kind, device=world.device)
-            server["key"] = torch.tensor(signed(stream(world.seed, Purpose.CLUSTER)))
+            server["key"] = torch.tensor(to_signed(stream(world.seed, Purpose.CLUSTER)))
         if self.warm_start:
             shape = (self.clusters, self.dim)
             server["centres"] = torch.zeros(shape, dtype=torch.float64, device=world.device)

@@ -40,7 +40,7 @@ from fedrec.methods.cluster.contrastive import fit_contrastive
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
-from fedrec.random import Purpose, fold, signed, stream
+from fedrec.random import Purpose, fold, stream, to_signed
 from fedrec.training.descent import Fitted
 from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
@@ -98,7 +98,7 @@ class CoFedRec(LocalMethod):
             "labels": torch.zeros(world.items, dtype=kind, device=world.device),
             "group": torch.zeros(world.clients, dtype=torch.bool),
             "item": self.trainer.init_items(world),  # of the group
-            "key": torch.tensor(signed(stream(world.seed, Purpose.CLUSTER))),
+            "key": torch.tensor(to_signed(stream(world.seed, Purpose.CLUSTER))),
         }
 
     def init_clients(self, world: World, chunk: Chunk) -> State:

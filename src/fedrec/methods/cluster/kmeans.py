@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedrec.models.lloyd import lloyd, spread_seeds
-from fedrec.random import fold, fold_tensor, signed, uniform
+from fedrec.random import fold, fold_tensor, to_signed, uniform
 from fedrec.training.compiled import handed
 
 
@@ -19,7 +19,7 @@ def kmeans(
     """
     if centres is not None:
         return lloyd(points, centres[None])
-    streams = fold_tensor(torch.tensor(signed(key)), torch.arange(starts))
+    streams = fold_tensor(torch.tensor(to_signed(key)), torch.arange(starts))
     draws = uniform(fold_tensor(streams[:, None], torch.arange(clusters)))
     return lloyd(points, spread_seeds(points, handed(draws.numpy(), points.device)))
 

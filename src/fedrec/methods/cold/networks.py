@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
-from fedrec.random import Purpose, fold_tensor, permute, signed, stream, uniform
+from fedrec.random import Purpose, fold_tensor, permute, stream, to_signed, uniform
 
 SEEN = (".mean", ".variance")  # of a batch norm: running figures, not trained
 
@@ -72,7 +72,7 @@ def leaves_of(w: Tensors, memory: tuple[str, ...]) -> Tensors:
 def shuffle_batches(chunk: Chunk, round: int, count: int, size: int) -> Iterator[Tensor]:
     """Yield the samples of an epoch in random order, batch by batch, but no batch of one: it has no variance."""
     device = chunk.world.device
-    key = torch.tensor([signed(stream(chunk.world.seed, Purpose.ORDER, round))], device=device)
+    key = torch.tensor([to_signed(stream(chunk.world.seed, Purpose.ORDER, round))], device=device)
     place = torch.arange(count, device=device)
     order = permute(key, torch.tensor([count], device=device), place, torch.zeros_like(place))
     yield from (part for part in order.split(size) if len(part) > 1)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.finished_run import FinishedRun
-from fedrec.experiment.params import typed
+from fedrec.experiment.params import parse_fields
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Figure:
     @classmethod
     def build(cls, settings: Mapping[str, str]) -> Figure:
         """With settings from text; those that do not fit are refused."""
-        return cls(**{key: typed(cls, cls.name, key, value) for key, value in settings.items()})
+        return cls(**{key: parse_fields(cls, cls.name, key, value) for key, value in settings.items()})
 
     @classmethod
     def settings(cls) -> str:

@@ -48,7 +48,9 @@ def work_of(simulator: Simulator, number: int) -> Work:
     width = int(getattr(method, "dim", 0)) if trains else 0
     network = 0 if counted or not trains else _weights(method)
     side = simulator.client_side
-    held = side.state_bytes()[0] - side.deferred_bytes() + sum(value.nbytes for value in simulator.server.values())
+    held = (
+        side.state_bytes()[0] - side.count_deferred_bytes() + sum(value.nbytes for value in simulator.server.values())
+    )
     return Work(
         interactions,
         samples,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedrec.errors import FedrecError, explained
+from fedrec.errors import FedrecError, explain
 from fedrec.experiment import memory_of, peak_memory_mb, processor, sigterm_interrupts, versions
 
 COPIED = 1 << 26  # numbers, far beyond a cache
@@ -131,7 +131,7 @@ def print_result(work: Callable[[], dict[str, Any] | None]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if (message := explained(error)) is None:
+        if (message := explain(error)) is None:
             raise
         print(message, file=sys.stderr)
         return 2

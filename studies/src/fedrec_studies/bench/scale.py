@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrec.errors import explained, unknown
+from fedrec.errors import explain, unknown
 from fedrec.experiment import build_method, require_room, require_room_for_uploads
 from fedrec.federation import ClientData, Pool, Simulator, World, join_processes, pointers
 from fedrec_studies.bench.machine import Elsewhere, describe, in_a_process, peak_gib, print_result
@@ -183,7 +183,7 @@ def measure_point(name: str, clients: int, items: int, interactions: int) -> dic
             elsewhere = Elsewhere()
             rounds, split = _three_rounds(simulator)
         except Exception as error:
-            if (message := explained(error)) is None:
+            if (message := explain(error)) is None:
                 raise
             return about | {"interactions": total, "refused": message} if group.first else None
         peaks = np.zeros(group.size)

@@ -17,7 +17,7 @@ from fedrec.experiment import (
     Study,
     Trial,
     best_of,
-    described,
+    describe_space,
     dimension,
     folder_name,
     is_searchable,
@@ -27,7 +27,7 @@ from fedrec.experiment import (
     space_of,
 )
 from fedrec.federation import Method
-from fedrec.schema import Shape, damaged, read_json
+from fedrec.schema import Shape, damage_error, read_json
 from fedrec_studies.reproduce import table_definition
 from fedrec_studies.reproduce.cells import Cell, plan_cells, work_of
 
@@ -191,7 +191,7 @@ def trials_found(whole: Board, runs: Path, results: Path) -> dict[str, list[Tria
     """The trials of every tuned row: those of the studies here, or those that are kept with the results."""
     found: dict[str, list[Trial]] = {}
     for row in whole.studies:
-        here, kept = whole.study(row, runs, "cpu").there(), read_trials(results, row.label)
+        here, kept = whole.study(row, runs, "cpu").read_trials(), read_trials(results, row.label)
         found[row.label] = here if len(here) >= len(kept) else kept
     return found
 
@@ -217,7 +217,7 @@ def read_study(results: Path, label: str) -> dict[str, Any]:
         for values in found["trials"]:
             Trial(**values)
     except (ValueError, TypeError, OSError) as error:
-        raise damaged(path, error) from None
+        raise damage_error(path, error) from None
     return found
 
 
@@ -232,7 +232,7 @@ def beginning(study: Study, results: Path, label: str) -> list[Trial]:
     stored = read_study(results, label)
     if not stored["trials"]:
         return []
-    same = stored["searched"] == described(study.space)
+    same = stored["searched"] == describe_space(study.space)
     if not same or work_of(make_config(stored["config"])) != work_of(study.config):
         what = "other settings" if same else "another space"
         raise FedrecError(

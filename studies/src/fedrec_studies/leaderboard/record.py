@@ -26,7 +26,7 @@ from fedrec.experiment import (
 )
 from fedrec.federation import schema_of
 from fedrec.report import Row as ComparisonRow
-from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damaged, named, optional, read_json
+from fedrec.schema import COUNT, METRICS, NUMBER, TEXT, Shape, damage_error, optional, read_json, table_of
 from fedrec_studies.leaderboard import users
 from fedrec_studies.leaderboard.board_definition import Board, best_trials, cells_of, study_file, trials_found
 from fedrec_studies.leaderboard.pace import clock_of, too_long
@@ -67,7 +67,7 @@ RECORD: Shape = {
     "metrics": [TEXT],
     "chance": METRICS,
     "rows": [ROW],
-    "tested": {"row": TEXT, "p": named(NUMBER, "rows with numbers")},
+    "tested": {"row": TEXT, "p": table_of(NUMBER, "rows with numbers")},
 }
 Record = Mapping[str, Any]  # of one dataset, or of one of its rows
 FEDERATED, ALONE, TOGETHER = "federated", "alone", "centralised"
@@ -332,7 +332,7 @@ def _write_trials(whole: Board, found: Mapping[str, Sequence[Trial]], runs: Path
     """Of studies at hand; what is kept of others stays as it was written."""
     for row in whole.studies:
         study, trials = whole.study(row, runs, "cpu"), found[row.label]
-        if began := study.began() if trials == study.there() else {}:
+        if began := study.began() if trials == study.read_trials() else {}:
             _write(
                 study_file(results, row.label),
                 {
@@ -352,7 +352,7 @@ def _before(path: Path) -> dict[str, Any]:
     try:
         return dict(read_json(path, "leaderboard", RECORD))
     except (ValueError, OSError) as error:
-        raise damaged(path, error) from None
+        raise damage_error(path, error) from None
 
 
 def _write(path: Path, values: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from fedrec import evaluation
 from fedrec.errors import FedrecError
 from fedrec.experiment import RunConfig, RunFolder, device_named, folder_name, make_config, method_of, require_same
 from fedrec.federation import Method
-from fedrec.schema import COUNT, METRICS, NUMBER, damaged, read_json
+from fedrec.schema import COUNT, METRICS, NUMBER, damage_error, read_json
 from fedrec_studies.reproduce.table_definition import Table
 
 MACHINE = ("device", "memory")  # what a result does not depend on
@@ -44,7 +44,7 @@ class Cell:
         try:
             return dict(read_json(path, "summary", RESULT)) if path.is_file() else None
         except (ValueError, OSError) as error:
-            raise damaged(self.folder, error) from None
+            raise damage_error(self.folder, error) from None
 
     def work(self) -> tuple[Method, RunConfig]:
         """Return what is run, without names: cells of equal work have equal results."""

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fedrec.commands import run_and_report
-from fedrec.errors import explained
+from fedrec.errors import explain
 from fedrec.experiment import TERMINATED, Listener, RunFolder, Terminated, make_config, sigterm_interrupts
 
 
@@ -18,7 +18,7 @@ def main(folder: Path) -> int:
     except KeyboardInterrupt as stop:
         return TERMINATED if isinstance(stop, Terminated) else 130
     except Exception as error:
-        if (message := explained(error)) is None:
+        if (message := explain(error)) is None:
             raise
         _say(" ".join(message.split()))
         return 2

@@ -181,7 +181,7 @@ def first_scores(tables: Tensor | fm.Stack) -> Tensor:
     """Return the rows of every table along its first principal axis: [clients, rows]."""
     stack = fm.Stack.of(tables)
     step = max(1, NUMBERS // stack.width)
-    return torch.cat([_score_first(stack.some(slice(k, k + step)).double()) for k in range(0, len(stack), step)])
+    return torch.cat([_score_first(stack.take(slice(k, k + step)).double()) for k in range(0, len(stack), step)])
 
 
 def _score_first(rows: Tensor) -> Tensor:
