@@ -19,7 +19,7 @@ BELOW: dict[str, set[str]] = {
     "kernels": set(),
     "federation": {"models", "kernels"},
     "training": {"federation", "models", "kernels"},
-    "method": {"federation", "training"},
+    "method": {"federation", "training", "models"},
     "methods": {"federation", "training", "models", "method"},
     "privacy": {"federation"},
     "secure": {"federation"},

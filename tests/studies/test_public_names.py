@@ -28,7 +28,10 @@ def borrowed(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "fedrec":
             yield from ((node.module, name.name) for name in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((name.name, "*") for name in node.names if name.name.split(".")[0] == "fedrec")
+            # of `import fedrec` its attributes count, below; a longer name binds more than can be seen
+            yield from ((name.name, "*") for name in node.names if name.name.startswith("fedrec."))
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "fedrec":
+            yield "fedrec", node.attr
 
 
 def is_public(module: str, name: str) -> bool:
@@ -55,7 +58,11 @@ def test_a_public_module_has_what_it_lists(module: str) -> None:
 
 
 def test_the_walk_sees_what_is_not_public() -> None:
-    tree = ast.parse("from fedrec.experiment.config import RunConfig\nimport fedrec.kernels\nfrom fedrec import _x")
+    tree = ast.parse(
+        "from fedrec.experiment.config import RunConfig\nimport fedrec.kernels\nfrom fedrec import _x\n"
+        "import fedrec\nfedrec.api"
+    )
+    assert len(list(borrowed(tree))) == 4
     assert [names for names in borrowed(tree) if is_public(*names)] == []
     assert is_public("fedrec.experiment", "RunConfig")
 
