@@ -193,6 +193,8 @@ def test_no_extra_is_offered_for_what_does_not_exist() -> None:
         "export",
         "studies",
         "tensorboard",
+        "mlflow",
+        "wandb",
         "docs",
         "test",
         "dev",

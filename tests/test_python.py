@@ -15,7 +15,7 @@ import pytest
 import fedrec
 from fedrec.data import synthetic
 from fedrec.experiment.driver import Listener
-from fedrec.experiment.listeners import TensorBoard
+from fedrec.experiment.trackers import TensorBoard
 
 SMALL = {"rounds": 3, "dim": 4, "protocol": "honest,ks=10"}
 

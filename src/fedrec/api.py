@@ -19,10 +19,11 @@ from fedrec.experiment.advise import advise as find_advice
 from fedrec.experiment.config import COLUMNS, RunConfig, make_config
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.driver import Listener, StopRun, execute
-from fedrec.experiment.listeners import Keeping, Several, TensorBoard, Tracker, listener_for
+from fedrec.experiment.listeners import Keeping, Several, Tracker, listener_for
 from fedrec.experiment.params import adopt_method
 from fedrec.experiment.result import Result, Results
 from fedrec.experiment.run_plan import Data
+from fedrec.experiment.trackers import TensorBoard
 from fedrec.federation.contract import Method
 from fedrec.methods import register
 from fedrec.serve import Recommender

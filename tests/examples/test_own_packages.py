@@ -1,4 +1,4 @@
-"""Examples in packages of their own: a method, a metric, a command. Installed elsewhere they are found and pass."""
+"""Examples in packages of their own: a method, a metric, a command, a listener. Installed they are found and pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 
 from waiting import GENEROUS
 
-EXAMPLES = [Path(__file__).parents[2] / "examples" / name for name in ("own_method", "own_metric", "own_command")]
+EXAMPLES = [
+    Path(__file__).parents[2] / "examples" / f"own_{kind}" for kind in ("method", "metric", "command", "listener")
+]
 
 
 def install(example: Path, place: Path) -> None:

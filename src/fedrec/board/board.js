@@ -118,6 +118,7 @@ if (live) {
   events.onmessage = (event) => {
     const told = JSON.parse(event.data);
     live.innerHTML = told.html;
+    if (told.federation && find("#federation")) find("#federation").innerHTML = told.federation;
     if (told.state !== live.dataset.state) {
       if (told.state === "finished" || told.state === "fitted") { events.close(); location.reload(); return; }
       live.dataset.state = told.state;

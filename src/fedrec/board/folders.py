@@ -25,7 +25,7 @@ Kind = Literal["run", "study"]
 DEEPEST = 6  # folders below the root that are looked into: runs of seeds of a table of a study lie four deep
 MOST = 20_000  # folders; beyond it somebody has named the wrong one
 TAIL = 1 << 16  # bytes of a log in which its last line lies
-MARKS = ("config.toml", "summary.json", "fit.json", "metrics.jsonl", "plan.json", "nodes.json")
+MARKS = ("config.toml", "summary.json", "fit.json", "metrics.jsonl", "plan.json", "nodes.json", "events.jsonl")
 STUDY_MARKS = ("study.json", "trials.jsonl")
 
 
@@ -237,7 +237,7 @@ def _read_unfinished(folder: Path, blank: Entry, marks: set[str], at_work: bool)
         rounds=0 if last is None else last["round"] + 1,
         planned=plan["rounds"] if plan else config.rounds,
         valid=last.get("valid", {}) if last else {},
-        deployed="nodes.json" in marks,
+        deployed=bool(marks & {"nodes.json", "events.jsonl"}),
     )
 
 

@@ -42,7 +42,7 @@ def view_run(index: FolderIndex, entry: Entry, follower: Follower) -> dict[str, 
         "command_text": command_of(config, entry.deployed),
         "settings": settings_of(config),
         "live": view_live(index, entry, follower),
-        "federation": view_federation(folder),
+        "federation": view_federation(folder, entry.state == "running"),
         "silos": config.silos,
     }
     if entry.state == "stopped" and not entry.deployed:

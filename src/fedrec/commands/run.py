@@ -22,7 +22,9 @@ from fedrec.experiment.disk import Keep
 from fedrec.experiment.driver import Listener
 from fedrec.experiment.finished_run import read_run
 from fedrec.experiment.folder import RunFolder, folder_name
+from fedrec.experiment.listeners import Several
 from fedrec.experiment.machine import device_named
+from fedrec.experiment.trackers import make_listener
 from fedrec.federation.distributed import join_processes
 
 
@@ -59,6 +61,7 @@ def run_seeds(
     quiet: bool,
     as_json: bool,
     keep: Keep = "model",
+    trackers: Sequence[str] = (),
 ) -> None:
     """Run every seed and print what came out. Without `out` a free folder below runs/ is taken.
 
@@ -74,6 +77,10 @@ def run_seeds(
         listeners = [Listener() for _ in configs]
         if group.first:
             listeners = [progress.listener(f"{one.method} seed {one.seed}", quiet, as_json) for one in configs]
+            for name in trackers:  # before any work: a missing package is said at once
+                listeners = [
+                    Several([one, make_listener(name, folder)]) for one, folder in zip(listeners, folders, strict=True)
+                ]
             if resume and config_to_resume(place, seeds) is None:
                 note = f"nothing to resume in {place}; starting from the first round"
                 listeners[0] = progress.Noted(listeners[0], note)

@@ -92,6 +92,9 @@ def run_command(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Progress and result as JSON lines.")] = False,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also record it with mlflow, wandb or tensorboard; repeatable.")
+    ] = None,
     train: Annotated[str | None, typer.Option(help="Your own split: training file.")] = None,
     valid: Annotated[str | None, typer.Option(help="Your own split: validation file.")] = None,
     test: Annotated[str | None, typer.Option(help="Your own split: test file.")] = None,
@@ -168,7 +171,7 @@ def run_command(
     values["params"] = {**values.get("params", {}), **set_now}
     require_tested(evaluation.protocol(values.get("protocol", "honest")))
     keep = kept_states(no_model, keep_last)
-    run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep)
+    run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep, log or [])
 
 
 def lost_share(lost_uploads: float | None, dropout: float | None) -> float | None:

@@ -1,9 +1,8 @@
-"""Listeners that hear along with another one, and the way to trackers of experiments such as TensorBoard."""
+"""Listeners that hear along with another one, and the protocol of trackers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fedrec.errors import FedrecError
@@ -138,25 +137,10 @@ def listener_for(callback: Any) -> Listener:
     )
 
 
-class TensorBoard:
-    """A tracker that writes event files for `tensorboard --logdir FOLDER`."""
+def __getattr__(name: str) -> Any:
+    """Import TensorBoard from where it is now: it was here, and the manual said so."""
+    if name == "TensorBoard":
+        from fedrec.experiment import trackers
 
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise FedrecError('TensorBoard is not installed: pip install "fedrec[tensorboard]"') from None
-        self.folder, self._make = Path(folder), SummaryWriter
-
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        self._writer: Any = self._make(str(self.folder))
-        self._writer.add_text("settings", "\n".join(f"    {name} = {value}" for name, value in settings.items()))
-
-    def log(self, values: Mapping[str, float], round: int) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, round)
-
-    def end(self, results: Mapping[str, float]) -> None:
-        for name, value in results.items():
-            self._writer.add_scalar(name, value, 0)
-        self._writer.close()
+        return trackers.TensorBoard
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
