@@ -112,7 +112,7 @@ def test_the_command_of_a_run_makes_it_again(get: Get, folder: Path) -> None:
         ("/run/nowhere", 404, "there is no run folder"),
         ("/run/../../etc", 404, ""),
         ("/user?run=nowhere", 400, "not a finished run"),
-        ("/user?run=ease&user=nobody", 400, "nobody"),
+        ("/user?run=ease&user=nobody", 404, "nobody"),
         ("/report/study", 404, "has no report"),
         ("/silos/stopped", 400, "has not finished"),
         ("/silos/ease?metric=nonsense", 200, ""),

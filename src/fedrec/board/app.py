@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 
 from fedrec.board.comparison_view import view_comparison
+from fedrec.board.federation_view import view_federation
 from fedrec.board.folders import Entry, FolderIndex
 from fedrec.board.listing import Query, list_entries
 from fedrec.board.live_view import Follower, view_live
@@ -189,11 +190,14 @@ def look_at_run(board: Board, name: str) -> tuple[Any, str]:
     """Return what tells one state of a run from another, and its live part anew."""
     entry = board.entry(name)
     live = view_live(board.index, entry, board.followers)
-    state = (entry.state, live["rounds"])
-    html = render("live.html", {"live": live, "entry": entry})
-    return state, json.dumps(
-        {"html": html, "state": entry.state, "said": live["said"], "over": entry.state != "running"}
-    )
+    federation = view_federation(board.index.path(name), entry.state == "running") if entry.deployed else None
+    news = {
+        "html": render("live.html", {"live": live, "entry": entry}),
+        "federation": "" if federation is None else render("federation.html", {"federation": federation}),
+        "state": entry.state,
+        "said": live["said"],
+    }
+    return (entry.state, live["rounds"], hash(news["federation"])), json.dumps(news)
 
 
 async def stream(
