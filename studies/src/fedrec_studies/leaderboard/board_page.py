@@ -20,6 +20,7 @@ Record = Mapping[str, Any]
 START, END = "<!-- leaderboard: made by `fedrec leaderboard`, not by hand -->", "<!-- /leaderboard -->"
 PICTURE = "leaderboard.svg"
 MEGABYTE = 1e6
+TOP, YARDSTICKS = 8, ("popularity", "local")  # rows in the README: it is read in a minute, the page has all
 
 
 def write_pages(whole: Board, results: Path, page: Path, readme: Path | None) -> None:
@@ -340,14 +341,14 @@ def _began_with(start: Mapping[str, Any], stored: Record) -> bool:
 
 
 def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[str]) -> Iterator[str]:
-    """One dataset in a few columns, of ranked rows with no more trials than others; and the finding of every one."""
+    """One dataset in a few columns: its best ranked rows and the yardsticks; and the finding of every dataset."""
     yield ""
     heads = [f"{record['dataset']}", *map(_metric_words, record["metrics"]), "MB up per client", "server", "trials"]
     yield from markdown_lines(
         heads,
         [
             [cell for index, cell in enumerate(_line(record, row)) if index in (0, 1, 2, 5, 6, 7)]
-            for row in _equal(record, elsewhere)
+            for row in _top_rows(record, elsewhere)
         ],
     )
     yield ""
@@ -355,6 +356,12 @@ def _short(record: Record, records: Mapping[str, Record], elsewhere: Sequence[st
         reasons = [f"{labels} ({reason})" for reason, labels in _by_reason(aside, "unranked").items()]
         yield from (*FAIR.splitlines(), f"Measured on {record['dataset']} and not ranked: {'; '.join(reasons)}.", "")
     yield from _findings(records, elsewhere)
+
+
+def _top_rows(record: Record, elsewhere: Sequence[str]) -> list[Record]:
+    """Select the best rows of a dataset, and below them what needs no training or no federation."""
+    ranked = _equal(record, elsewhere)
+    return ranked[:TOP] + [row for row in ranked[TOP:] if row["label"] in YARDSTICKS]
 
 
 # -- parts --
