@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +64,44 @@ def test_other_nodes_users_are_not_known_here(town: Town, url: str) -> None:
 
 def test_health_similar_items_and_what_a_node_cannot_do(url: str) -> None:
     health = ask(url, "/health").content
-    assert (health["method"], health["items"], health["folds_in"]) == ("fedmf", 80, False)
+    assert (health["method"], health["items"], health["folds_in"]) == ("fedmf", 80, True)
     near = ask(url, "/similar/7?k=3").content["items"]
     assert len(near) == 3
     assert near[0]["score"] >= near[1]["score"]
     assert ask(url, "/similar/nothing").status == 404
-    refused = ask(url, "/fold-in", {"items": ["1"]})
-    assert refused.status == 400
-    assert "a node serves the users of its own data" in refused.content["error"]
+    folded = ask(url, "/fold-in", {"items": ["1", "2", "gone"], "k": 3}).content
+    assert (len(folded["items"]), folded["unknown"]) == (3, ["gone"])
+    assert not {line["item"] for line in folded["items"]} & {1, 2, "1", "2"}
+
+
+def add_users(state: Path, rows: str) -> Path:
+    """Put more rows into a node's file."""
+    data = Path(tomllib.loads((state / "node.toml").read_text())["data"])
+    data.write_text(data.read_text() + rows)
+    return data
+
+
+@pytest.mark.parametrize(("method", "served"), [("fedmf", "folded in"), ("fedrap", "popularity")])
+def test_everybody_in_the_file_gets_a_list(cli: Any, tmp_path: Path, method: str, served: str) -> None:
+    """Somebody with two items, somebody who has only what nobody else has, and those who took part."""
+    town = Town(settings(method, rounds=1), tmp_path)
+    state = town.states[0]
+    header = add_users(state, "").read_text().splitlines()[0].split(",")
+    rows = [{"user": "few", "item": "3"}, {"user": "few", "item": "4"}, {"user": "odd", "item": "unheard"}]
+    add_users(state, "".join(",".join(row.get(name, "1") for name in header) + "\n" for row in rows))
+    town.server().run()
+    lists = NodeLists(state)
+    by_user = {user: list(recs) for user, recs in groupby(lists.for_all(5), key=lambda rec: rec.user)}
+    assert set(by_user) == {*users_of(state), "few", "odd"}
+    assert {len(recs) for recs in by_user.values()} == {5}
+    assert {recs[0].served for user, recs in by_user.items() if user not in ("few", "odd")} == {"trained"}
+    assert by_user["few"][0].served == served
+    assert by_user["odd"][0].served == "popularity"
+    assert not {str(rec.item) for rec in by_user["few"]} & {"3", "4"}
+    ended = cli("recommend", "--state-dir", state, "--all", "-k", 5, "--out", tmp_path / "all.csv")
+    assert ended.code == 0, ended.err
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + 5 * len(by_user)
+    assert "had too few items" in ended.err
 
 
 def test_a_method_that_offers_no_table_has_no_similar_items(tmp_path: Path) -> None:

@@ -47,15 +47,17 @@ def recommend_command(
         require_format(out)
     if (run is None) == (state_dir is None):
         raise FedrecError("give either the folder of a run or model, or --state-dir of a node")
-    if run is None:
-        _on_a_node(state_dir or Path(), user, k, out)
-        return
     if (user is not None) + everybody + (history is not None) + (users is not None) != 1:
         raise FedrecError("choose the users with one of --user ID, --users FILE, --all or --history FILE")
     if (everybody or users is not None) and out is None:
         raise FedrecError(f"{'--all' if everybody else '--users'} needs a file to write to: add --out recs.csv")
     if cold and history is not None:
         raise FedrecError("--cold is for users of the run: give --user ID or --all with it")
+    if run is None:
+        if history is not None or cold or as_tested:
+            raise FedrecError("a node lists for users of its own file: --user ID, --users FILE or --all")
+        _on_a_node(state_dir or Path(), user, users, k, out)
+        return
     columns = as_columns({"user": user_column, "item": item_column, "timestamp": timestamp_column})
     if columns and history is None:
         raise FedrecError("--user-column, --item-column and --timestamp-column are those of --history FILE")
@@ -90,12 +92,24 @@ def _note(text: str) -> None:
     console.err.print(f"note: {text}")
 
 
-def _on_a_node(state_dir: Path, user: str | None, k: int, out: Path | None) -> None:
-    from fedrec.deploy.node_recommender import recommend
+def _on_a_node(state_dir: Path, user: str | None, users: Path | None, k: int, out: Path | None) -> None:
+    """List for one user of a node, for those of a file, or for all."""
+    from fedrec.commands import console
+    from fedrec.deploy.node_recommender import NodeLists
+    from fedrec.serve import read_ids
 
-    if user is None:
-        raise FedrecError("give --user ID, one of this node's users")
-    _show(iter(recommend(state_dir, user, k)), out)
+    lists = NodeLists(state_dir)
+    if user is not None:
+        recommendations = iter(lists.for_user(user, k))
+    else:
+        recommendations = lists.for_all(k) if users is None else lists.for_ids(read_ids(users, "user"), k)
+    counted = _Counted(recommendations)
+    _show(counted, out)
+    if counted.users["folded in"] or counted.users["popularity"]:
+        console.err.print(
+            f"note: {counted.users['trained']:,} users took part; {counted.users['folded in']:,} had too few items and "
+            f"were folded in, {counted.users['popularity']:,} were served by what most users of this node have"
+        )
 
 
 def cold_add_command(

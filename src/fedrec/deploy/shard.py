@@ -15,6 +15,7 @@ from fedrec.data import Interactions, Partition, Split, read_table
 from fedrec.data.roles import Columns
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError, list_few
+from fedrec.experiment.aside import set_aside
 from fedrec.experiment.config import COLUMNS
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import keep, read_kept
@@ -91,6 +92,8 @@ def prepare_shard(terms: Terms, own: NodeData, kept: RunFolder) -> tuple[Prepare
         return _with_catalogues(found.prepared, terms), UnknownItems()
     mapped, unknown = _map_items(own.read(), terms)
     prepared = _prepare(mapped, terms, own)
+    # users with too few items to take part are served too
+    prepared = replace(prepared, aside=set_aside(mapped, prepared.source, terms.protocol.min_rating))
     keep(kept, prepared, config, named=True)
     return _with_catalogues(prepared, terms), unknown
 

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from fastapi import Path as InPath
-from fastapi import Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from fedrec.errors import FedrecError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fedrec.serve import Recommendation, SimilarItem
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=BaseModel)
+SEVERAL = ("allow", "deny", "category")  # parameters of an address that may be repeated
 LENGTH, LONGEST = 10, 1000  # of a list: where none is asked for, and at most
 LONGEST_HISTORY, LARGEST_BATCH = 10_000, 1000
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'self'; connect-src 'self'"
@@ -43,10 +45,21 @@ def _as_whole(value: Any) -> Any:
 
 Whole = Annotated[StrictInt, BeforeValidator(_as_whole)]
 Id = Annotated[StrictStr | StrictInt, BeforeValidator(_as_whole)]
-Wanted = Annotated[int, Query(ge=1, le=LONGEST, description="Length of the list; shorter where there are fewer items")]
-Allow = Annotated[list[str] | None, Query(description="Only these items; repeat it for several")]
-Deny = Annotated[list[str], Query(description="None of these items")]
-Category = Annotated[list[str], Query(description="Only items of one of these categories")]
+
+
+class Question(BaseModel):
+    """What the address of a list may ask for."""
+
+    k: int = Field(LENGTH, ge=1, le=LONGEST, description="Length of the list; shorter where there are fewer items")
+    allow: list[str] | None = Field(None, description="Only these items; repeat it for several")
+    deny: list[str] = Field([], description="None of these items")
+    category: list[str] = Field([], description="Only items of one of these categories")
+
+
+class Shorter(BaseModel):
+    """What the address of a list of similar items may ask for."""
+
+    k: int = Field(LENGTH, ge=1, le=LONGEST, description="Length of the list; shorter where there are fewer items")
 
 
 class _Body(BaseModel):
@@ -156,9 +169,20 @@ class _Paths:
         self._count_model()
         app.get("/", include_in_schema=False)(self.show_page)
         app.get("/try.js", include_in_schema=False)(self.send_script)
-        app.get("/recommendations/{user:path}", response_model=Found, responses=PROBLEMS)(self.recommend)
+        app.get(
+            "/recommendations/{user:path}",
+            response_model=Found,
+            responses=PROBLEMS,
+            openapi_extra={"parameters": _describe_parameters("user", Question)},
+        )(self.recommend)
+        app.router.routes.insert(0, app.router.routes.pop())  # routes are tried in turn, and most ask for this one
         app.post("/recommendations", response_model=FoundMany, responses=PROBLEMS)(self.recommend_many)
-        app.get("/similar/{item:path}", response_model=FoundSimilar, responses=PROBLEMS)(self.find_similar)
+        app.get(
+            "/similar/{item:path}",
+            response_model=FoundSimilar,
+            responses=PROBLEMS,
+            openapi_extra={"parameters": _describe_parameters("item", Shorter)},
+        )(self.find_similar)
         app.post("/fold-in", response_model=FoundNew, responses=PROBLEMS)(self.fold_in)
 
     async def show_page(self) -> Response:
@@ -170,58 +194,49 @@ class _Paths:
         script = files("fedrec.serve").joinpath("templates", "try.js").read_text(encoding="utf-8")
         return Response(script, media_type="text/javascript")
 
-    async def recommend(
-        self,
-        user: Annotated[str, InPath(description="Original id of the user")],
-        k: Wanted = LENGTH,
-        allow: Allow = None,
-        deny: Deny = [],  # noqa: B006  # FastAPI copies defaults
-        category: Category = [],  # noqa: B006
-    ) -> Response:
+    async def recommend(self, request: Request) -> Response:
         """Recommend items to a user, none of which they already have."""
+        user, asked = request.path_params["user"], _read_query(request, Question)
         if not user:
             raise FedrecError("name the user: /recommendations/USER")
-        only, lists = make_filter(allow, deny, category), self.model.lists
-        if (at_once := getattr(lists, "answers_at_once", None)) is not None and at_once(user):
+        only, lists = make_filter(asked.allow, asked.deny, asked.category), self.model.lists
+        k = self.model.shorten(asked.k)
+        if self.model.answers_at_once(user):
             return _as_json(_list_for(lists, user, k, only))
         return _as_json(await self._in_thread(lambda: _list_for(lists, user, k, only)))
 
     async def recommend_many(self, batch: Batch) -> Response:
         """Recommend items to several users."""
-        only, lists = batch.item_filter(), self.model.lists
+        only, lists, k = batch.item_filter(), self.model.lists, self.model.shorten(batch.k)
 
         def answer() -> dict[str, Any]:
             found: list[dict[str, Any]] = []
             unknown: list[str] = []
             for user in batch.users:
                 try:
-                    found.append(_list_for(lists, user, batch.k, only))
+                    found.append(_list_for(lists, user, k, only))
                 except UnknownId:
                     unknown.append(str(user))
             return {"lists": found, "unknown": unknown}
 
         return _as_json(await self._in_thread(answer))
 
-    async def find_similar(
-        self,
-        item: Annotated[str, InPath(description="Original id of the item")],
-        k: Wanted = LENGTH,
-    ) -> Response:
+    async def find_similar(self, request: Request) -> Response:
         """List the items that are similar to an item."""
+        item, k = request.path_params["item"], _read_query(request, Shorter).k
         if not item:
             raise FedrecError("name the item: /similar/ITEM")
-        lists = self.model.lists
-        most = max(1, int(lists.about()["items"]) - 1)
+        lists, most = self.model.lists, max(1, self.model.items - 1)  # the item itself is not in its list
         found = await self._in_thread(lambda: lists.similar(item, min(k, most)))
         return _as_json({"item": item, "items": [_line(one) for one in found]})
 
     async def fold_in(self, history: History) -> Response:
         """Recommend items to somebody new, from the items that they have."""
-        only, lists = history.item_filter(), self.model.lists
+        only, lists, k = history.item_filter(), self.model.lists, self.model.shorten(history.k)
 
         def answer() -> dict[str, Any]:
             with self.folding_in:
-                folded = lists.fold_in(history.items, _shorten(lists, history.k), **_filtered(only))
+                folded = lists.fold_in(history.items, k, **_filtered(only))
             return {"served": "folded in", "items": [_line(rec) for rec in folded.offers], "unknown": folded.unknown}
 
         return _as_json(await self._in_thread(answer))
@@ -267,8 +282,37 @@ class _Paths:
         self.loaded = loaded
 
 
+@cache
+def _use_defaults(kind: type[Q]) -> Q:
+    return kind()
+
+
+def _read_query(request: Request, kind: type[Q]) -> Q:
+    """Read what an address asks for; FastAPI itself takes as long for declared parameters as a list takes."""
+    if not request.scope["query_string"]:
+        return _use_defaults(kind)
+    values: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in SEVERAL:
+            values.setdefault(name, []).append(value)
+        else:
+            values[name] = value
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(problems) from None
+
+
+def _describe_parameters(name: str, kind: type[BaseModel]) -> list[dict[str, Any]]:
+    """Describe the parameters of an address in the words of OpenAPI."""
+    place = {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    schemas = kind.model_json_schema()["properties"]
+    return [place, *({"name": field, "in": "query", "schema": schema} for field, schema in schemas.items())]
+
+
 def _list_for(lists: Lists, user: Any, k: int, only: ItemFilter) -> dict[str, Any]:
-    found = lists.for_user(user, _shorten(lists, k), **_filtered(only))
+    found = lists.for_user(user, k, **_filtered(only))
     served = found[0].served if found else "trained"
     return {"user": found[0].user if found else user, "served": served, "items": [_line(rec) for rec in found]}
 
@@ -276,10 +320,6 @@ def _list_for(lists: Lists, user: Any, k: int, only: ItemFilter) -> dict[str, An
 def _filtered(only: ItemFilter) -> dict[str, Any]:
     """Pass a filter on where one is asked for: models of others may know none."""
     return {"only": only} if only else {}
-
-
-def _shorten(lists: Lists, k: int) -> int:
-    return min(k, int(lists.about()["items"]))
 
 
 def _line(found: Recommendation | SimilarItem) -> dict[str, Any]:

@@ -28,8 +28,7 @@ class ServedModel:
     def __init__(self, open_model: Callable[[], Lists], find_version: Callable[[], Hashable] | None = None) -> None:
         self._open, self._find_version = open_model, find_version or (lambda: None)
         self.version = self._seen = self._find_version()
-        self.lists = self._open_warm()
-        self.loaded = time.time()
+        self._take(self._open_warm())
         self.failure: str | None = None
         """Why the newest model could not be taken, where that is so."""
 
@@ -46,9 +45,19 @@ class ServedModel:
             self.failure = str(error) if isinstance(error, FedrecError) else f"it failed with {type(error).__name__}"
             log_fault("a newer model was not taken", error)
             return False
-        self.lists, self.loaded, self.failure = lists, time.time(), None
+        self._take(lists)
+        self.failure = None
         log.warning("a newer model is served")
         return True
+
+    def shorten(self, k: int) -> int:
+        """Return the length of a list that can be made where one of `k` items is asked for."""
+        return min(k, self.items)
+
+    def _take(self, lists: Lists) -> None:
+        self.lists, self.loaded = lists, time.time()
+        self.items = int(lists.about()["items"])
+        self.answers_at_once: Callable[[Any], bool] = getattr(lists, "answers_at_once", lambda user: False)
 
     def describe(self) -> dict[str, Any]:
         """Say what `/health` says of the model."""
