@@ -34,7 +34,7 @@ def test_a_script_says_what_it_does(script: str, tmp_path: Path) -> None:
 def guide() -> dict[str, object]:
     """The code blocks of the guide, run one after the other."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 2, "the guide shows a method and its tests"
+    assert len(blocks) == 4, "the guide shows two methods and their tests"
     module = sys.modules.setdefault("guide", ModuleType("guide"))  # dataclasses look for the module of a class
     for block in (IMPORTS, *blocks):
         exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
@@ -46,6 +46,10 @@ GUIDE = guide()
 
 class TestMyMethod(GUIDE["TestMyMethod"]):  # type: ignore[misc]
     """The guide's own test class, collected here."""
+
+
+class TestNeighbours(GUIDE["TestNeighbours"]):  # type: ignore[misc]
+    """That of the method which does not train a backbone."""
 
 
 def test_the_guide_uses_the_conformance_suite() -> None:
