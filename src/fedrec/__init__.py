@@ -23,10 +23,14 @@ if TYPE_CHECKING:
         advise,
         compare,
         datasets,
+        fit,
         load,
         metric,
+        protocol,
         register,
         run,
+        sweep,
+        tune,
     )
 else:
     _NAMES = (
@@ -38,10 +42,14 @@ else:
         "advise",
         "compare",
         "datasets",
+        "fit",
         "load",
         "metric",
+        "protocol",
         "register",
         "run",
+        "sweep",
+        "tune",
     )
     __getattr__, __dir__ = lazily(__name__, {"fedrec.api": _NAMES})
 
@@ -56,8 +64,12 @@ __all__ = [
     "advise",
     "compare",
     "datasets",
+    "fit",
     "load",
     "metric",
+    "protocol",
     "register",
     "run",
+    "sweep",
+    "tune",
 ]

@@ -263,10 +263,11 @@ def _value_problems(frame: pl.DataFrame, guess: Guess) -> Iterator[tuple[str, pl
     """What is wrong with the values of a table, and in which rows: the same that is otherwise an error."""
     import polars as pl
 
+    articles = {"user": "a user", "item": "an item"}
     for role in ("user", "item"):
         for wanted, bad in odd_ids(_plain_ids(frame[role], guess.has_types), guess.has_types):
             missing = wanted == "an id"
-            yield f"no {role}" if missing else f"a {role} that is not {wanted}", bad
+            yield f"no {role}" if missing else f"{articles[role]} that is not {wanted}", bad
     if "silo" in frame.columns:
         yield "no company", frame["silo"].is_null() | (frame["silo"].cast(pl.String) == "")
     if "rating" in frame.columns:

@@ -18,6 +18,7 @@ from fedrec.schema import is_number
 
 if TYPE_CHECKING:
     from fedrec.experiment.config import RunConfig
+    from fedrec.experiment.opening import Chosen
     from fedrec.experiment.prepare import Prepared
 
 Columns = dict[str, list[Any]]
@@ -37,6 +38,8 @@ class Result:
     prepared: Prepared
     folder: Path | None = None
     pandas: bool = field(default=False, kw_only=True)
+    chosen: Chosen | None = field(default=None, kw_only=True)
+    """The run in memory with its model, where it has no folder."""
 
     @property
     def test(self) -> dict[str, float]:

@@ -121,7 +121,7 @@ def part_shown(runs: Sequence[FinishedRun], wanted: str | None = None) -> Part:
     return "valid" if several and all(run.summary["valid"] for run in runs) else "test"
 
 
-def _rows_of(run: FinishedRun) -> str:
+def rows_of(run: FinishedRun) -> str:
     """Which rows a run is about: a description of the items beside them makes no other data of them."""
     return re.sub(r"\+items-[0-9a-f]+", "", run.data)
 
@@ -139,7 +139,7 @@ def compare(runs: Sequence[FinishedRun], part: Part = "test") -> Comparison:
         raise FedrecError("nothing to compare: give at least one run folder")
     for kind, values in (
         ("protocols", [run.protocol for run in runs]),
-        ("data versions", [_rows_of(run) for run in runs]),
+        ("data versions", [rows_of(run) for run in runs]),
         ("columns of the data", _columns_read(runs)),
     ):
         if len(set(values)) > 1:

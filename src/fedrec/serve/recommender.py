@@ -17,6 +17,7 @@ from fedrec.data.attributes import Arrival
 from fedrec.errors import FedrecError
 from fedrec.evaluation import top_k
 from fedrec.experiment.opening import Chosen, open_model
+from fedrec.experiment.result import Result
 from fedrec.federation.clients import Histories, pointers
 from fedrec.serve.item_filter import ItemFilter, UnknownId
 from fedrec.serve.item_space import ItemSpace, find_factors, find_item_space
@@ -59,6 +60,19 @@ class FoldInResult(NamedTuple):
     unknown: list[str]
 
 
+def _open(given: Path | str | Chosen | Result) -> Chosen:
+    """The run with its model in place, from wherever it is."""
+    if isinstance(given, Chosen):
+        return given
+    if isinstance(given, Result):
+        if given.chosen is not None:
+            return given.chosen
+        if given.folder is None:
+            raise FedrecError("this result has no model any more; run it again, or keep it in a folder with --out")
+        return open_model(given.folder)
+    return open_model(Path(given))
+
+
 class Recommender:
     """The model of a run's chosen round, or a fitted one.
 
@@ -67,9 +81,9 @@ class Recommender:
     were not in training are ranked instead of those that were.
     """
 
-    def __init__(self, folder: Path | str | Chosen, cold: bool = False, as_tested: bool = False) -> None:
+    def __init__(self, folder: Path | str | Chosen | Result, cold: bool = False, as_tested: bool = False) -> None:
         """Open a run folder, or take a run that is still in memory."""
-        self.chosen = folder if isinstance(folder, Chosen) else open_model(Path(folder))
+        self.chosen = _open(folder)
         self.run, self.round = self.chosen
         self.as_tested = as_tested
         source = self.run.prepared.source
