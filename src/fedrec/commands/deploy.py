@@ -39,6 +39,9 @@ Protocol = Annotated[str, typer.Option(help="See `fedrec protocols`; name,field=
 Set = Annotated[list[str] | None, typer.Option("--set", help="Method parameter, key=value; repeatable.")]
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds.")]
 SecureSums = Annotated[bool, typer.Option("--secure-sums", help="The server sees only sums of uploads.")]
+Epsilon = Annotated[float | None, typer.Option(help="Choose the noise for this budget (needs clip and --delta).")]
+Delta = Annotated[float | None, typer.Option(help="Delta of the budget.")]
+Adjacency = Annotated[str | None, typer.Option(help="What an epsilon compares: replace (default) or zero-out (sums).")]
 Deadline = Annotated[float, typer.Option(help="Time limit of the nodes for one round, in seconds.")]
 
 
@@ -56,6 +59,9 @@ def demo_command(
     silos: Silos = None,
     participation: Annotated[float, typer.Option(help="Share of clients per round.")] = 1.0,
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    adjacency: Adjacency = None,
     secure_sums: SecureSums = False,
     deadline: Deadline = 300.0,
     compare: Annotated[bool, typer.Option("--compare", help="Also run the simulation and show both.")] = False,
@@ -90,6 +96,9 @@ def demo_command(
         "skip_bad": skip_bad or None,
         "participation": participation,
         "privacy": privacy,
+        "epsilon": epsilon,
+        "delta": delta,
+        "adjacency": adjacency,
         "user": user,
         "item": item,
         "rating": rating,
@@ -122,6 +131,9 @@ def server_command(
     eval_every: Annotated[int, typer.Option(min=1, help="Evaluate every N rounds.")] = 1,
     patience: Annotated[int | None, typer.Option(help="Stop after N evaluations without improvement.")] = None,
     privacy: Annotated[str, typer.Option(help='Stages on uploads, e.g. "clip=1,gaussian=0.1".')] = "",
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    adjacency: Adjacency = None,
     secure_sums: Annotated[
         bool | None,
         typer.Option("--secure-sums/--open-sums", help="Only sums are seen; default: where the method allows it."),
@@ -158,6 +170,9 @@ def server_command(
         "eval_every": eval_every,
         "patience": patience,
         "privacy": privacy,
+        "epsilon": epsilon,
+        "delta": delta,
+        "adjacency": adjacency,
     }
     config = make_config({key: value for key, value in values.items() if value is not None})
     terms, attributes = make_terms(config, items, clients, secure_sums, min_nodes)

@@ -76,6 +76,8 @@ class Consent:
 
     def _objection(self, terms: Terms) -> str:
         name, stages = terms.method.info.name, [part.partition("=")[0] for part in terms.config.privacy.split(",")]
+        if terms.config.epsilon is not None:
+            stages.append("sum-gaussian" if terms.noises_sums else "gaussian")
         if self.methods and name not in self.methods:
             return f"the method is {name}; agreed on: {list_few(self.methods)}"
         wanted = self.secure_sums == REQUIRED or (self.secure_sums == POSSIBLE and not terms.method.disclosure.gathers)
@@ -115,6 +117,11 @@ def describe_federation(terms: Terms, about: Mapping[str, Any]) -> list[str]:
             )
     else:
         lines.append(f"It sees this node's own update of every round. {describe_server_view(method).capitalize()}.")
+    if terms.config.epsilon is not None:
+        lines.append(
+            f"Noise keeps every client within epsilon {terms.config.epsilon:g} and delta {terms.config.delta:g} over "
+            "all rounds. It does not cover the ranking metrics."
+        )
     noise = terms.config.privacy or "nothing"
     lines.append(f"What protects a single upload on its way: {noise}. No user id and no interaction is sent.")
     return lines

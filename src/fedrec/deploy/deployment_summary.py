@@ -6,19 +6,52 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
+from fedrec.experiment.checks import DELTA, LAST
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
 from fedrec.experiment.summary import ending
 from fedrec.experiment.tested import count_tested_by_nodes
+from fedrec.privacy.accountant import NOT_COVERED, Adjacency, Guarantee, guarantee
+from fedrec.privacy.explain import describe_relation
 
 if TYPE_CHECKING:
     from fedrec.deploy.server import Server
+    from fedrec.deploy.terms import Terms
 
 APART = (
     "deployed: metrics are sums computed by the nodes; coverage and novelty, which need all users' lists and "
     "histories, are left out"
 )
 SEEDED = "a rehearsal: the clients' random draws come from the seed, so anyone who knows it can repeat them"
+
+
+def privacy_of(terms: Terms, silos: bool) -> dict[str, Any]:
+    """Say what a client has that uploads in every round; nodes answer each round once, whatever is repeated."""
+    method, config = terms.method, terms.config
+    delta, uploads, relation = config.delta or DELTA, method.rounds, config.adjacency or "replace"
+
+    def guarantee_by(adjacency: Adjacency, honest: float = 1.0) -> Guarantee:
+        return guarantee(terms.stages, uploads, delta, (), method.disclosure.sensitivity, adjacency, honest)
+
+    found = guarantee_by(relation)
+    about = describe_relation(
+        terms.stages,
+        lambda adjacency, honest: guarantee_by(adjacency, honest).epsilon,
+        relation,
+        single_users=not silos,
+        computed=True,
+    )
+    return {
+        "stages": [str(stage) for stage in terms.stages],
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "uploads": uploads,
+        "planned": {"uploads": uploads, "epsilon": found.epsilon},
+        "unprotected_bytes": {},  # under a budget nodes send none
+        "meaning": found.reason,
+        **about,
+        "not_covered": NOT_COVERED,
+    }
 
 
 def summary_of(
@@ -38,7 +71,9 @@ def summary_of(
             strict=True,
         )
     )
+    budget = terms.config.epsilon is not None
     notes = [APART, *([SEEDED] if terms.seeded else []), *method.remarks(terms.world()), *([ended] if ended else [])]
+    notes += [LAST] if budget else []
     return {
         "format": FORMAT,
         "method": method.info.name,
@@ -74,6 +109,7 @@ def summary_of(
         },
         "peak_memory_mb": peak_memory_mb(),
         "versions": versions(),
+        **({"privacy": privacy_of(terms, kept > clients)} if budget else {}),
         "deployment": {
             "nodes": len(members),
             "clients": clients,

@@ -93,6 +93,13 @@ class Masks:
         """Return the members of the sum that a message belongs to."""
         return tuple(self._require_part(message).roster)
 
+    def minimum(self, message: bytes) -> int:
+        """Return how many members the sum that a message belongs to has at least, as this one makes sure."""
+        member = self._require_part(message).member
+        if member is None:
+            raise RepeatedTurn("this secure sum is over")
+        return member.terms.minimum
+
     def commit(self) -> None:
         """Write what has changed."""
         for name, content in self.changes.items():

@@ -8,7 +8,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from fedrec.experiment.prepare import Part, Prepared
 from fedrec.federation.client_side import ClientSide
 from fedrec.federation.codec import BadMessage
 from fedrec.federation.contract import Tensors
-from fedrec.federation.exchange import Figures, Node, Reply, Task
+from fedrec.federation.exchange import Figures, Node, Reply, Step, Task
 from fedrec.federation.secret import OwnSecret
 from fedrec.federation.update import merge_updates
 
@@ -233,6 +233,8 @@ class NodeHost:
         if request.restore:
             notes += self._restore(side, request.best)
         node = Node(side, _Ranker(terms, shard, self.settings.agreed.users), shard.histories(side.data))
+        if terms.noises_sums:
+            tasks = [replace(task, train=self._with_share(task.train, request.masks)) for task in tasks]
         replies = [self._take(node, task, request.start) for task in tasks]
         sent = [(reply.blind() if request.masks else reply).encode() for reply in replies]
         sent += [self.masks.mask(mask, merge_updates(reply.update for reply in replies)) for mask in request.masks]
@@ -256,6 +258,13 @@ class NodeHost:
                 errors[phase] = str(error)
                 self.audit.write(kind="secure", phase=phase, refused=str(error))
         return frame({"cpu": self._spent(), "errors": errors}, sent)
+
+    def _with_share(self, train: Step | None, masks: list[bytes]) -> Step | None:
+        """Size this node's share of the noise by the fewest nodes of the sum, of which unmasking makes sure."""
+        if train is None:
+            return None
+        sending = train.clients if train.sending is None else train.sending
+        return replace(train, options={**train.options, "fewest": len(sending) * self.masks.minimum(masks[0])})
 
     def _take(self, node: Node, task: Task, start: int) -> Reply:
         reply = node.take(task)
@@ -305,7 +314,8 @@ class NodeHost:
         shard = Shard(prepared, numbers_of(prepared, self.settings.own, start))
         own = None if terms.seeded else OwnSecret(self.state.secret()).for_task(task, self.answers.counter)
         data = shard.clients(terms, self.settings.device, own)
-        return shard, ClientSide(terms.method, data, terms.stages, self.settings.memory)
+        sealed = terms.config.epsilon is not None
+        return shard, ClientSide(terms.method, data, terms.stages, self.settings.memory, sealed)
 
     def latest(self) -> tuple[Terms, Shard, ClientSide, Tensors, Task]:
         """Load what lists need: the chosen model, or the latest while none is chosen, and what was offered for it."""

@@ -51,7 +51,12 @@ class Server:
         like = ClientSetup(rule.negatives, rule.neg_unique, terms.stages)  # type: ignore[arg-type]
         patience = terms.config.patience if terms.config.patience is not None else rule.patience
         self.rules = Rules(
-            method.rounds, terms.config.eval_every, patience, rule.select_last, may_stop=observer_of(method).may_stop
+            method.rounds,
+            terms.config.eval_every,
+            patience,
+            rule.select_last,
+            selects=terms.config.epsilon is None,  # figures have no noise, so under a budget they decide nothing
+            may_stop=observer_of(method).may_stop,
         )
         self.progress, self.counters = Progress(), Counters()
         self.registry = NodeRegistry(terms, link, limits, folder.path / NODES, tell, self.counters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -69,7 +69,13 @@ class Terms:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        return parse_protection(self.config, self.method)
+        seen = replace(self.config, secure_sums=self.secure, assume_secure_sums=None)
+        return parse_protection(seen, self.method)
+
+    @property
+    def noises_sums(self) -> bool:
+        """Whether nodes add shares of noise that count together only."""
+        return any(isinstance(stage, SumGaussian) for stage in self.stages)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -120,11 +126,10 @@ def require_deployable(terms: Terms) -> None:
             "may see only sums; add --secure-sums"
         )
     require_selectable(rule)
-    if terms.config.epsilon is not None or any(isinstance(stage, SumGaussian) for stage in terms.stages):
-        raise FedrecError(
-            "a deployment promises no epsilon: nodes come and go, and with them their shares of noise; "
-            "give --privacy clip=...,gaussian=... without --epsilon"
-        )
+    if terms.config.assume_secure_sums:
+        raise FedrecError("a deployment assumes nothing: give --secure-sums instead of --assume-secure-sums")
+    if terms.noises_sums and not terms.secure:
+        raise FedrecError(f"the noise of {method.info.name} is for sums: add --secure-sums")
     if rule.split == "global-time":
         raise FedrecError("a global cut in time needs the timestamps of all users; use --protocol honest")
     if rule.time == "item_order":

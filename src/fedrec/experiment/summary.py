@@ -16,14 +16,12 @@ from fedrec.experiment.machine import hardware, peak_memory_mb, versions
 from fedrec.experiment.params import defaults_of
 from fedrec.experiment.tested import TESTED, count_tested
 from fedrec.federation.loop import Progress
-from fedrec.federation.noise import SumGaussian
-from fedrec.privacy.accountant import NOT_COVERED, Adjacency
+from fedrec.privacy.accountant import NOT_COVERED
+from fedrec.privacy.explain import describe_relation
 from fedrec.schema import COUNT, METRICS, NAMES, NUMBER, SIZES, TEXT, TEXTS, Shape, check, optional
 
 if TYPE_CHECKING:
     from fedrec.experiment.driver import Run
-
-COLLUDING = 0.2  # the share of clients that are taken to tell the server what noise they added
 
 SUMMARY: dict[str, Shape] = {
     "method": TEXT,
@@ -149,21 +147,18 @@ def privacy_of(run: Run) -> dict[str, Any]:
         "planned": {"uploads": rounds, "epsilon": bound.epsilon},
         "unprotected_bytes": ledger.unprotected,
         "meaning": found.reason,
-        **({} if found.epsilon is None else _beside(run, counted, ledger.unprotected)),
+        **({} if found.epsilon is None else _relation_of(run, counted, ledger.unprotected)),
         "not_covered": "" if found.epsilon is None else NOT_COVERED,
     }
 
 
-def _beside(run: Run, uploads: int, unprotected: Mapping[str, int]) -> dict[str, Any]:
-    """What an epsilon is of, and what it would be by the other relation and with colluding clients."""
-    unit = "a client, which is one user" if run.world.most_users == 1 else "a client with all of its users"
-    found: dict[str, Any] = {"unit": unit, "adjacency": run.config.adjacency or "replace"}
-    if not any(isinstance(stage, SumGaussian) for stage in run.plan.stages):
-        return found | {"trust": "nobody outside the client is trusted"}
-    other: Adjacency = "replace" if found["adjacency"] == "zero-out" else "zero-out"
-    among = promise_of(run.plan, uploads, unprotected, honest=1 - COLLUDING).epsilon
-    return found | {
-        "trust": "the server sees nothing but sums" + ("" if run.config.secure_sums else ", which is assumed here"),
-        "other_adjacency": {"adjacency": other, "epsilon": promise_of(run.plan, uploads, unprotected, other).epsilon},
-        "colluding": {"share": COLLUDING, "epsilon": among},
-    }
+def _relation_of(run: Run, uploads: int, unprotected: Mapping[str, int]) -> dict[str, Any]:
+    """What the epsilon of a run is of."""
+    plan, config = run.plan, run.config
+    return describe_relation(
+        plan.stages,
+        lambda adjacency, honest: promise_of(plan, uploads, unprotected, adjacency, honest).epsilon,
+        config.adjacency or "replace",
+        single_users=run.world.most_users == 1,
+        computed=bool(config.secure_sums),
+    )

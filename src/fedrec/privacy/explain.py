@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from fedrec.federation.noise import SumGaussian
+from fedrec.federation.stages import Stage
+from fedrec.privacy.accountant import Adjacency
+
+COLLUDING = 0.2  # the share of clients that are taken to tell the server what noise they added
+
+
+def describe_relation(
+    stages: Sequence[Stage],
+    epsilon_by: Callable[[Adjacency, float], float | None],
+    adjacency: Adjacency,
+    *,
+    single_users: bool,
+    computed: bool,
+) -> dict[str, Any]:
+    """Say what an epsilon is of, and what it would be by the other relation and with colluding clients.
+
+    `epsilon_by`: by the relation, and the share of a sum's noise that nobody knows.
+    `computed`: the server sees sums alone because they are secure, not because that is assumed.
+    """
+    unit = "a client, which is one user" if single_users else "a client with all of its users"
+    found: dict[str, Any] = {"unit": unit, "adjacency": adjacency}
+    if not any(isinstance(stage, SumGaussian) for stage in stages):
+        return found | {"trust": "nobody outside the client is trusted"}
+    other: Adjacency = "replace" if adjacency == "zero-out" else "zero-out"
+    return found | {
+        "trust": "the server sees nothing but sums" + ("" if computed else ", which is assumed here"),
+        "other_adjacency": {"adjacency": other, "epsilon": epsilon_by(other, 1.0)},
+        "colluding": {"share": COLLUDING, "epsilon": epsilon_by(adjacency, 1 - COLLUDING)},
+    }
 
 
 def beside(privacy: Mapping[str, Any]) -> str:
