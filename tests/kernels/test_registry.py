@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import fedrec
-from fedrec.kernels import find, registry
+from fedrec.kernels import find, log_path, registry
 from fedrec.kernels.registry import KERNELS, Source
+from fedrec.methods import FedAvg, FedMF, PFedRec
+from fedrec.testing import run, tiny_world
 
 from .users import USERS
 
@@ -31,6 +33,25 @@ def test_none_where_there_is_none_or_it_is_not_wanted():
     assert find("mf", OTHER) is None
     assert find("no such kernel", CPU) is None
     assert find("mf", CPU, compiled=False) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (FedMF(dim=4, batch=16), "mf on cpu: compiled kernel"),
+        (PFedRec(dim=4, batch=16, optimiser="sgd"), "linear on cpu: compiled kernel"),
+        (PFedRec(dim=4, batch=16, optimiser="adam"), "linear on cpu: torch"),
+        (FedAvg(backbone="sasrec", dim=4, batch=16), "sasrec on cpu: torch"),
+    ],
+)
+def test_the_log_says_whether_a_kernel_trains_or_torch(
+    method: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_path.cache_clear()
+    with caplog.at_level("INFO", logger="fedrec.kernels"):
+        run(method, tiny_world(), 1)
+    training = [record.getMessage() for record in caplog.records if record.getMessage().startswith(said.split()[0])]
+    assert training == [said]
 
 
 def test_none_without_the_package_it_needs(monkeypatch):

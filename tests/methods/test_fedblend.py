@@ -16,7 +16,7 @@ from fedrec.federation.clients import ClientData
 from fedrec.federation.contract import Down
 from fedrec.federation.simulator import Simulator
 from fedrec.methods import FedBlend
-from fedrec.methods.closed_form.fedblend import factors
+from fedrec.methods.closed_form.fedblend import leading_factors
 from fedrec.methods.mixing import SHARES, share_at
 from fedrec.testing import MethodTests, all_scores, assert_close, run, tiny_world
 from methods import test_fedopt
@@ -122,7 +122,7 @@ def test_a_warm_start_is_from_the_factors_of_the_gram_model():
     cold.round(0)
     warm.round(0)
     table, weight = warm.server["sequence.item"], cold.server["gram.weight"]
-    assert torch.equal(table, factors(weight, 4, 0.03))
+    assert torch.equal(table, leading_factors(weight, 4, 0.03))
     assert float(table.std()) == pytest.approx(0.03)
     _, vectors = np.linalg.eigh((weight + weight.T).numpy() / 2)
     assert np.abs(vectors.T @ table.numpy())[:-4].max() < 1e-12
@@ -137,7 +137,7 @@ def test_the_mean_of_a_warm_start_begins_with_it():
     for round in range(3):
         simulator.round(round)
         tables.append(simulator.server["sequence.item"].clone())
-    assert torch.equal(tables[0], factors(simulator.server["gram.weight"], 4, 0.03))
+    assert torch.equal(tables[0], leading_factors(simulator.server["gram.weight"], 4, 0.03))
     mean = sum(w * table for w, table in zip((0.36, 0.6, 1.0), tables, strict=True)) / 1.96
     offered = simulator.server_side.offer(data.clients, 3, torch.arange(40)).shared
     assert torch.allclose(offered["sequence.item"], mean, atol=1e-12)

@@ -166,12 +166,12 @@ def test_noise():
     method = FedCIA(**MF, noise=0.01)
     chunk = data.chunk(np.arange(3))
     nothing = torch.zeros(3, 40, 40, dtype=torch.float64)
-    draws = torch.stack([method.form.noised(nothing, chunk, round) for round in range(2)]).flatten(0, 1)
+    draws = torch.stack([method.form.add_noise(nothing, chunk, round) for round in range(2)]).flatten(0, 1)
     assert float(draws.std()) == pytest.approx(0.01 * 2**0.5, rel=0.05)
     correlation = np.corrcoef(draws.flatten(1).numpy()) - np.eye(6)
     assert np.abs(correlation).max() < 0.1
     assert not torch.equal(draws[0], draws[0].T)
-    even = replace(method, noise_symmetric=True).form.noised(nothing, chunk, 0)
+    even = replace(method, noise_symmetric=True).form.add_noise(nothing, chunk, 0)
     assert torch.equal(even, even.mT)
     assert torch.equal(even.triu(), draws[:3].triu())
     assert method.form.noise_scale(data.world) == 0.01

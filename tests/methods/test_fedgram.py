@@ -16,7 +16,7 @@ from fedrec.federation.contract import Down, State, World, participants
 from fedrec.federation.noise import UploadContext
 from fedrec.federation.stages import Clip
 from fedrec.methods import Ease, FedGram
-from fedrec.methods.closed_form.gram import fading, inverse, next_block, state_block
+from fedrec.methods.closed_form.gram import fading, invert, next_block, state_block
 from fedrec.methods.reference.gfcf import CentralGFCF
 from fedrec.testing import MethodTests, run, tiny_world
 
@@ -297,7 +297,7 @@ def test_noise_that_regularisation_nearly_hides_is_not_amplified():
     noise = torch.from_numpy(rng.normal(size=(30, 30)))
     lowest = float(torch.linalg.eigvalsh(0.5 * (noise + noise.T))[0])
     l2 = -lowest / 0.99
-    found = torch.linalg.eigvalsh(inverse(noise, l2))
+    found = torch.linalg.eigvalsh(invert(noise, l2))
     assert float(found.max()) == pytest.approx(1 / l2)
     data = torch.from_numpy(rng.integers(0, 2, size=(50, 30))).double()
-    assert torch.allclose(inverse(data.T @ data, 2.0), torch.linalg.inv(data.T @ data + 2.0 * torch.eye(30)))
+    assert torch.allclose(invert(data.T @ data, 2.0), torch.linalg.inv(data.T @ data + 2.0 * torch.eye(30)))

@@ -35,7 +35,7 @@ def exact(found):
 def test_worked_example():
     mean = sum(t @ t.T for t in OTHERS) / 2
     assert torch.equal(mean, torch.tensor([[1, 1, 0], [1, 1.5, 0.5], [0, 0.5, 1]], dtype=torch.float64))
-    target, gram = LowRank.of(mean), TABLE.T @ TABLE
+    target, gram = LowRank.from_matrix(mean), TABLE.T @ TABLE
     pulled = target.times(TABLE)
     assert float(gram.square().sum()) == 10
     assert float((TABLE * pulled).sum()) == pytest.approx(5.5)
@@ -65,8 +65,8 @@ def test_all_ways_agree():
     for start in (found[1], tables(dims=(9,))[0]):
         expected = aligned(start, mean, 100, 0.1, 1e-3)
         for name, way in {
-            "gram": descent.align(start, LowRank.of(mean)),
-            "eigenvectors": descent.align_within(start, LowRank.of(mean), complete=True),
+            "gram": descent.align(start, LowRank.from_matrix(mean)),
+            "eigenvectors": descent.align_within(start, LowRank.from_matrix(mean), complete=True),
             "factors": descent.align(start, target),
             "subspace": descent.align_within(start, target),
         }.items():
@@ -87,8 +87,8 @@ def test_noise_that_is_not_symmetric():
     start, other = tables(dims=(4, 6))
     noisy = other @ other.T + 0.01 * torch.from_numpy(np.random.default_rng(1).laplace(size=(60, 60)))
     descent, expected = Descent(30, 0.1, 1e-3, "fro_norm", 60), aligned(start, noisy, 30, 0.1, 1e-3)
-    assert torch.allclose(descent.align(start, LowRank.of(noisy)), expected, atol=1e-10)
-    assert torch.allclose(descent.align_within(start, LowRank.of(noisy), complete=True), expected, atol=1e-10)
+    assert torch.allclose(descent.align(start, LowRank.from_matrix(noisy)), expected, atol=1e-10)
+    assert torch.allclose(descent.align_within(start, LowRank.from_matrix(noisy), complete=True), expected, atol=1e-10)
 
 
 def test_alignment_comes_closer():
@@ -97,7 +97,7 @@ def test_alignment_comes_closer():
     for kind in ("fro_norm", "mse"):
         moved = [start]
         for _ in range(3):
-            moved.append(Descent(30, 0.05, 0.0, kind, 60).align(moved[-1], LowRank.of(mean)))
+            moved.append(Descent(30, 0.05, 0.0, kind, 60).align(moved[-1], LowRank.from_matrix(mean)))
         gaps = [float(torch.linalg.norm(t @ t.T - mean)) for t in moved]
         assert all(b < a for a, b in pairwise(gaps)), kind
 
@@ -164,7 +164,7 @@ def test_order_of_silos_does_not_matter():
 def test_a_table_that_is_already_there_stays_near():
     """The norm has a gradient of one length everywhere, so its descent trembles around the end."""
     (table,) = tables(dims=(4,))
-    there = LowRank.of(table @ table.T)
+    there = LowRank.from_matrix(table @ table.T)
     assert torch.allclose(Descent(100, 0.1, 0.0, "mse_literal", 60).align(table, there), table, atol=1e-12)
     for kind in ("fro_norm", "mse"):
         assert float((Descent(100, 0.1, 0.0, kind, 60).align(table, there) - table).abs().max()) < 0.1

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedrec.models import gfcf
-from fedrec.models.gfcf import GFCF, rounded, singular
+from fedrec.models.gfcf import GFCF, leading_singular, round_scores
 
 A = sp.csr_matrix(np.array([[1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [0, 1, 1, 1, 0], [1, 0, 0, 1, 0]], dtype=np.float64))
 
@@ -35,7 +35,7 @@ def test_whole_filter():
 
 
 def test_scores_of_all_users_in_one_place():
-    scores = rounded(GFCF(1, 0.3).fit(A).apply(A))
+    scores = round_scores(GFCF(1, 0.3).fit(A).apply(A))
     expected = [
         [0.904124, 0.754124, 0.504124, 0.504124, 0],
         [0.904124, 0.504124, 0.754124, 0.504124, 0],
@@ -78,7 +78,7 @@ def test_both_ways_to_singular_vectors(monkeypatch):
     for matrix in (wide, sp.csr_matrix(wide.T)):
         for limit in (2_000, 5):
             monkeypatch.setattr(gfcf, "DIRECT", limit)
-            vectors, values = singular(matrix, 6)
+            vectors, values = leading_singular(matrix, 6)
             assert values == pytest.approx(expected[:6])
             assert np.linalg.norm(matrix @ vectors, axis=0) == pytest.approx(expected[:6])
             assert vectors.T @ vectors == pytest.approx(np.eye(6), abs=1e-9)

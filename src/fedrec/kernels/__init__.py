@@ -1,5 +1,5 @@
-"""Compiled kernels; `find` returns one by name, `counted_products` says how much they multiply."""
+"""Compiled kernels: `find` returns one by name, `log_path` logs its use, `counted_products` counts its products."""
 
-from fedrec.kernels.registry import Kernel, counted_products, find
+from fedrec.kernels.registry import Kernel, counted_products, find, log_path
 
-__all__ = ["Kernel", "counted_products", "find"]
+__all__ = ["Kernel", "counted_products", "find", "log_path"]

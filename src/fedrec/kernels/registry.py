@@ -1,6 +1,7 @@
 """Kernels by name and by the type of device that they run on, imported when first asked for.
 
-Training, noise and counting ask for a kernel by name; where there is none, the same is done in torch.
+Training, noise and counting ask for a kernel by name; where there is none, the same is done in torch. Which of the two
+does the work is logged (logger `fedrec.kernels`, level INFO): `logging.basicConfig(level="INFO")` shows it.
 A kernel for another device is one more line here.
 
 What lives on the device (tables, vectors, weights, losses) is handed over as tensors, which a kernel of numba sees as
@@ -9,6 +10,7 @@ arrays. Numbers of clients, their data and keys are of the host everywhere.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 Kernel = Callable[..., Any]
+logger = logging.getLogger("fedrec.kernels")
 
 
 class Source(NamedTuple):
@@ -60,7 +63,15 @@ _counters: list[list[int]] = []
 def find(name: str, device: torch.device, compiled: bool = True) -> Kernel | None:
     """The kernel of this name for a device; None if there is none, its package is missing or `compiled` is False."""
     source = KERNELS.get((name, device.type)) if compiled else None
-    return _load(source) if source and _installed(source.needs) else None
+    kernel = _load(source) if source and _installed(source.needs) else None
+    log_path(name, device, kernel is not None)
+    return kernel
+
+
+@cache
+def log_path(name: str, device: torch.device, compiled: bool) -> None:
+    """Say, once in a process, whether a kernel does what it is named for, or torch."""
+    logger.info("%s on %s: %s", name, device.type, "compiled kernel" if compiled else "torch")
 
 
 @cache

@@ -18,12 +18,15 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
 DECIMALS = 9
-SMALLEST = 1e-6  # singular values below it count as zero
+SMALLEST = 1e-6  # singular values below it count as zero: from a Gram matrix they are exact to about 1e-8
+Factor = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Right singular vectors [items, columns] of R, singular values, and the number of interactions of every item."""
+
 DIRECT = 2_000  # up to this many rows or columns all singular values are computed
 
 
-def rounded(scores: np.ndarray) -> np.ndarray:
-    """Scores rounded so that equal sums compare equal."""
+def round_scores(scores: np.ndarray) -> np.ndarray:
+    """Round scores so that equal sums compare equal."""
     return np.asarray(np.round(scores, DECIMALS) + 0.0)
 
 
@@ -37,9 +40,9 @@ class Filter:
     ideal_weight: float
 
     def apply(self, rows: sp.csr_matrix) -> np.ndarray:
-        """rows F."""
+        """Return rows F."""
         linear = (rows @ self.normal.T) @ self.normal
-        into, out = scales(self.counts)
+        into, out = item_scales(self.counts)
         ideal = ((rows @ sp.diags(into)) @ self.vectors) @ (self.vectors.T * out)
         return np.asarray(linear.toarray() + self.ideal_weight * ideal)
 
@@ -47,19 +50,19 @@ class Filter:
         return self.apply(sp.eye(self.normal.shape[1], format="csr"))
 
 
-def scales(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """D_I^-1/2 and D_I^1/2; an item that nobody met has zero in both."""
+def item_scales(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return D_I^-1/2 and D_I^1/2; an item that nobody met has zero in both."""
     root = np.sqrt(counts.astype(np.float64))
     return np.divide(1.0, root, out=np.zeros_like(root), where=root > 0), root
 
 
-def singular(matrix: sp.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first right singular vectors (columns) and values of a sparse matrix, at most as many as its rank."""
+def leading_singular(matrix: sp.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first right singular vectors (columns) and values of a sparse matrix, at most as many as its rank."""
     rows, columns = matrix.shape
     if min(rows, columns) <= max(DIRECT, most):
-        values, vectors = _by_gram(matrix)
+        values, vectors = _decompose_gram(matrix)
     else:
-        start = np.ones(min(rows, columns))  # ARPACK would draw one
+        start = np.ones(min(rows, columns))  # ARPACK would draw one, and runs would differ
         _, values, transposed = svds(matrix, k=most, v0=start)
         order = np.argsort(-values, kind="stable")
         values, vectors = values[order], transposed[order].T
@@ -67,12 +70,12 @@ def singular(matrix: sp.csr_matrix, most: int) -> tuple[np.ndarray, np.ndarray]:
     return vectors[:, :keep], values[:keep]
 
 
-def _by_gram(matrix: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """All of them, from the smaller of the two Gram matrices."""
+def _decompose_gram(matrix: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """Return all of them, from the smaller of the two Gram matrices."""
     wide = matrix.shape[0] < matrix.shape[1]
     gram = (matrix @ matrix.T if wide else matrix.T @ matrix).toarray()
     squares, vectors = np.linalg.eigh(gram)
-    values = np.sqrt(np.maximum(squares[::-1], 0.0))
+    values = np.sqrt(np.maximum(squares[::-1], 0.0))  # ascending squares, some of which rounding has made negative
     vectors = vectors[:, ::-1]
     if wide:
         kept = values > SMALLEST
@@ -93,12 +96,37 @@ class GFCF:
         return {}
 
     def fit(self, rows: sp.csr_matrix) -> Filter:
-        """The filter of one silo's binary rows."""
+        """Return the filter of one silo's binary rows."""
         normal, counts = self.normalise(rows)
-        vectors, _ = singular(normal, self.frequencies)
+        vectors, _ = leading_singular(normal, self.frequencies)
         return Filter(normal, vectors, counts, self.ideal_weight)
 
     def normalise(self, rows: sp.csr_matrix) -> tuple[sp.csr_matrix, np.ndarray]:
-        """R, and the number of interactions of every item."""
+        """Return R, and the number of interactions of every item."""
         users, items = (np.asarray(rows.sum(axis)).ravel() for axis in (1, 0))
-        return (sp.diags(scales(users)[0]) @ rows @ sp.diags(scales(items)[0])).tocsr(), items
+        return (sp.diags(item_scales(users)[0]) @ rows @ sp.diags(item_scales(items)[0])).tocsr(), items
+
+    def factorise(self, rows: sp.csr_matrix, rank: int) -> tuple[Factor, float]:
+        """Return what a filter follows from, in so many columns, and the share of |R|^2 that is lost.
+
+        What a silo has fewer of is zero.
+        """
+        normal, counts = self.normalise(rows)
+        vectors, values = leading_singular(normal, rank)
+        whole, left = float(normal.multiply(normal).sum()), float((values**2).sum())
+        padding = rank - len(values)
+        factor = (np.pad(vectors, ((0, 0), (0, padding))), np.pad(values, (0, padding)), counts)
+        return factor, max(whole - left, 0.0) / max(whole, 1e-300)
+
+    def apply_mean(
+        self, rows: sp.csr_matrix, vectors: np.ndarray, values: np.ndarray, counts: np.ndarray
+    ) -> np.ndarray:
+        """Return rows F for the mean F of several factors' filters, without any matrix of items x items."""
+        client, column = np.nonzero(values)
+        low_rank = vectors[client, :, column].T  # [items, all columns of all silos]
+        linear = (rows @ low_rank) * values[client, column] ** 2 @ low_rank.T
+        ideal = column < self.frequencies
+        into, out = (np.stack(part) for part in zip(*map(item_scales, counts), strict=True))
+        low = low_rank[:, ideal]
+        passed = (rows @ (low * into[client[ideal]].T)) @ (low * out[client[ideal]].T).T
+        return np.asarray((linear + self.ideal_weight * passed) / len(values))

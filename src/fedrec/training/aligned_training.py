@@ -91,7 +91,7 @@ class AlignedTrainer:
 
     def train(self, chunk: Chunk, round: int, private: Tensors, table: Tensor, target: Tensor) -> Rows | PartialSum:
         """Train from the common `table`; `private` (leading axis: clients) is updated in place."""
-        kernel = kernel_for("aligned", chunk.world) if chunk.foldable else None
+        kernel = kernel_for("aligned", chunk.world, chunk.foldable)
         if kernel is not None:
             return self._train_compiled(kernel, chunk, round, private, table, target)
         samples = Samples(chunk, round, "bce", self.batch)

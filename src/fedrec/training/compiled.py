@@ -141,9 +141,9 @@ class Kernel:
     saturates: bool = False  # whether it supports scores that pass a sigmoid in single precision
 
 
-def kernel_for(name: str, world: World) -> CompiledKernel | None:
-    """The kernel that clients of this world may use; None: there is none."""
-    return find_kernel(name, world.device, world.compiled)
+def kernel_for(name: str, world: World, fits: bool = True) -> CompiledKernel | None:
+    """Return the kernel that clients of this world may use, if what is asked of it `fits`; None: torch does it."""
+    return find_kernel(name, world.device, world.compiled and fits)
 
 
 def kernel_of(model: Backbone) -> Kernel | None:

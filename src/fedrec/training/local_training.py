@@ -35,6 +35,7 @@ from fedrec.federation.contract import (
 from fedrec.federation.declarations import Settings, with_defaults
 from fedrec.federation.ranges import Count, Interval
 from fedrec.federation.secret import Secret
+from fedrec.kernels import log_path
 from fedrec.models import BACKBONES, Backbone, Sequential
 from fedrec.training.compiled import Kernel, fit_compiled, kernel_for, kernel_of
 from fedrec.training.descent import Descent, Fitted
@@ -364,9 +365,11 @@ class LocalTrainer:
     def _kernel(self, chunk: Chunk, table: Tensor, fold: bool) -> Kernel | None:
         """The backbone's compiled kernel, where there is one and all that is asked for is in it."""
         kernel = kernel_of(self.model)
+        if kernel is None:
+            log_path(self.settings.backbone, chunk.world.device, compiled=False)
+            return None
         fits = (
-            kernel is not None
-            and kernel.only(self.settings)
+            kernel.only(self.settings)
             and (kernel.saturates or self.saturation == "none")
             and self.phases in (TOGETHER, IN_TURN)
             and self.moments == MOMENTS
@@ -375,9 +378,8 @@ class LocalTrainer:
             and self.descent is Descent
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
-            and kernel_for(kernel.name, chunk.world) is not None
         )
-        return kernel if fits else None
+        return None if kernel_for(kernel.name, chunk.world, fits) is None else kernel
 
     # -- scores --
 

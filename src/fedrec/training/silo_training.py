@@ -18,7 +18,7 @@ from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import State, Tensors, World, replicate
 from fedrec.federation.secret import Secret
 from fedrec.models import Backbone
-from fedrec.models.gfcf import GFCF, rounded
+from fedrec.models.gfcf import GFCF, round_scores
 from fedrec.models.lightgcn import LightGCN
 from fedrec.training.initial import DENSE, ITEM, fan_in_uniform, initial_key, normal_rows, normal_values, user_keys
 from fedrec.training.triple_descent import ADAM, TripleDescent, TripleLoss, graph_of, no_moments, no_steps
@@ -158,4 +158,4 @@ def filter_scores(backbone: GFCF, chunk: Chunk) -> Tensor:
     """Every client's users by the filter of its own rows, in float64."""
     rows, ends = chunk.matrix(), chunk.client_ptr
     mine = (rows[ends[k] : ends[k + 1]] for k in range(len(chunk.clients)))
-    return chunk.tensor(rounded(np.concatenate([backbone.fit(part).apply(part) for part in mine])))
+    return chunk.tensor(round_scores(np.concatenate([backbone.fit(part).apply(part) for part in mine])))

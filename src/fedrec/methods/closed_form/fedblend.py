@@ -20,56 +20,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Method,
-    MethodInfo,
-    Plan,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-)
-from fedrec.federation.declarations import Settings
-from fedrec.federation.ranges import Count, Positive
+from fedrec import method as fm
 from fedrec.methods.average.fedopt import FedOpt
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
+from fedrec.methods.mixing import Scale, mix_scores, share_at
 from fedrec.models.sasrec import BlockKind
 from fedrec.training.averaging import MEAN
-from fedrec.training.local_training import Shares
 from fedrec.training.sequences import Crop
 
-Kind = TypeVar("Kind", bound=Method)
+Kind = TypeVar("Kind", bound=fm.Method)
 GRAM, SEQUENCE = "gram.", "sequence."  # whose tensors of the server
 
 
 @dataclass(frozen=True)
-class FedBlend(Method):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedBlend(fm.Method):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedblend",
         summary="mixed scores of FedGram and a federated SASRec, from sums only",
         new_users=0,
         reads_order=lambda method: True,
     )
 
-    rounds: Count = 900
+    rounds: fm.Count = 900
     gram_share: Annotated[float | None, "[0, 1]"] = None
     scale: Scale = "deviation"
     # of the Gram part: FedGram's preset `tuned`
-    l2: Positive = 1600.0
-    half_life: Positive = 3.0
+    l2: fm.Positive = 1600.0
+    half_life: fm.Positive = 3.0
     floor: Annotated[float, "[0, 1]"] = 0.08
-    window: Count = 2
+    window: fm.Count = 2
     co: float = 0.8
     popularity_power: Annotated[float, "(-inf, inf)"] = 0.3
     # of the sequence part: FedOpt's defaults for sasrec
-    dim: Count = 64
+    dim: fm.Count = 64
     length: int = 100
     blocks: int = 2
     heads: int = 1
@@ -80,13 +63,13 @@ class FedBlend(Method):
     clip: float = 0.5
     """Largest norm of a client's upload; 0: any."""
     clients_per_round: int = 128
-    shares: Shares = "equal"
+    shares: fm.Shares = "equal"
     server_lr: float = 0.001
     server_decay: float = 0.0
     cooldown: Annotated[float, "[0, 1]"] = 0.0
     averaging: Annotated[float, "[0, 1)"] = 0.0
     personal_steps: int = 0
-    personal_lr: Positive = 1.0
+    personal_lr: fm.Positive = 1.0
     warm_start: bool = False
     """Whether the item table starts from the leading factors of the Gram model."""
 
@@ -96,96 +79,96 @@ class FedBlend(Method):
 
     @cached_property
     def gram(self) -> FedGram:
-        return _member(FedGram, self, {"order": True})
+        return _make_part(FedGram, self, {"order": True})
 
     @cached_property
     def sequence(self) -> FedOpt:
-        return _member(FedOpt, self, {**FedOpt.info.backbones["sasrec"], "backbone": "sasrec"})
+        return _make_part(FedOpt, self, {**FedOpt.info.backbones["sasrec"], "backbone": "sasrec"})
 
     @property
-    def disclosure(self) -> Disclosure:
-        """A Gram matrix alone would reveal everything; a gradient can be as far from another as its clip allows."""
-        return Disclosure(secure_aggregation=True, covered_with=self.sequence.disclosure.covered_with)
+    def disclosure(self) -> fm.Disclosure:
+        """Ask for sums: a Gram matrix reveals everything; a gradient is as far from another as its clip allows."""
+        return fm.Disclosure(secure_aggregation=True, covered_with=self.sequence.disclosure.covered_with)
 
     # -- every round is FedOpt's, the first one FedGram's too --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         if self.warm_start and world.items < self.dim:  # there are only as many factors as items
-            raise FedrecError(f"warm_start with dim={self.dim} needs as many items, not {world.items}; lower dim")
+            raise fm.FedrecError(f"warm_start with dim={self.dim} needs as many items, not {world.items}; lower dim")
         share = torch.tensor(share_at(-1, self.rounds, self.gram_share), dtype=world.dtype, device=world.device)
         gram, sequence = self.gram.init_server(world), self.sequence.init_server(world)
-        return _marked(GRAM, gram) | _marked(SEQUENCE, sequence) | {"share": share}
+        return _add_mark(GRAM, gram) | _add_mark(SEQUENCE, sequence) | {"share": share}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         return self.sequence.init_clients(world, chunk)
 
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
-        return Plan(np.arange(world.clients)) if round == 0 else self.sequence.plan(world, server, round)
+    def plan(self, world: fm.World, server: fm.Tensors, round: int) -> fm.Plan:
+        return fm.Plan(np.arange(world.clients)) if round == 0 else self.sequence.plan(world, server, round)
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        """Those who train need the sequence model alone."""
-        return self.sequence.broadcast(_of(SEQUENCE, server), clients, round)
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        """Send those who train the sequence model alone."""
+        return self.sequence.broadcast(_take_marked(SEQUENCE, server), clients, round)
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         state, payload = self.sequence.local(state, down, chunk, round)
         return state, payload | (self.gram.local(state, down, chunk, round)[1] if round == 0 else {})
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        new = _marked(SEQUENCE, self.sequence.aggregate(_of(SEQUENCE, server), ups, round))
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
+        new = _add_mark(SEQUENCE, self.sequence.aggregate(_take_marked(SEQUENCE, server), ups, round))
         if round == 0:
-            gram = self.gram.aggregate(_of(GRAM, server), ups, round)
-            new |= _marked(GRAM, gram)
+            gram = self.gram.aggregate(_take_marked(GRAM, server), ups, round)
+            new |= _add_mark(GRAM, gram)
             if self.warm_start:
-                new |= self._warm(factors(gram["weight"], self.dim, self.sequence.init_std))
+                new |= self._warm(leading_factors(gram["weight"], self.dim, self.sequence.init_std))
         return server | new | {"share": torch.full_like(server["share"], share_at(round, self.rounds, self.gram_share))}
 
-    def _warm(self, table: Tensor) -> Tensors:
-        """The item table of the sequence part, and its mean, which begins with it."""
+    def _warm(self, table: Tensor) -> fm.Tensors:
+        """Return the item table of the sequence part, and its mean, which begins with it."""
         mean = {SEQUENCE + MEAN + "item": table.clone()} if self.averaging else {}
         return {SEQUENCE + "item": table, **mean}
 
     # -- scores --
 
     def decided(self, round: int) -> Mapping[str, float]:
-        return share_decided(round, self.rounds, self.gram_share)
+        return {} if self.gram_share is not None else {"gram_share": share_at(round, self.rounds, None)}
 
-    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
+    def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:
         gram, sequence = (
-            part.offer(_of(mark, server), clients, round, items).shared
+            part.offer(_take_marked(mark, server), clients, round, items).shared
             for part, mark in ((self.gram, GRAM), (self.sequence, SEQUENCE))
         )
-        return Down(_marked(GRAM, gram) | _marked(SEQUENCE, sequence) | {"share": server["share"]})
+        return fm.Down(_add_mark(GRAM, gram) | _add_mark(SEQUENCE, sequence) | {"share": server["share"]})
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         every = torch.arange(chunk.world.items, device=items.device)
         of_gram, of_sequence = (
-            part.score(state, Down(_of(mark, down.shared)), chunk, every)
+            part.score(state, fm.Down(_take_marked(mark, down.shared)), chunk, every)
             for part, mark in ((self.gram, GRAM), (self.sequence, SEQUENCE))
         )
-        return mixed(of_gram, of_sequence, down.shared["share"], chunk, self.scale)[:, items]
+        return mix_scores(of_gram, of_sequence, down.shared["share"], chunk, self.scale)[:, items]
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         gram, sequence = self.gram.footprint(world), self.sequence.footprint(world)
         return replace(sequence, sample=gram.sample + sequence.sample, score=gram.score + sequence.score)
 
 
-def _member(kind: type[Kind], whole: FedBlend, settings: Settings) -> Kind:
-    """A part with those parameters of the whole that it has too."""
+def _make_part(kind: type[Kind], whole: FedBlend, settings: Mapping[str, object]) -> Kind:
+    """Make a part with those parameters of the whole that it has too."""
     names = {field.name for field in fields(kind)} & {field.name for field in fields(whole)}
     values: dict[str, Any] = {**settings, **{name: getattr(whole, name) for name in names}}
     return kind(**values)
 
 
-def _marked(mark: str, tensors: Tensors) -> Tensors:
+def _add_mark(mark: str, tensors: fm.Tensors) -> fm.Tensors:
     return {mark + name: value for name, value in tensors.items()}
 
 
-def _of(mark: str, tensors: Tensors) -> Tensors:
+def _take_marked(mark: str, tensors: fm.Tensors) -> fm.Tensors:
     return {name.removeprefix(mark): value for name, value in tensors.items() if name.startswith(mark)}
 
 
-def factors(weight: Tensor, dim: int, deviation: float) -> Tensor:
-    """Leading eigenvectors of the symmetric part, each as long as its eigenvalue's root, brought to one deviation."""
+def leading_factors(weight: Tensor, dim: int, deviation: float) -> Tensor:
+    """Return leading eigenvectors of the symmetric part, as long as their eigenvalues' roots, at one deviation."""
     values, vectors = torch.linalg.eigh((weight + weight.T).double() / 2)
-    found = vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()
-    return (found * (deviation / found.std())).to(weight.dtype)
+    table = vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()
+    return (table * (deviation / table.std())).to(weight.dtype)

@@ -26,53 +26,34 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Method,
-    MethodInfo,
-    PartialSum,
-    Reduction,
-    Rows,
-    State,
-    Sum,
-    Tensors,
-    Ups,
-    World,
-)
-from fedrec.federation.ranges import Count, Positive
+from fedrec import method as fm
 from fedrec.methods.closed_form import gram
-from fedrec.random import Purpose, normal, stream
-from fedrec.training.compiled import kernel_for
 
 SKETCH = 9  # the stream of initial values that the sketch is drawn from
 
 
 @dataclass(frozen=True)
-class FedGram(Method):
+class FedGram(fm.Method):
     # By validation NDCG@10, on ml-100k as the mean over three orders of tied times. Denser data want less smoothing.
-    info: ClassVar[MethodInfo] = MethodInfo(
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedgram",
         summary="closed-form models, optionally order-aware, from one blind sum of Gram matrices",
         new_users=0,
         reads_order=lambda method: bool(method.order),
     )
 
-    rounds: Count = 1
+    rounds: fm.Count = 1
     model: Literal["ease", "linear", "gfcf"] = "ease"
     """What is computed from the sum of Gram matrices: EASE, its linear scores, or the graph filter of GF-CF."""
-    l2: Positive = 250.0
+    l2: fm.Positive = 250.0
     order: bool = False
     """Whether the order of a user's items counts: later ones more, and pairs by who follows whom."""
-    half_life: Positive = 3.0
+    half_life: fm.Positive = 3.0
     floor: Annotated[float, "[0, 1]"] = 0.08
-    window: Count = 2
+    window: fm.Count = 2
     co: float = 0.8
     popularity_power: Annotated[float, "(-inf, inf)"] = 0.0
-    frequencies: Count = 256
+    frequencies: fm.Count = 256
     """gfcf: eigenvectors in the ideal low-pass filter."""
     ideal_weight: float = 0.3
     """gfcf: weight of the ideal low-pass filter."""
@@ -87,15 +68,17 @@ class FedGram(Method):
         _require(not self.sketch or self.model == "ease", f"sketch works with model=ease, not {self.model}")
 
     @property
-    def disclosure(self) -> Disclosure:
-        """Without a sketch no entry of an upload is negative, whatever the histories are: histories are marked by ones,
+    def disclosure(self) -> fm.Disclosure:
+        """Bound how far two uploads can be apart.
+
+        Without a sketch no entry of an upload is negative, whatever the histories are. They are marked by ones,
         fading, `floor` and `co` are not negative, and clipping scales. So for any two uploads u and v of norm at most C
 
             |u - v|^2 = |u|^2 + |v|^2 - 2 u'v <= 2 C^2
 
         and histories without a common item reach it. The columns of a sketch have both signs.
         """
-        return Disclosure(
+        return fm.Disclosure(
             secure_aggregation=True,
             reveals="one client's Gram matrix lists its items",
             sensitivity=2.0 if self.sketch else 2.0**0.5,
@@ -103,77 +86,76 @@ class FedGram(Method):
 
     # -- the client's part: what its users add to the sums --
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         longest = int(np.diff(chunk.user_ptr).max(initial=0))
-        columns = self._sketch(chunk.world).cpu().numpy() if self.sketch else None
+        columns = self._draw_sketch(chunk.world).cpu().numpy() if self.sketch else None
         tables = {
-            name: _table(chunk, block, self._by_user(chunk), columns) for name, block in self._blocks(longest).items()
+            name: gram.sum_blocks(chunk, block, self._user_weights(chunk), columns)
+            for name, block in self._blocks(longest).items()
         }
-        tables["count"] = _counts(chunk)
-        return state, {name: Sum(table) for name, table in tables.items()}
+        tables["count"] = gram.count_items(chunk)
+        return state, {name: fm.Sum(table) for name, table in tables.items()}
 
     def _blocks(self, longest: int) -> dict[str, np.ndarray]:
         if not self.order:
             return {"gram": np.ones((longest, longest))}
         fade = gram.fading(self.half_life, self.floor, longest)
-        cross = gram.next_block(fade, self.window) + self.co
-        return (
-            {"cross": cross} if self.model == "linear" else {"gram": gram.state_block(fade) + self.co, "cross": cross}
-        )
+        blocks = {name: block + self.co for name, block in gram.order_blocks(fade, self.window).items()}
+        return {"cross": blocks["cross"]} if self.model == "linear" else blocks
 
-    def _by_user(self, chunk: Chunk) -> np.ndarray:
-        """The weight of every user: filters divide by the number of its items."""
+    def _user_weights(self, chunk: fm.Chunk) -> np.ndarray:
+        """Return the weight of every user: filters divide by the number of its items."""
         degrees = np.maximum(np.diff(chunk.user_ptr), 1)
         return np.ones(len(degrees)) if self.model == "ease" or self.order else 1.0 / degrees
 
-    def _sketch(self, world: World) -> Tensor:
-        """Gaussian columns that everybody draws alike, [items, sketch]."""
-        position = torch.arange(world.items * self.sketch)
-        draws = normal(stream(world.seed, Purpose.INIT, SKETCH), position).reshape(world.items, self.sketch)
+    def _draw_sketch(self, world: fm.World) -> Tensor:
+        """Draw Gaussian columns [items, sketch], which everybody draws alike."""
+        key = fm.random.stream(world.seed, fm.random.Purpose.INIT, SKETCH)
+        draws = fm.random.normal(key, torch.arange(world.items * self.sketch)).reshape(world.items, self.sketch)
         return (draws / self.sketch**0.5).to(world.device)
 
     # -- the server's part: the model from the sums --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         if not self.sketch:
             return {"weight": torch.zeros(world.items, world.items, dtype=world.dtype, device=world.device)}
         nothing = torch.zeros(world.items, self._rank(world), dtype=world.dtype, device=world.device)
-        return {"left": nothing, "right": nothing.clone(), "sketch": self._sketch(world)}
+        return {"left": nothing, "right": nothing.clone(), "sketch": self._draw_sketch(world)}
 
-    def _rank(self, world: World) -> int:
+    def _rank(self, world: fm.World) -> int:
         rank = world.items if self.sketch >= world.items else (self.sketch + 1) // 2
         return 2 * rank if self.order else rank
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         sums = {name: ups[name].double() for name in ("gram", "cross", "count") if name in ups}
         degree = sums["count"][:, 0]
         scale = degree.clamp(min=1) ** -self.popularity_power
         if not self.sketch:
             return {"weight": self._weight(sums, degree).mul_(scale).to(server["weight"].dtype)}
-        found = gram.ridge_of_sketch(sums["gram"], sums.get("cross"), server["sketch"], self.l2)
-        factors = {"left": found[0], "right": found[1] * scale[:, None]}
-        return {name: _padded(value, server[name]) for name, value in factors.items()} | {"sketch": server["sketch"]}
+        left, right = gram.ridge_of_sketch(sums["gram"], sums.get("cross"), server["sketch"], self.l2)
+        factors = {"left": left, "right": right * scale[:, None]}
+        return {name: _pad(value, server[name]) for name, value in factors.items()} | {"sketch": server["sketch"]}
 
-    def _weight(self, sums: Tensors, degree: Tensor) -> Tensor:
+    def _weight(self, sums: fm.Tensors, degree: Tensor) -> Tensor:
         if self.model == "ease":
             return gram.ridge(sums["gram"], sums.get("cross"), self.l2)
-        linear = gram.normalised(sums["cross" if self.order else "gram"], degree)
+        linear = gram.normalise(sums["cross" if self.order else "gram"], degree)
         if self.model == "linear":
             return linear
         return linear + self.ideal_weight * gram.low_pass(linear, degree, self.frequencies)
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared={name: value for name, value in server.items() if name != "sketch"})
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        return fm.Down(shared={name: value for name, value in server.items() if name != "sketch"})
 
     # -- at a client, with the model --
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         if not self.sketch:
-            return self._times(chunk, down.shared["weight"])[:, items]
-        return self._times(chunk, down.shared["left"]) @ down.shared["right"][items].T
+            return self._sum_history(chunk, down.shared["weight"])[:, items]
+        return self._sum_history(chunk, down.shared["left"]) @ down.shared["right"][items].T
 
-    def _times(self, chunk: Chunk, table: Tensor) -> Tensor:
-        """Rows of what every user's items count today, times a table of items: only a history's rows are touched."""
+    def _sum_history(self, chunk: fm.Chunk, table: Tensor) -> Tensor:
+        """Multiply what every user's items count today by a table of items: only a history's rows are touched."""
         history, fade = chunk.context, None
         at, ends = chunk.tensor(history.items if self.order else history.by_item()), chunk.tensor(history.ptr)
         if self.order:
@@ -183,7 +165,7 @@ class FedGram(Method):
             fade = chunk.tensor(by_age[age]).to(table.dtype)
         return embedding_bag(at, table, ends, mode="sum", include_last_offset=True, per_sample_weights=fade)
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         # an item of a history is a row of two Grams where uploads are looked at one by one; samples have negatives,
         # four as a rule, that are not drawn here
         sample = 64 + (self.sketch or world.items) * world.dtype.itemsize // 2
@@ -191,48 +173,8 @@ class FedGram(Method):
         return replace(usual, sample=sample, score=usual.score + 8 * world.items)
 
 
-def _table(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.ndarray | None) -> Rows | PartialSum:
-    """Sum over users of weight * block, at the items of their histories; with `columns`, times the sketch."""
-    world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
-    base = torch.zeros(1, 1, dtype=world.dtype, device=world.device).expand(world.items, width)
-    kernel = kernel_for("gram", world) if chunk.foldable and columns is None else None
-    if kernel is not None:
-        summed = torch.zeros(world.items, width, dtype=torch.float64, device=world.device)
-        kernel(*(chunk.tensor(part) for part in (chunk.history, ends, by_user, block)), summed)
-        return PartialSum(base, summed, len(chunk.clients))
-    exact = np.dtype(np.float64) if chunk.foldable else torch.zeros(0, dtype=world.dtype).numpy().dtype
-    total = np.zeros((world.items if chunk.foldable else len(chunk.history), width), exact)
-    for k, weight in enumerate(by_user):
-        n = ends[k + 1] - ends[k]
-        items = chunk.history[ends[k] : ends[k + 1]]
-        rows = items if chunk.foldable else np.arange(ends[k], ends[k + 1])
-        mine = weight * block[len(block) - n :, len(block) - n :]
-        if columns is None:
-            total[np.ix_(rows, items)] += mine
-        else:
-            total[rows] += mine @ columns[items]
-    if chunk.foldable:
-        return PartialSum(base, chunk.tensor(total), len(chunk.clients))
-    return _merged(chunk, base, chunk.tensor(total))
-
-
-def _counts(chunk: Chunk) -> Rows:
-    base = torch.zeros(chunk.world.items, 1, dtype=chunk.world.dtype, device=chunk.world.device)
-    return _merged(chunk, base, base.new_ones(len(chunk.history), 1))
-
-
-def _merged(chunk: Chunk, base: Tensor, value: Tensor) -> Rows:
-    """One row per client and item, from one per item of a history: two users of a silo may share one."""
-    owner = chunk.owner.repeat_interleave(chunk.tensor(chunk.user_ptr).diff(), output_size=len(chunk.history))
-    if chunk.data.single:
-        return Rows(base, owner, chunk.tensor(chunk.history), value, len(chunk.clients))
-    pairs, at = torch.unique(owner * chunk.world.items + chunk.tensor(chunk.history), return_inverse=True)
-    rows = value.new_zeros(len(pairs), value.shape[1]).index_add_(0, at, value)
-    return Rows(base, pairs // chunk.world.items, pairs % chunk.world.items, rows, len(chunk.clients))
-
-
-def _padded(value: Tensor, like: Tensor) -> Tensor:
-    """In the columns of `like`: a sum of few users has fewer directions than the sketch has room for."""
+def _pad(value: Tensor, like: Tensor) -> Tensor:
+    """Return it in the columns of `like`: a sum of few users has fewer directions than the sketch has room for."""
     table = torch.zeros_like(like)
     table[:, : value.shape[1]] = value
     return table
@@ -240,4 +182,4 @@ def _padded(value: Tensor, like: Tensor) -> Tensor:
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise FedrecError(message)
+        raise fm.FedrecError(message)

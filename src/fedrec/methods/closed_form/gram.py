@@ -11,18 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrec.federation.clients import Chunk
+from fedrec.federation.contract import PartialSum, Rows
+from fedrec.training.compiled import kernel_for
+
 _RANK = 1e-12  # eigenvalues below this share of the largest count as zero
-_SOME = 16  # rows that tell whether there is noise
+_COMPARED = 16  # rows that tell whether there is noise: comparing whole matrices would read both from memory
 
 
 def fading(half_life: float, floor: float, size: int) -> np.ndarray:
-    """What an item counts by its age in steps, the newest first: from 1 down to `floor`."""
+    """Return what an item counts by its age in steps, the newest first: from 1 down to `floor`."""
     faded: np.ndarray = floor + (1 - floor) * 0.5 ** (np.arange(size) / half_life)
     return faded
 
 
 def state_block(fade: np.ndarray) -> np.ndarray:
-    """Pairs in the sum of x_t x_t' over all steps but the last, where x_t is the faded history up to step t.
+    """Return the pairs in the sum of x_t x_t' over all steps but the last, where x_t is the faded history up to step t.
 
     block[p, q] is the sum of fade(t - p) fade(t - q) over t >= p, q: one place further back, one more term.
     """
@@ -34,7 +38,7 @@ def state_block(fade: np.ndarray) -> np.ndarray:
 
 
 def next_block(fade: np.ndarray, window: int) -> np.ndarray:
-    """Pairs in the sum of x_t y_t', where y_t holds the next items, the j-th of them with weight 1 / j."""
+    """Return the pairs in the sum of x_t y_t', where y_t holds the next items, the j-th of them with weight 1 / j."""
     n = len(fade)
     by_lag = np.zeros(n)
     for j in range(1, min(window, n - 1) + 1):
@@ -44,11 +48,16 @@ def next_block(fade: np.ndarray, window: int) -> np.ndarray:
     return block
 
 
-def inverse(gram: Tensor, l2: float) -> Tensor:
-    """(G + l2 I)^-1. Noise leaves a Gram matrix with negative eigenvalues: these are taken for zero."""
+def order_blocks(fade: np.ndarray, window: int) -> dict[str, np.ndarray]:
+    """Return the blocks of an order-aware model: what states have in common, and what follows them."""
+    return {"gram": state_block(fade), "cross": next_block(fade, window)}
+
+
+def invert(gram: Tensor, l2: float) -> Tensor:
+    """Return (G + l2 I)^-1. Noise leaves a Gram matrix with negative eigenvalues: these are taken for zero."""
     shifted = (gram + gram.T).mul_(0.5)
     shifted.diagonal().add_(l2)
-    if not _noisy(gram):
+    if not _is_noisy(gram):
         factor, failed = torch.linalg.cholesky_ex(shifted)
         if not failed:
             del shifted  # of a large catalogue every matrix counts
@@ -57,15 +66,15 @@ def inverse(gram: Tensor, l2: float) -> Tensor:
     return (vectors / values.clamp(min=l2)) @ vectors.T
 
 
-def _noisy(gram: Tensor) -> bool:
-    """Whether there is noise on a sum of symmetric matrices: it is not symmetric, in any of its rows."""
-    rows, columns = gram[:_SOME], gram[:, :_SOME].T
+def _is_noisy(gram: Tensor) -> bool:
+    """Whether there is noise on a sum of symmetric matrices: then no row equals its column."""
+    rows, columns = gram[:_COMPARED], gram[:, :_COMPARED].T
     return not torch.allclose(rows, columns, rtol=1e-5, atol=1e-6 * float(rows.abs().max()))
 
 
 def ridge(gram: Tensor, cross: Tensor | None, l2: float) -> Tensor:
-    """B with zero diagonal that minimises tr(B'GB) - 2 tr(B'M) + l2 |B|^2; without M, M = G, which is EASE."""
-    p = inverse(gram, l2)
+    """Return B with zero diagonal that minimises tr(B'GB) - 2 tr(B'M) + l2 |B|^2; without M, M = G, which is EASE."""
+    p = invert(gram, l2)
     own = p.diagonal().clone()
     if cross is None:
         return p.div_(-own).fill_diagonal_(0.0)
@@ -74,14 +83,14 @@ def ridge(gram: Tensor, cross: Tensor | None, l2: float) -> Tensor:
     return weight.fill_diagonal_(0.0)
 
 
-def normalised(gram: Tensor, degree: Tensor) -> Tensor:
-    """D^-1/2 G D^-1/2; items that nobody has stay zero."""
+def normalise(gram: Tensor, degree: Tensor) -> Tensor:
+    """Return D^-1/2 G D^-1/2; items that nobody has stay zero."""
     root = _inverse_root(degree)
     return root[:, None] * gram * root
 
 
 def low_pass(linear: Tensor, degree: Tensor, factors: int) -> Tensor:
-    """D^-1/2 V V' D^1/2, the ideal filter of GF-CF: V are the leading eigenvectors of the linear one."""
+    """Return D^-1/2 V V' D^1/2, the ideal filter of GF-CF: V are the leading eigenvectors of the linear one."""
     values, vectors = torch.linalg.eigh(linear)
     keep = (values > _RANK * values[-1]).nonzero()[:, 0][-factors:]
     v = vectors[:, keep]
@@ -93,7 +102,7 @@ def _inverse_root(degree: Tensor) -> Tensor:
 
 
 def ridge_of_sketch(gram: Tensor, cross: Tensor | None, sketch: Tensor, l2: float) -> tuple[Tensor, Tensor]:
-    """Factors L, R with B = L R' off the diagonal, from G S and M S alone (S: the sketch).
+    """Return factors L, R with B = L R' off the diagonal, from G S and M S alone (S: the sketch).
 
     G is taken as (GS)(S'GS)^+(GS)' = U diag(a) U' (Nystrom), so with w = a / (a + l2):
     (G + l2 I)^-1 = (I - U diag(w) U') / l2, and M = (MS)(U'S)^+ U' on the same directions.
@@ -110,7 +119,7 @@ def ridge_of_sketch(gram: Tensor, cross: Tensor | None, sketch: Tensor, l2: floa
 
 
 def _nystrom(sketched: Tensor, sketch: Tensor) -> tuple[Tensor, Tensor]:
-    """Orthonormal U and values a >= 0, half as many as the sketch has columns: the others only steady the estimate."""
+    """Return orthonormal U and values a >= 0, half as many as the sketch has columns, for a steady estimate."""
     core = sketch.T @ sketched
     values, vectors = torch.linalg.eigh((core + core.T) / 2)
     keep = values > _RANK * values[-1]
@@ -119,3 +128,48 @@ def _nystrom(sketched: Tensor, sketch: Tensor) -> tuple[Tensor, Tensor]:
     rank = int((singular > _RANK**0.5 * singular[0]).sum()) if len(singular) else 0
     rank = rank if sketch.shape[1] >= sketch.shape[0] else min(rank, (sketch.shape[1] + 1) // 2)
     return u[:, :rank], singular[:rank].square()
+
+
+# -- the client's part --
+
+
+def sum_blocks(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.ndarray | None) -> Rows | PartialSum:
+    """Sum over users weight * block, at the items of their histories; with `columns`, times the sketch."""
+    world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
+    base = torch.zeros(1, 1, dtype=world.dtype, device=world.device).expand(world.items, width)
+    kernel = kernel_for("gram", world, chunk.foldable and columns is None)
+    if kernel is not None:
+        summed = torch.zeros(world.items, width, dtype=torch.float64, device=world.device)
+        kernel(*(chunk.tensor(part) for part in (chunk.history, ends, by_user, block)), summed)
+        return PartialSum(base, summed, len(chunk.clients))
+    # what is added up in float64 is rounded once; single uploads have the precision in which they are sent
+    exact = np.dtype(np.float64) if chunk.foldable else torch.zeros(0, dtype=world.dtype).numpy().dtype
+    total = np.zeros((world.items if chunk.foldable else len(chunk.history), width), exact)
+    for k, weight in enumerate(by_user):
+        n = ends[k + 1] - ends[k]
+        items = chunk.history[ends[k] : ends[k + 1]]
+        rows = items if chunk.foldable else np.arange(ends[k], ends[k + 1])
+        mine = weight * block[len(block) - n :, len(block) - n :]
+        if columns is None:
+            total[np.ix_(rows, items)] += mine
+        else:
+            total[rows] += mine @ columns[items]
+    if chunk.foldable:
+        return PartialSum(base, chunk.tensor(total), len(chunk.clients))
+    return _merge(chunk, base, chunk.tensor(total))
+
+
+def count_items(chunk: Chunk) -> Rows:
+    """Return in how many histories each item stands."""
+    base = torch.zeros(chunk.world.items, 1, dtype=chunk.world.dtype, device=chunk.world.device)
+    return _merge(chunk, base, base.new_ones(len(chunk.history), 1))
+
+
+def _merge(chunk: Chunk, base: Tensor, value: Tensor) -> Rows:
+    """Merge rows of items of histories to one per client and item: two users of a silo may share one."""
+    owner = chunk.owner.repeat_interleave(chunk.tensor(chunk.user_ptr).diff(), output_size=len(chunk.history))
+    if chunk.data.single:
+        return Rows(base, owner, chunk.tensor(chunk.history), value, len(chunk.clients))
+    pairs, at = torch.unique(owner * chunk.world.items + chunk.tensor(chunk.history), return_inverse=True)
+    rows = value.new_zeros(len(pairs), value.shape[1]).index_add_(0, at, value)
+    return Rows(base, pairs // chunk.world.items, pairs % chunk.world.items, rows, len(chunk.clients))

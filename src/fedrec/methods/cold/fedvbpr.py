@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from fedrec import method as fm
 from fedrec.methods.cold.content_model import ContentTrainer, keep_attributes, send_attributes
 from fedrec.training.descent import Descent
 from fedrec.training.lookup import look_up
-from fedrec.training.samples import Batch, Loss
+from fedrec.training.samples import Batch
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class FedVBPR(fm.LocalMethod):
     dim: fm.Count = 200
     init_std: float = 0.1
     lr: float = 1.0
-    loss: Loss = "bpr"
+    loss: Literal["bpr"] = "bpr"
     l2: float = 1e-4
     weight_decay_dense: float = 1e-4
 
@@ -83,8 +83,6 @@ class FedVBPR(fm.LocalMethod):
         super().__post_init__()
         if self.dim < 2 or self.dim % 2:
             raise fm.FedrecError(f"dim={self.dim} does not fit fedvbpr: gamma and theta share it, so it must be even")
-        if self.loss != "bpr":
-            raise fm.FedrecError(f"loss={self.loss} does not fit fedvbpr: it is bpr")
 
     @cached_property
     def model(self) -> fm.Backbone:

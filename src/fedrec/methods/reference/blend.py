@@ -17,7 +17,7 @@ from torch import Tensor
 from fedrec import method as fm
 from fedrec.federation.accumulator import Accumulator
 from fedrec.methods.closed_form.fedgram import FedGram
-from fedrec.methods.mixing import Scale, mixed, share_at, share_decided
+from fedrec.methods.mixing import Scale, mix_scores, share_at
 from fedrec.methods.reference.sasrec import CentralSASRec
 from fedrec.training.sequences import SequenceLoss
 
@@ -66,27 +66,27 @@ class Blend(CentralSASRec):
         return state
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
-        weight = self._solved(chunk) if round == 0 else state.per_client["weight"]
+        weight = self._solve(chunk) if round == 0 else state.per_client["weight"]
         new, _ = super().local(state, down, chunk, round)
         new.per_client |= {"weight": weight, "share": self._share(round, chunk)}
         return new, {}
 
     def decided(self, round: int) -> Mapping[str, float]:
-        return share_decided(round, self.rounds, self.gram_share)
+        return {} if self.gram_share is not None else {"gram_share": share_at(round, self.rounds, None)}
 
     def _share(self, round: int, chunk: fm.Chunk) -> Tensor:
         share = share_at(round, self.rounds, self.gram_share)
         return torch.full((len(chunk.clients),), share, dtype=chunk.world.dtype, device=chunk.world.device)
 
-    def _solved(self, chunk: fm.Chunk) -> Tensor:
-        """The Gram model of each client's users: there is one client, as a rule."""
-        found = []
+    def _solve(self, chunk: fm.Chunk) -> Tensor:
+        """Solve for the Gram model of each client's users: there is one client, as a rule."""
+        weights = []
         for client in chunk.clients:
             alone, sums = chunk.data.chunk(client[None], chunk.cohort, chunk.foldable), Accumulator()
             sums.add(self.gram.local(fm.State(), fm.Down(), alone, 0)[1], alone.clients, chunk.cohort)
             start: fm.Tensors = self.gram.init_server(chunk.world)
-            found.append(self.gram.aggregate(start, sums.update().ups(chunk.world.dtype), 0)["weight"])
-        return torch.stack(found)
+            weights.append(self.gram.aggregate(start, sums.update().ups(chunk.world.dtype), 0)["weight"])
+        return torch.stack(weights)
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         every = torch.arange(chunk.world.items, device=items.device)
@@ -97,7 +97,7 @@ class Blend(CentralSASRec):
             ]
         )
         share = state.per_client["share"][chunk.owner, None]
-        return mixed(of_gram, super().score(state, down, chunk, every), share, chunk, self.scale)[:, items]
+        return mix_scores(of_gram, super().score(state, down, chunk, every), share, chunk, self.scale)[:, items]
 
     def footprint(self, world: fm.World) -> fm.Footprint:
         return replace(super().footprint(world), score=super().footprint(world).score + 4 * world.items * 8)

@@ -27,33 +27,18 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Answer,
-    Disclosure,
-    Down,
-    Footprint,
-    MethodInfo,
-    Plan,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-    replicate,
-)
+from fedrec import method as fm
 from fedrec.methods.silo.filter_exchange import FilterExchange
 from fedrec.methods.silo.similarity import Distance
 from fedrec.methods.silo.table_exchange import KEY, TableExchange
 from fedrec.methods.silo.upload_form import Mode, UploadForm
 from fedrec.models.gfcf import GFCF
-from fedrec.training.silo_method import SiloMethod, silo_backbones
+from fedrec.training.silo_method import silo_backbones
 
 
 @dataclass(frozen=True)
-class FedCIA(SiloMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedCIA(fm.SiloMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedcia",
         summary="average of item-item similarities, to which each silo aligns its own table",
         paper="Han et al., SIGIR 2025",
@@ -82,9 +67,9 @@ class FedCIA(SiloMethod):
     """gfcf: weight of the global filter."""
 
     @property
-    def disclosure(self) -> Disclosure:
+    def disclosure(self) -> fm.Disclosure:
         short = self.rank > 0 and isinstance(self.exchange, TableExchange)
-        return Disclosure(
+        return fm.Disclosure(
             private=("user", "item"),
             gathers=short or self.mode in ("lowrank", "subspace"),
             own_noise=() if self.noise == 0 else ("similarity",),
@@ -93,7 +78,7 @@ class FedCIA(SiloMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.mode in ("lowrank", "subspace") and self.noise:
-            raise FedrecError(f"noise={self.noise} needs full matrices: use mode=dense_gram, or noise=0")
+            raise fm.FedrecError(f"noise={self.noise} needs full matrices: use mode=dense_gram, or noise=0")
 
     @cached_property
     def form(self) -> UploadForm:
@@ -101,59 +86,59 @@ class FedCIA(SiloMethod):
 
     @cached_property
     def exchange(self) -> TableExchange | FilterExchange:
-        """What becomes of item tables, or of the filters of GF-CF."""
+        """Return what becomes of item tables, or of the filters of GF-CF."""
         if not self.blocks and isinstance(self.trainer.model, GFCF):
             return FilterExchange(self.form, self.trainer.model, self.beta)
         return TableExchange(self.form, self.server_rank, self.align_steps, self.align_lr, self.distance)
 
     # -- start: all silos of an architecture from one model --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         widths = {cohort.name: self.parts[cohort.name].trainer.model.dim for cohort in self.cohorts(world)}
         return self.exchange.start(world, [widths[c.name] for c in self.cohorts(world) for _ in c.clients])
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         trainer = self.part(chunk).trainer
-        return trainer.start(world, chunk, replicate(trainer.init_model(world), len(chunk.clients)))
+        return trainer.start(world, chunk, fm.replicate(trainer.init_model(world), len(chunk.clients)))
 
     # -- one round --
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        """Equation 5 on the silo's own users; then C_k goes up (sections 5.2.2, 5.2.5)."""
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        """Train by equation 5 on the silo's own users; then C_k goes up (sections 5.2.2, 5.2.5)."""
         trained = self.part(chunk).trainer.train(state, chunk, round)
         return trained, self.exchange.upload(trained.per_client["item"], chunk, round)
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
-        """C_s = 1/K sum_k C_k (section 5.2.3, where 1/N is printed)."""
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
+        """Return C_s = 1/K sum_k C_k (section 5.2.3, where 1/N is printed)."""
         return self.exchange.mean(server, ups, round)
 
-    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
-        """C_s comes down to those who trained."""
-        return Answer(plan.train, lambda some: _without_key(server))
+    def answer(self, server: fm.Tensors, plan: fm.Plan, arrived: np.ndarray, round: int) -> fm.Answer | None:
+        """Send C_s to those who trained."""
+        return fm.Answer(plan.train, lambda clients: _without_key(server))
 
-    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
-        """Equation 6. Only the item table moves; Adam does not hear of it."""
+    def receive(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> fm.State:
+        """Align by equation 6. Only the item table moves; Adam's moments stay as they are."""
         decay = self.part(chunk).weight_decay
-        return State({"item": self.exchange.align(state.per_client["item"], down.shared, chunk, decay)})
+        return fm.State({"item": self.exchange.align(state.per_client["item"], down.shared, chunk, decay)})
 
     # -- scores --
 
-    def offer(self, server: Tensors, clients: np.ndarray, round: int, items: Tensor) -> Down:
-        """What clients have from the last answer. (The simulator keeps it once, not once for every client.)"""
+    def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:
+        """Send what clients have from the last answer: the simulator keeps it once, not once for every client."""
         return _without_key(server)
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         own = self.part(chunk).trainer.scores(state, chunk, items)
         return self.exchange.scores(own, down.shared, chunk, items)
 
     # -- what it says of itself --
 
-    def remarks(self, world: World) -> Sequence[str]:
+    def remarks(self, world: fm.World) -> Sequence[str]:
         scale = self.form.noise_scale(world)
         noise = f"Laplace noise of scale {scale:g} on every entry, without a privacy claim" if scale else "no noise"
         return (f"fedcia exchanges similarities by mode {self.form.mode_in(world)}, {noise}",)
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         entries = self.parameters_of(world) * 3
         if self.form.whole(world):
             entries += 2 * world.items**2  # the matrix and its float64 copy on the way into the sum
@@ -161,5 +146,5 @@ class FedCIA(SiloMethod):
         return replace(usual, client=usual.client + 2 * entries * world.dtype.itemsize)
 
 
-def _without_key(server: Tensors) -> Down:
-    return Down(shared={name: value for name, value in server.items() if name != KEY})
+def _without_key(server: fm.Tensors) -> fm.Down:
+    return fm.Down(shared={name: value for name, value in server.items() if name != KEY})

@@ -13,48 +13,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Mean,
-    MethodInfo,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-    replicate,
-)
-from fedrec.training.silo_method import SiloMethod, silo_backbones
+from fedrec import method as fm
+from fedrec.training.silo_method import silo_backbones
 from fedrec.training.silo_training import own_models
 
 BLOCK = "block"  # on the server: the block of every client
 
 
 @dataclass(frozen=True)
-class SiloLocal(SiloMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class SiloLocal(fm.SiloMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="local",
         summary="no exchange: each silo alone",
         backbones=silo_backbones("mf", "mlp", "lightgcn", "gfcf"),
         scores_together=True,
     )
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         trainer = self.part(chunk).trainer
         return trainer.start(world, chunk, own_models(trainer, world, chunk.clients))
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         return self.part(chunk).trainer.train(state, chunk, round), {}
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         return self.part(chunk).trainer.scores(state, chunk, items)
 
 
 @dataclass(frozen=True)
-class SiloFedAvg(SiloMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class SiloFedAvg(fm.SiloMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedavg",
         summary="interaction-weighted mean of item table and network",
         aliases={"fedlightgcn": {"backbone": "lightgcn"}},
@@ -63,47 +51,47 @@ class SiloFedAvg(SiloMethod):
     )
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("user",))
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(private=("user",))
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         """One model; with several blocks one for each, under `name@block`."""
         if not self.blocks:
             return self.trainer.init_model(world)
-        server: Tensors = {}
+        server: fm.Tensors = {}
         for cohort in self.cohorts(world):
             model = self.parts[cohort.name].trainer.init_model(world)
             server |= {f"{name}@{cohort.name}": value for name, value in model.items()}
         sizes = torch.tensor([len(cohort.clients) for cohort in self.cohorts(world)])
         return server | {BLOCK: torch.repeat_interleave(torch.arange(len(sizes)), sizes)}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         return self.part(chunk).trainer.start(world, chunk, {})
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
         """The model of the block that these clients, who are all of one, belong to."""
         if not self.blocks:
-            return Down(shared=server)
+            return fm.Down(shared=server)
         block = list(self.parts)[int(server[BLOCK][clients[0]])]
         ending = "@" + block
-        return Down(shared={name[: -len(ending)]: v for name, v in server.items() if name.endswith(ending)})
+        return fm.Down(shared={name[: -len(ending)]: v for name, v in server.items() if name.endswith(ending)})
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         trained = self.part(chunk).trainer.train(_with_model(state, down, chunk), chunk, round)
         weight = torch.from_numpy(chunk.positives)
         sent = {name: trained.per_client[name] for name in down.shared}
         kept = {name: value for name, value in trained.per_client.items() if name not in sent}
-        return State(kept, trained.per_user), {
-            name: Mean(value, weight, by_cohort=bool(self.blocks)) for name, value in sent.items()
+        return fm.State(kept, trained.per_user), {
+            name: fm.Mean(value, weight, by_cohort=bool(self.blocks)) for name, value in sent.items()
         }
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         return server | {name: ups[name] for name in server if name in ups}
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         return self.part(chunk).trainer.scores(_with_model(state, down, chunk), chunk, items)
 
 
-def _with_model(state: State, down: Down, chunk: Chunk) -> State:
+def _with_model(state: fm.State, down: fm.Down, chunk: fm.Chunk) -> fm.State:
     """The state with a copy of the common model for every client."""
-    return State(state.per_client | replicate(down.shared, len(chunk.clients)), state.per_user)
+    return fm.State(state.per_client | fm.replicate(down.shared, len(chunk.clients)), state.per_user)

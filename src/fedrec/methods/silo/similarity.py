@@ -22,7 +22,9 @@ from torch.nn.functional import pad
 from fedrec.random import normal
 
 Distance = Literal["fro_norm", "mse", "mse_literal"]
-OVERSAMPLING, REPEATS, PROBES = 16, 2, 32  # of the randomised factorisation
+# Of the randomised factorisation (Halko et al., SIAM Review 2011): columns beyond the rank, power iterations, and
+# vectors that probe what is left.
+OVERSAMPLING, REPEATS, PROBES = 16, 2, 32
 TINY = 1e-15  # part of the squares below which a distance counts as rounding
 
 
@@ -48,8 +50,8 @@ class LowRank:
     tail: Tensor
 
     @staticmethod
-    def of(matrix: Tensor) -> LowRank:
-        """All of a matrix. Noise may have made it asymmetric: the symmetric part pulls, the rest is distance alone."""
+    def from_matrix(matrix: Tensor) -> LowRank:
+        """Decompose a matrix, which noise may have made asymmetric: the symmetric part pulls, the rest is distance."""
         whole = matrix.double()
         values, vectors = torch.linalg.eigh(0.5 * (whole + whole.T))
         tail = (0.5 * (whole - whole.T)).square().sum().reshape(1)
@@ -74,7 +76,7 @@ class Descent:
     items: int
 
     def align(self, table: Tensor, target: Target) -> Tensor:
-        """The tables [..., items, d] after all steps."""
+        """Return the tables [..., items, d] after all steps."""
         first: Tensor | None = None
         for _ in range(self.steps):
             gram = table.mT @ table
@@ -87,7 +89,7 @@ class Descent:
         return table
 
     def _scale(self, norm: Tensor, first: Tensor) -> Tensor:
-        """What 4 (E G - C_s E) = grad f is divided by, as a factor of E G - C_s E.
+        """Return what 4 (E G - C_s E) = grad f is divided by, as a factor of E G - C_s E.
 
         The released code descends the norm itself; the paper writes the mean square, at whose scale the same rate does
         nothing (`mse_literal`). `mse` gives it a first step of the released length, and never a longer one.
@@ -97,7 +99,7 @@ class Descent:
         return 2.0 / (norm if self.distance == "fro_norm" else torch.maximum(norm, first))
 
     def align_within(self, table: Tensor, target: LowRank, complete: bool = False) -> Tensor:
-        """The same steps in coordinates of span(P, table); `complete`: the columns of P are a basis of everything."""
+        """Take the same steps in coordinates of span(P, table); `complete`: the columns of P span everything."""
         inside = target.vectors.T @ table
         if complete:
             return target.vectors @ self.align(inside, _Within(target.values, target.square))
@@ -120,7 +122,7 @@ class _Within:
 
 
 def distance(table: Tensor, gram: Tensor, pulled: Tensor, square: Tensor) -> Tensor:
-    """|E E' - C_s|, in float64: near the optimum it is a small difference of large numbers."""
+    """Return |E E' - C_s|, in float64: near the optimum it is a small difference of large numbers."""
     own = gram.double().square().sum((-2, -1))
     shared = (table * pulled).sum((-2, -1), dtype=torch.float64)
     return (own - 2 * shared + square).clamp(min=TINY * (own + square)).sqrt()
@@ -130,7 +132,7 @@ def distance(table: Tensor, gram: Tensor, pulled: Tensor, square: Tensor) -> Ten
 
 
 def shorten(table: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best C of this rank: vectors [..., items, rank], eigenvalues, and the part of |C| that is lost.
+    """Return the best C of this rank: vectors [..., items, rank], eigenvalues, and the part of |C| that is lost.
 
     From the d x d matrix G = W L W': E W has orthogonal columns with squared norms L, and E W (E W)' = C.
     """
@@ -138,19 +140,19 @@ def shorten(table: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     values, rotation = values.flip(-1).clamp(min=0), rotation.flip(-1)
     length = values.sqrt()[..., None, :rank]
     vectors = (table.double() @ rotation[..., :rank]) / torch.where(length > 0, length, torch.ones_like(length))
-    return vectors.to(table.dtype), values[..., :rank].to(table.dtype), _lost(values, rank)
+    return vectors.to(table.dtype), values[..., :rank].to(table.dtype), _lost_share(values, rank)
 
 
 def shorten_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for the symmetric part of any matrix: the eigenvalues of largest size, with their signs."""
+    """Do the same for the symmetric part of any matrix: the eigenvalues of largest size, with their signs."""
     values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT).double())
     order = values.abs().argsort(descending=True, stable=True)
     values = values.gather(-1, order)
     vectors = vectors.gather(-1, order[..., None, :].expand(vectors.shape))
-    return vectors[..., :rank].to(matrix.dtype), values[..., :rank].to(matrix.dtype), _lost(values, rank)
+    return vectors[..., :rank].to(matrix.dtype), values[..., :rank].to(matrix.dtype), _lost_share(values, rank)
 
 
-def _lost(values: Tensor, rank: int) -> Tensor:
+def _lost_share(values: Tensor, rank: int) -> Tensor:
     whole = values.square().sum(-1)
     return (values[..., rank:].square().sum(-1) / whole.clamp(min=1e-300)).sqrt()
 
@@ -161,13 +163,13 @@ Factor = tuple[Tensor, Tensor]  # vectors [items, q] and eigenvalues [q]
 
 
 def mean_matrix(factors: list[Factor]) -> Tensor:
-    """The mean as a whole matrix."""
+    """Return the mean as a whole matrix."""
     total = sum(((v * s) @ v.T for v, s in factors), torch.zeros(()))
     return torch.as_tensor(total) / len(factors)
 
 
 def mean_factor(factors: list[Factor], rank: int, key: int, whole: int) -> LowRank:
-    """The mean's eigenvectors of largest eigenvalue, and the tail; all eigenvalues sent must be at least zero.
+    """Return the mean's eigenvectors of largest eigenvalue, and the tail; all eigenvalues sent must be at least zero.
 
     Exactly where the columns together, or the items, are at most `whole`; else by a randomised range finder, which
     goes through the factors client by client. There the tail, which only sets the length of steps, is estimated.
@@ -175,17 +177,17 @@ def mean_factor(factors: list[Factor], rank: int, key: int, whole: int) -> LowRa
     items, columns = factors[0][0].shape[0], sum(len(s) for _, s in factors)
     roots = _Roots(factors)
     if columns <= min(items, whole):
-        found = _from_columns(torch.cat(list(roots), 1).double(), rank)
+        mean = _decompose_columns(torch.cat(list(roots), 1).double(), rank)
     elif items <= whole:
         matrix = sum((b.double() @ b.double().T for b in roots), torch.zeros(()))
         values, vectors = torch.linalg.eigh(torch.as_tensor(matrix))
-        found = _cut(values, vectors, rank)
+        mean = _cut_off(values, vectors, rank)
     else:
-        found = _by_range(roots, rank, key)
-    dtype, missing = factors[0][0].dtype, rank - len(found.values)
+        mean = _find_range(roots, rank, key)
+    dtype, missing = factors[0][0].dtype, rank - len(mean.values)
     # zeros stand for eigenvalues that do not exist, so that the size never depends on who took part
-    vectors, values = (pad(part, (0, missing)).to(dtype) for part in (found.vectors, found.values))
-    return LowRank(vectors, values, found.tail.to(dtype))
+    vectors, values = (pad(part, (0, missing)).to(dtype) for part in (mean.vectors, mean.values))
+    return LowRank(vectors, values, mean.tail.to(dtype))
 
 
 @dataclass(frozen=True)
@@ -199,43 +201,43 @@ class _Roots:
             yield vectors * values.clamp(min=0).sqrt() / len(self.factors) ** 0.5
 
 
-def _cut(values: Tensor, vectors: Tensor, rank: int) -> LowRank:
-    """The largest of all eigenvalues (given in ascending order)."""
+def _cut_off(values: Tensor, vectors: Tensor, rank: int) -> LowRank:
+    """Return the largest of all eigenvalues (given in ascending order)."""
     values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
     return LowRank(vectors[:, :rank], values[:rank], values[rank:].square().sum().reshape(1))
 
 
-def _from_columns(columns: Tensor, rank: int) -> LowRank:
-    """Eigenvectors of B B' from those of B'B; directions without length are left out."""
+def _decompose_columns(columns: Tensor, rank: int) -> LowRank:
+    """Return eigenvectors of B B' from those of B'B; directions without length are left out."""
     values, rotation = torch.linalg.eigh(columns.T @ columns)
-    kept = values > 1e-12 * values[-1:].clamp(min=1e-300)
-    cut = _cut(values[kept], rotation[:, kept], rank)
+    kept = values > 1e-12 * values[-1:].clamp(min=1e-300)  # squares: what rounding leaves of an exact zero is 1e-16
+    cut = _cut_off(values[kept], rotation[:, kept], rank)
     basis, upper = torch.linalg.qr(columns @ (cut.vectors / cut.values.sqrt()))  # small ones are not quite orthogonal
     return LowRank(basis * upper.diagonal().sign(), cut.values, cut.tail)
 
 
-def _by_range(roots: _Roots, rank: int, key: int) -> LowRank:
+def _find_range(roots: _Roots, rank: int, key: int) -> LowRank:
     one = roots.factors[0][0]
     items = len(one)
     width = min(items, rank + OVERSAMPLING)
     draws = normal(key, torch.arange(items * (width + PROBES), device=one.device), one.dtype)
     basis, probes = draws.reshape(items, -1).split([width, PROBES], 1)
     for _ in range(1 + REPEATS):
-        basis = torch.linalg.qr(_times(roots, basis))[0]
+        basis = torch.linalg.qr(_multiply(roots, basis))[0]
     small = basis.new_zeros(width, width, dtype=torch.float64)
     for root in roots:
         inner = (basis.T @ root).double()
         small += inner @ inner.T
     values, rotation = torch.linalg.eigh(small)
-    cut = _cut(values, rotation, rank)
+    cut = _cut_off(values, rotation, rank)
     vectors = basis @ cut.vectors.to(basis.dtype)
-    beyond = _times(roots, probes)
+    beyond = _multiply(roots, probes)
     beyond = beyond - vectors @ (vectors.T @ beyond)
     return LowRank(vectors, cut.values, (beyond.double().square().sum() / PROBES).reshape(1))
 
 
-def _times(roots: _Roots, table: Tensor) -> Tensor:
-    """C_s E, client by client."""
+def _multiply(roots: _Roots, table: Tensor) -> Tensor:
+    """Return C_s E, client by client."""
     total = torch.zeros_like(table)
     for root in roots:
         total += root @ (root.T @ table)

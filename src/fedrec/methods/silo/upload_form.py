@@ -43,8 +43,8 @@ class UploadForm:
         default = 0.001 if self.whole(world) else 0.0
         return default if self.noise is None else self.noise
 
-    def noised(self, matrix: Tensor, chunk: Chunk, round: int) -> Tensor:
-        """Independent Laplace noise on every entry, or on every pair."""
+    def add_noise(self, matrix: Tensor, chunk: Chunk, round: int) -> Tensor:
+        """Add independent Laplace noise to every entry, or to every pair."""
         scale = self.noise_scale(chunk.world)
         if not scale:
             return matrix
