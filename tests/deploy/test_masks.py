@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,29 @@ def test_a_server_that_puts_its_own_key_in_a_members_place_is_refused(tmp_path: 
     assert reasons == {"the keys of member 1 are not those that it signed"}
     assert found["deployment"]["lost"] > 0
     assert found["rounds_run"] == 3
+
+
+def test_a_node_that_sends_wrong_shares_is_named_and_left_out(tmp_path: Path) -> None:
+    """Once it ended every sum that it was in; now it costs nothing but itself."""
+    town = Town(settings("fedmf"), tmp_path, nodes=5, secure=True, minimum=2)
+    handle = town.hosts[12]
+
+    def lying(message: bytes) -> bytes:
+        header, parts = unframe(handle(message))
+        for k, phase in enumerate(unframe(message)[0].get("phases", ())):
+            if phase == "unmask":
+                words = unpack(parts[k])[0]
+                zeros = base64.b64encode(bytes(66)).decode()
+                parts[k] = pack({**words, "shares": dict.fromkeys(words["shares"], zeros)}, {})
+        return frame(header, parts)
+
+    town.hosts[12] = lying
+    found = town.server().run()
+    told = {one["reason"] for one in town.told("refused")}
+    assert len(told) == 1
+    assert told.pop().endswith("; it is left out from now on")
+    assert found["rounds_run"] == 3
+    assert town.told("given up") == []
 
 
 def test_somebody_new_is_in_the_next_sum(tmp_path: Path) -> None:

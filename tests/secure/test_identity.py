@@ -11,7 +11,7 @@ from fedrec.deploy.keys import make_node_key
 from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.secure import Collector, Member, Peers, SigningKey, Terms, read_public
-from secure.helpers import terms
+from secure.helpers import LAYOUT, terms
 
 MEMBERS = (0, 1, 2)
 
@@ -104,3 +104,42 @@ def test_keys_that_cannot_be_read_are_said(tmp_path: Path) -> None:
         read_public(tmp_path)
     with pytest.raises(FedrecError, match="cannot read the private key"):
         SigningKey(tmp_path / "a.pub")
+
+
+def surrounding_names(keys: str) -> int:
+    """Count the names that a server tries until both sides of a member among a hundred are of its own twenty."""
+    colluders = set(range(80, 100))
+    for count in range(20_000):
+        circle = Terms(f"name {count}", LAYOUT).circle(range(100), keys)
+        at = circle.order.index(0)
+        if {circle.order[(at + step) % 100] for step in (-1, 1)} <= colluders:
+            return count + 1
+    return 0
+
+
+def test_a_server_could_choose_who_neighbours_whom_by_its_name_for_a_sum() -> None:
+    """Attack: the order was known before anybody had sent a key."""
+    assert surrounding_names("") > 0
+
+
+def test_the_circle_is_made_of_keys_that_come_after_the_name(trio: Trio) -> None:
+    """The same name, asked twice: other keys, another hash. And a server that says another hash is refused."""
+    first, header = trio.relayed()
+    first.shares(pack(header, {}), trio.peers())
+    second, again = trio.relayed()
+    second.shares(pack(again, {}), trio.peers())
+    assert first._graph != second._graph
+    circles = [first.terms.circle(range(100), one._graph).order for one in (first, second)]
+    assert circles[0] != circles[1]
+    for wrong, reason in (
+        (None, "does not say what keys its circle is made of"),
+        (header["digests"][:2], "does not have a digest of every member's keys"),
+        ([*again["digests"][:1], *header["digests"][1:]], "was not made of this member's keys"),
+    ):
+        member, own = trio.relayed()
+        with pytest.raises(BadMessage, match=reason):
+            member.shares(pack({**own, "digests": wrong}, {}), trio.peers())
+    member, own = trio.relayed()
+    lied = [*own["digests"][:2], header["digests"][2]]
+    with pytest.raises(BadMessage, match="member 2 are not those that the circle was made of"):
+        member.shares(pack({**own, "digests": lied}, {}), trio.peers())

@@ -15,7 +15,7 @@ from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage, pack, unpack
 from fedrec.federation.update import Update
 from fedrec.secure import Aborted, Collector, Layout, Member, Terms
-from fedrec.secure.fixed_point import Part
+from fedrec.secure.fixed_point import ForgedWeight, Part
 from secure.helpers import LAYOUT, Secure, added, terms, update
 
 
@@ -136,24 +136,40 @@ def test_an_upload_is_masked_once() -> None:
         secure.members[0].masked(downs[0], update(1))
 
 
-def test_a_share_that_was_changed_on_its_way_is_noticed() -> None:
-    secure = Secure(range(3))
-    secure.phase("keys", dict.fromkeys(range(3), b""))
+@pytest.mark.parametrize("sealed", ["garbage", "another"])
+def test_a_share_that_cannot_be_opened_costs_a_share_and_not_the_sum(sealed: str) -> None:
+    """Changed in transit or meant for another member: its owner's secret comes from the other holders."""
+    secure = Secure(range(5))
+    secure.phase("keys", dict.fromkeys(range(5), b""))
     secure.phase("shares", secure.collector.close_keys())
-    down = secure.collector.close_shares()[0]
-    header, _ = unpack(down)
-    sealed = bytearray(base64.b64decode(header["sealed"]["1"]))
-    sealed[5] ^= 1
-    with pytest.raises(BadMessage, match="share from member 1 was changed in transit"):
-        secure.members[0].masked(changed(down, sealed={"1": base64.b64encode(sealed).decode()}), update(0))
-    swapped = changed(down, sealed={"1": header["sealed"]["2"]})
-    with pytest.raises(BadMessage, match="changed in transit, or is not for this member"):
-        secure.members[0].masked(swapped, update(0))
+    downs = secure.collector.close_shares()
+    header, _ = unpack(downs[0])
+    wrong = base64.b64encode(bytes(148)).decode() if sealed == "garbage" else header["sealed"]["2"]
+    downs[0] = changed(downs[0], sealed={**header["sealed"], "1": wrong})
+    secure.phase("masked", downs)
+    secure.phase("unmask", secure.collector.close_masked())
+    found = secure.collector.result()
+    assert torch.allclose(found.totals["item"], added(range(5))["item"], atol=1e-8)
+    assert not secure.collector.culprits
+
+
+def test_who_sends_garbage_to_too_many_is_named() -> None:
+    secure = Secure(range(5))
+    secure.phase("keys", dict.fromkeys(range(5), b""))
+    secure.phase("shares", secure.collector.close_keys())
+    downs = secure.collector.close_shares()
+    for number in (0, 2, 3):
+        given = unpack(downs[number])[0]["sealed"]
+        downs[number] = changed(downs[number], sealed={**given, "1": base64.b64encode(bytes(148)).decode()})
+    secure.phase("masked", downs)
+    with pytest.raises(Aborted, match="of member 1 and its neighbours 2 sent their uploads"):
+        secure.collector.close_masked()
+    assert secure.collector.culprits == {1: "shares that its neighbours cannot open"}
 
 
 @pytest.mark.parametrize("gone", [None, 3])
-def test_a_wrong_share_gives_no_sum(gone: int | None) -> None:
-    """It would give wrong masks, and with them numbers that look like a sum."""
+def test_a_wrong_share_costs_its_sender_and_not_the_sum(gone: int | None) -> None:
+    """The first shares that came once ended it; now the secret comes from those that fit, and the culprit is named."""
     secure = Secure(range(4), terms(minimum=2), lambda now, member: now == "masked" and member == gone)
     secure.phase("keys", dict.fromkeys(range(4), b""))
     secure.phase("shares", secure.collector.close_keys())
@@ -164,8 +180,49 @@ def test_a_wrong_share_gives_no_sum(gone: int | None) -> None:
             shares = {**unpack(message)[0]["shares"], "3": base64.b64encode(bytes(66)).decode()}
             message = changed(message, shares=shares)
         secure.collector.take_unmasked(number, message)
-    with pytest.raises(Aborted, match=f"member 3's {'seed' if gone is None else 'key'} do not match"):
-        secure.collector.result()
+    if gone is None:
+        found = secure.collector.result()
+        assert torch.allclose(found.totals["item"], added(range(4))["item"], atol=1e-8)
+        assert secure.collector.culprits == {0: "a wrong share of member 3's seed"}
+        return
+    with pytest.raises(Aborted, match="member 3's key do not match: too many of them are wrong"):
+        secure.collector.result()  # three holders are left of four, and three shares are needed
+
+
+def test_nine_members_and_one_wrong_share_in_all() -> None:
+    """Attack: one of nine ends any sum by shares of zeros. Now it is named, and the sum is that of all."""
+    secure = Secure(range(9))
+    secure.phase("keys", dict.fromkeys(range(9), b""))
+    secure.phase("shares", secure.collector.close_keys())
+    secure.phase("masked", secure.collector.close_shares())
+    for number, down in secure.collector.close_masked().items():
+        message = secure.members[number].unmask(down)
+        if number == 4:
+            zeros = base64.b64encode(bytes(66)).decode()
+            message = changed(message, shares=dict.fromkeys(unpack(message)[0]["shares"], zeros))
+        secure.collector.take_unmasked(number, message)
+    found = secure.collector.result()
+    assert torch.allclose(found.totals["item"], added(range(9))["item"], atol=1e-8)
+    assert set(secure.collector.culprits) == {4}
+
+
+EQUAL = Layout((Part("item", (2,), mean=True, equal=True),))
+
+
+@pytest.mark.parametrize("forged", [-8.999, -20.0, 3.0, -8.0])
+def test_forged_weights_in_a_blind_mean(forged: float) -> None:
+    """Attack: of nine members one sends such a weight. Unchecked, the mean is 9,000 times too large, or gone."""
+    updates = [Update({"item": torch.ones(2)}, {"item": 1.0}, frozenset({"item"}), {}, np.array([k])) for k in range(9)]
+    updates[8] = replace(updates[8], weights={"item": forged})
+    sums = np.add.reduce([EQUAL.encode(update, 9) for update in updates])
+    with pytest.raises(ForgedWeight, match=r"'item' is .* for 9 clients; a member has sent a wrong one"):
+        EQUAL.decode(sums, np.arange(9))
+    free = Layout((Part("item", (2,), mean=True),))
+    if forged == 3.0:
+        assert free.decode(sums, np.arange(9)).weights == {"item": 11.0}  # where weights differ, they are bounded alone
+    elif forged < -8.999:
+        with pytest.raises(ForgedWeight):
+            free.decode(sums, np.arange(9))
 
 
 def test_a_key_that_nobody_made_is_refused() -> None:

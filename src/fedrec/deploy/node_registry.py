@@ -67,12 +67,13 @@ class NodeRegistry:
         self.members: list[Member] = self._read()
         self.groups = [member.numbers for member in self.members]
         self.here: dict[int, int] = {}
+        self._excluded: set[int] = set()  # groups that are left out
         self._refused: dict[int, float] = {}  # nodes that were not let in, and when they may try again
 
     def present(self) -> dict[int, int]:
         """Return the admitted nodes that are connected at this moment, each with its group."""
         now = set(self.link.nodes())
-        return {node: group for node, group in self.here.items() if node in now}
+        return {node: group for node, group in self.here.items() if node in now and group not in self._excluded}
 
     def require(self, enough: int) -> None:
         """Greet connected nodes and wait until enough have joined."""
@@ -106,6 +107,12 @@ class NodeRegistry:
         new = [node for node in present if node not in self.here and self._refused.get(node, now) <= now]
         if new:
             self._meet(new)
+
+    def exclude(self, group: int, reason: str) -> None:
+        """Leave a group out of all that follows."""
+        if group not in self._excluded:
+            self._excluded.add(group)
+            self.reject(self.members[group].name, f"{reason}; it is left out from now on")
 
     def reject(self, name: str, reason: str) -> None:
         self.counters.rejected[reason] = self.counters.rejected.get(reason, 0) + 1

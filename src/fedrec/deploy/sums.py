@@ -167,6 +167,9 @@ class SecureSums:
         asked = self._clients_of_round(round + 1, groups) if round + 1 < self.rounds else {}
         return self._begin(round + 1, asked) if len(asked) >= LEAST else None
 
+    def find(self, round: int) -> SecureSum | None:
+        return self._sums.get(round)
+
     def retry(self, round: int) -> None:
         """Forget a phase that was closed with too few, so that more can still send."""
         if (sum := self._sums.get(round)) is not None and sum.requested:

@@ -117,6 +117,8 @@ class Turns:
         except (Aborted, BadMessage) as error:
             self.registry.reject("all nodes", str(error))
             turn.whole = False
+            if self.sums is not None and (sum := self.sums.find(wanted.number)) is not None:
+                self._exclude_culprits(sum)
             if self.sums is not None:
                 self.sums.retry(wanted.number)
         return turn
@@ -140,7 +142,13 @@ class Turns:
         following = {"shares": after} if after is not None and after.phase == "shares" else {}
         self._phases(turn, {"unmask": now, **following}, asked)
         self.coordinator.fold_sum(now.result())
+        self._exclude_culprits(now)
         close_or_drop(after, "shares")
+
+    def _exclude_culprits(self, sum: SecureSum) -> None:
+        """Name the nodes that sent what no honest one sends, and leave them out from now on."""
+        for group, reason in sum.collector.culprits.items():
+            self.registry.exclude(group, reason)
 
     def _exchange(
         self,

@@ -26,13 +26,17 @@ HEADER = 1 << 16  # bytes of a message beside its tensors
 
 @dataclass(frozen=True)
 class Field:
-    """One upload of one client. `ragged`: its last axis may have any length up to the number of items."""
+    """One upload of one client. `ragged`: its last axis may have any length up to the number of items.
+
+    `equal`: every client's weight is 1, so that a sum's weight is the number of its clients.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     gathered: bool
     mean: bool = False
     ragged: bool = False
+    equal: bool = False
 
     def fits(self, shape: tuple[int, ...], items: int) -> bool:
         if self.ragged:
@@ -123,7 +127,8 @@ def _field(reduction: Reduction) -> Field:
     if isinstance(reduction, Gather):
         return Field(shape, dtype, gathered=True, ragged=reduction.lengths is not None)
     assert isinstance(reduction, Sum | Mean)
-    return Field(shape, dtype, gathered=False, mean=isinstance(reduction, Mean))
+    weighted = isinstance(reduction, Mean) and reduction.weight is not None
+    return Field(shape, dtype, gathered=False, mean=isinstance(reduction, Mean), equal=not weighted)
 
 
 @dataclass(frozen=True)

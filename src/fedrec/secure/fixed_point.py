@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,24 +12,34 @@ import torch
 
 from fedrec.errors import FedrecError
 from fedrec.federation.codec import BadMessage
-from fedrec.federation.schema import Schema
+from fedrec.federation.schema import HEAVIEST, Schema
 from fedrec.federation.update import Update
 
 FRACTION = 32  # bits behind the point, unless terms say otherwise
 WHOLE = 62  # bits of a sum, sign and one to spare aside
 
 
+class ForgedWeight(FedrecError):
+    """A sum of weights that honest members cannot have."""
+
+
 @dataclass(frozen=True)
 class Part:
-    """One sum. `mean`: the server divides it by the sum of weights."""
+    """One sum. `mean`: the server divides it by the sum of weights. `equal`: every client's weight is 1."""
 
     name: str
     shape: tuple[int, ...]
     mean: bool
+    equal: bool = False
 
     @property
     def entries(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether each client that sends anything adds 1 to its weight."""
+        return self.equal and not self.cohort
 
     @property
     def cohort(self) -> str:
@@ -94,25 +104,36 @@ class Layout:
         return np.rint(values * 2.0**self.fraction).astype(np.int64)
 
     def decode(self, sums: np.ndarray, clients: np.ndarray) -> Update:
-        """The update of all members together; parts that nobody sent are left out."""
+        """The update of all members together; parts that nobody sent are left out.
+
+        Nobody sees a single weight, so the sum of all is checked: a member that sent another one than it may would
+        make a mean of any size, or remove it.
+        """
         numbers = sums.view(np.int64).astype(np.float64) * 2.0**-self.fraction
         totals, weights, at = {}, {}, 0
         for part in self.parts:
-            weight = float(numbers[at + part.entries])
-            if weight > 0:
-                flat = numbers[at : at + part.entries]
-                totals[part.name], weights[part.name] = torch.from_numpy(flat.reshape(part.shape).copy()), weight
+            flat, weight = numbers[at : at + part.entries], float(numbers[at + part.entries])
             at += part.entries + 1
+            if not weight and not flat.any():
+                continue
+            if not 0 < weight <= HEAVIEST * len(clients) or (part.is_of_all and weight != len(clients)):
+                raise ForgedWeight(
+                    f"the weight of '{part.name}' is {weight:g} for {len(clients)} clients; a member has sent a "
+                    "wrong one"
+                )
+            totals[part.name], weights[part.name] = torch.from_numpy(flat.reshape(part.shape).copy()), weight
         means = frozenset(part.name for part in self.parts if part.mean and part.name in totals)
         return Update(totals, weights, means, {}, clients)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"fraction": self.fraction, "parts": [[part.name, part.shape, part.mean] for part in self.parts]}
+        parts = [[part.name, part.shape, part.mean, part.equal] for part in self.parts]
+        return {"fraction": self.fraction, "parts": parts}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Layout:
         parts = [
-            Part(str(name), tuple(int(size) for size in shape), bool(mean)) for name, shape, mean in values["parts"]
+            Part(str(name), tuple(int(size) for size in shape), bool(mean), bool(equal))
+            for name, shape, mean, equal in values["parts"]
         ]
         if any(size < 0 for part in parts for size in part.shape):
             raise BadMessage("a secure sum has a negative size")
@@ -127,7 +148,6 @@ def layout_of(schema: Schema, method: str, fraction: int = FRACTION) -> Layout:
             f"{method} needs each client's own upload ('{own[0]}'), which secure sums hide; `fedrec methods` lists "
             "the methods that allow a blind server"
         )
-    parts: Sequence[Part] = [
-        Part(name, schema.fields[name][0].shape, schema.fields[name][0].mean) for name in sorted(schema.fields)
-    ]
+    first = {name: schema.fields[name][0] for name in sorted(schema.fields)}
+    parts = [Part(name, one.shape, one.mean, one.equal) for name, one in first.items()]
     return Layout(tuple(parts), fraction)

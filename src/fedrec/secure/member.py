@@ -24,7 +24,7 @@ from fedrec.federation.update import Update
 from fedrec.secure import shamir
 from fedrec.secure.identity import Peers, statement
 from fedrec.secure.primitives import KEY_BYTES, PrivateKey, SigningKey, add_mask, derived, seal, unseal
-from fedrec.secure.terms import LEAST, Aborted, Circle, Terms, closed, numbers, opened
+from fedrec.secure.terms import LEAST, Aborted, Circle, Terms, closed, hash_digests, key_digest, numbers, opened
 
 PHASES = ("keys", "shares", "masked", "unmask", "done")
 
@@ -80,6 +80,8 @@ class Member:
     _held: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)  # shares of their keys and seeds
     _own_share: bytes = field(default=b"", repr=False)  # of this member's seed
     _sealing: dict[int, bytes] = field(default_factory=dict, repr=False)  # agreed with neighbours, to seal with
+    _graph: str = field(default="", repr=False)  # a hash of all signed keys, which decides on the circle
+    _signed: dict[str, str] = field(default_factory=dict, repr=False)  # what this member sent of keys
 
     def __post_init__(self) -> None:
         if self.terms.minimum < self.least:
@@ -102,6 +104,7 @@ class Member:
         if identity is not None:
             signature = identity.sign(statement(self.terms.session, self.number, public["mask"], public["seal"]))
             public |= {"identity": identity.public, "signature": signature.hex()}
+        self._signed = public
         return self._closed("keys", public)
 
     def shares(self, message: bytes, peers: Peers | None = None) -> bytes:
@@ -116,9 +119,16 @@ class Member:
             raise Aborted(f"{len(self._roster)} members are left; a secure sum needs {self.terms.minimum}")
         if self.number not in self._roster:
             raise BadMessage("the roster of the secure sum leaves this member out")
+        digests = self._check_own_digest(header.get("digests"))
+        self._graph = hash_digests(digests)
         self._keys = self._public_keys(header.get("keys"))
         if peers is not None:
             peers.require(self.terms.session, {other: header["keys"][str(other)] for other in self._keys})
+            if not digests:
+                raise BadMessage("the secure sum does not say what keys its circle is made of")
+        for other in self._keys if digests else ():
+            if digests[self._roster.index(other)] != key_digest(other, header["keys"][str(other)]):
+                raise BadMessage(f"the keys of member {other} are not those that the circle was made of")
         mine, holders = self._circle, [*self._keys, self.number]
         of_key, of_seed = (shamir.split(secret, holders, mine.threshold) for secret in (self._mask_key.raw, self._seed))
         sealed = {
@@ -139,17 +149,18 @@ class Member:
         """Given the shares of those neighbours who sent some: the upload, masked. Once only."""
         self._require("masked")
         header, _ = opened(message, self.terms, "masked")
-        self._held = self._unsealed(header.get("sealed"))
-        self._require_enough(len(self._held) + 1, "took part")
+        self._held, unopened = self._unsealed(header.get("sealed"))
+        self._require_enough(len(self._held) + len(unopened) + 1, "took part")
         total = self.terms.layout.encode(update, len(self._roster))
         add_mask(total, own_key(self._seed, self.terms.session, self.number), 1)
-        for other in self._held:
+        for other in (*self._held, *unopened):
             secret = self._mask_key.agreed(self._keys[other][0])
             key = pair_key(secret, self.terms.session, self.number, other)
             add_mask(total, key, 1 if self.number < other else -1)
         self._enter("masked", "unmask")
         clients = torch.from_numpy(np.ascontiguousarray(update.clients, dtype=np.int64))
-        return self._closed("masked", {}, {"sum": torch.from_numpy(total.view(np.int64)), "clients": clients})
+        told = {"unopened": unopened} if unopened else {}
+        return self._closed("masked", told, {"sum": torch.from_numpy(total.view(np.int64)), "clients": clients})
 
     def unmask(self, message: bytes) -> bytes:
         """Given whose uploads arrived: of each neighbour one share, of the seed if its upload did, else of the key."""
@@ -172,7 +183,17 @@ class Member:
 
     @property
     def _circle(self) -> Circle:
-        return self.terms.circle(self._roster)
+        return self.terms.circle(self._roster, self._graph)
+
+    def _check_own_digest(self, given: Any) -> list[str]:
+        """Return a digest of every member's keys, this one's own among them; none where keys are not signed."""
+        if given is None:
+            return []
+        if not isinstance(given, list) or len(given) != len(self._roster):
+            raise BadMessage("the secure sum does not have a digest of every member's keys")
+        if given[self._roster.index(self.number)] != key_digest(self.number, self._signed):
+            raise BadMessage("the circle of the secure sum was not made of this member's keys")
+        return [str(digest) for digest in given]
 
     def _public_keys(self, given: Any) -> dict[int, tuple[bytes, bytes]]:
         """Of the neighbours that follow from the roster, neither more nor fewer."""
@@ -186,19 +207,26 @@ class Member:
             found[other] = (binary(mask, KEY_BYTES, what), binary(sealing, KEY_BYTES, what))
         return found
 
-    def _unsealed(self, given: Any) -> dict[int, tuple[bytes, bytes]]:
-        """Shares of neighbours' keys and seeds."""
+    def _unsealed(self, given: Any) -> tuple[dict[int, tuple[bytes, bytes]], list[int]]:
+        """Shares of neighbours' keys and seeds, and whose cannot be opened: that costs a share, not the sum."""
         if not isinstance(given, dict) or not set(given) <= set(map(str, self._keys)):
             raise BadMessage("the shares are not those of this member's neighbours")
-        size, found = shamir.SHARE_BYTES, {}
+        size, found, unopened = shamir.SHARE_BYTES, {}, []
         for name, sealed in given.items():
             other = int(name)
-            wrapped = binary(sealed, 2 * size + 16, f"the share from member {other}")
-            shares = unseal(self._sealing_key(other, self.number), wrapped, self._about(other, self.number))
+            shares = self._open_share(other, sealed, 2 * size)
             if shares is None:
-                raise BadMessage(f"the share from member {other} was changed in transit, or is not for this member")
-            found[other] = (shares[:size], shares[size:])
-        return found
+                unopened.append(other)
+            else:
+                found[other] = (shares[:size], shares[size:])
+        return found, unopened
+
+    def _open_share(self, sender: int, sealed: Any, size: int) -> bytes | None:
+        try:
+            wrapped = binary(sealed, size + 16, f"the share from member {sender}")
+        except BadMessage:
+            return None
+        return unseal(self._sealing_key(sender, self.number), wrapped, self._about(sender, self.number))
 
     def _sealing_key(self, sender: int, receiver: int) -> bytes:
         """One for each direction, so that each seals one text."""
@@ -240,6 +268,7 @@ class Member:
             "own_share": text(self._own_share),
         }
         header = {"number": self.number, "least": self.least, "phase": self.phase, "roster": self._roster}
+        header |= {"graph": self._graph, "signed": self._signed}
         terms = torch.frombuffer(bytearray(self.terms.encode()), dtype=torch.uint8)
         return pack({**header, **pairs, **single}, {"terms": terms})
 
@@ -266,6 +295,8 @@ class Member:
                 header["roster"],
                 **pairs,
                 _own_share=own,
+                _graph=str(header["graph"]),
+                _signed=dict(header["signed"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadMessage(f"this is not a stored member of a secure sum ({error})") from None

@@ -30,6 +30,16 @@ def _value(coefficients: Sequence[int], secret: bytes, x: int) -> int:
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
     """The secret from the first `threshold` shares, by Lagrange at 0; None where they belong to no secret."""
+    found = _interpolate(shares, threshold, 0)
+    return found.to_bytes(SECRET_BYTES) if found < 1 << (8 * SECRET_BYTES) else None
+
+
+def share_of(shares: Mapping[int, bytes], holder: int, threshold: int) -> bytes:
+    """Return the share that a holder must have where these are right."""
+    return _interpolate(shares, threshold, holder + 1).to_bytes(SHARE_BYTES)
+
+
+def _interpolate(shares: Mapping[int, bytes], threshold: int, at: int) -> int:
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares are too few; {threshold} are needed")
     points = [(holder + 1, int.from_bytes(share)) for holder, share in sorted(shares.items())[:threshold]]
@@ -38,7 +48,6 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes | None:
         above = below = 1
         for other, _ in points:
             if other != x:
-                above, below = above * other % PRIME, below * (other - x) % PRIME
+                above, below = above * (other - at) % PRIME, below * (other - x) % PRIME
         total += y * above * pow(below, -1, PRIME)
-    found = total % PRIME
-    return found.to_bytes(SECRET_BYTES) if found < 1 << (8 * SECRET_BYTES) else None
+    return total % PRIME

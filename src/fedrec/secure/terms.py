@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -57,9 +58,12 @@ class Terms:
         except (KeyError, TypeError, ValueError) as error:
             raise BadMessage(f"these are not the terms of a secure sum ({error})") from None
 
-    def circle(self, roster: Iterable[int]) -> Circle:
-        """Those who take part, in an order that nobody chose: by a hash of the session."""
-        return _circle(self.session, tuple(roster), self.lost)
+    def circle(self, roster: Iterable[int], keys: str = "") -> Circle:
+        """Put those who take part in an order that nobody chose: by a hash of the session and of all signed keys.
+
+        Of the session alone, the server could try names until it has put somebody among members of its own.
+        """
+        return _circle(f"{self.session} {keys}", tuple(roster), self.lost)
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,8 @@ class Circle:
 
 
 @lru_cache(maxsize=8)  # in a simulation all members ask for the same
-def _circle(session: str, roster: tuple[int, ...], lost: float) -> Circle:
-    members = sorted(set(roster), key=lambda member: hashlib.sha256(f"{session} {member}".encode()).digest())
+def _circle(seed: str, roster: tuple[int, ...], lost: float) -> Circle:
+    members = sorted(set(roster), key=lambda member: hashlib.sha256(f"{seed} {member}".encode()).digest())
     return Circle(tuple(members), degree(len(members), lost))
 
 
@@ -103,6 +107,16 @@ def degree(members: int, lost: float) -> int:
         if members * bdtr(Circle((), count).threshold - 1, count, 1 - lost) < FAILS:
             return count
     return members - 1
+
+
+def key_digest(member: int, keys: Mapping[str, object]) -> str:
+    """Hash the keys of a member with what it signed them by."""
+    return hashlib.sha256(json.dumps([member, dict(keys)], sort_keys=True).encode()).hexdigest()
+
+
+def hash_digests(digests: Sequence[str]) -> str:
+    """Hash the keys of all members: whoever changes one changes the circle."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest() if digests else ""
 
 
 def new_session(label: str) -> str:
