@@ -9,7 +9,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.disk import Keep
 from fedrec.experiment.driver import Listener, execute
-from fedrec.experiment.finished_run import read_run
+from fedrec.experiment.finished_run import FinishedRun, take_result
 from fedrec.experiment.listeners import Keeping
 from fedrec.experiment.opening import Chosen
 from fedrec.experiment.prepare import Prepared
@@ -42,15 +42,15 @@ def run_and_report(
         keeping.stop()
     try:
         if group.first:  # of several processes none has all clients: the folder does
-            write_own_report(folder, keeping.chosen if group.size == 1 else None)
+            write_own_report(take_result(result), keeping.chosen if group.size == 1 else None)
     except (FedrecError, OSError) as error:
         note(f"report.html was not written: {error}")
     return result, keeping.chosen.run.prepared
 
 
-def write_own_report(folder: Path, chosen: Chosen | None = None) -> Path:
+def write_own_report(run: FinishedRun, chosen: Chosen | None = None) -> Path:
     """Write report.html of a run that has just finished. `chosen`: the same in memory."""
-    run, path = read_run(folder), folder / "report.html"
+    path = run.folder / "report.html"
     if run.summary["dataset"]["interactions"] > LARGEST_AUTOMATIC:
         return write_report([run], path, users=False)
     beside = references_at_hand([run], None if chosen is None else chosen.run.prepared)

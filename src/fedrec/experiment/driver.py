@@ -118,9 +118,10 @@ class Run:
     def _train(self, folder: RunFolder | None, listener: Listener, interrupt: Interrupt) -> None:
         def after_round(log: RoundLog, score: Score | None) -> None:
             record = _record(log, score)
-            self.history.append(record)
             if folder is not None:
-                folder.log(record | self._describe_inside(log.round))
+                record |= self._describe_inside(log.round)
+                folder.log(record)
+            self.history.append(record)
             try:
                 listener.round(log, score, self.progress)
             except StopRun:

@@ -115,10 +115,10 @@ def read_run(folder: Path) -> FinishedRun:
     return FinishedRun(folder, summary, config)
 
 
-def in_memory(result: Result) -> FinishedRun:
-    """A result that was not written anywhere."""
-    name = f"{result.summary['method']}-seed{result.summary['seed']}"
-    return FinishedRun(Path(name), result.summary, result.config.to_dict(), result)
+def take_result(result: Result) -> FinishedRun:
+    """Take a result as it is in memory; one that was not written anywhere gets a name for its folder."""
+    name = result.folder or Path(f"{result.summary['method']}-seed{result.summary['seed']}")
+    return FinishedRun(name, result.summary, result.config.to_dict(), result)
 
 
 def find_runs(paths: Sequence[Path]) -> list[FinishedRun]:

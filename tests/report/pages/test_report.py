@@ -242,7 +242,7 @@ def test_data_that_has_gone_costs_only_what_needs_it(
     shutil.copytree(runs / "leaky", tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(re.sub(r'data = ".*"', 'data = "gone.csv"', config.read_text()))
-    text = Reader(write_own_report(tmp_path / "run")).text
+    text = Reader(write_own_report(read_run(tmp_path / "run"))).text
     assert "the data is no longer there" in text
     assert "Chance gives" in text
     assert "Popularity reaches" not in text
@@ -252,7 +252,7 @@ def test_missing_round_and_user_files_leave_a_shorter_page(runs: Path, tmp_path:
     shutil.copytree(runs / "leaky", tmp_path / "run")
     for name in ("metrics.jsonl", "per_user.csv"):
         (tmp_path / "run" / name).unlink()
-    assert "All metrics" in Reader(write_own_report(tmp_path / "run")).text
+    assert "All metrics" in Reader(write_own_report(read_run(tmp_path / "run"))).text
 
 
 def test_local_is_never_trained_unless_asked(
@@ -268,7 +268,7 @@ def test_local_is_never_trained_unless_asked(
 
     monkeypatch.setattr(references, "execute", counting)
     for _ in range(2):
-        write_own_report(runs / "leaky")
+        write_own_report(read_run(runs / "leaky"))
     assert trained == ["popularity"]
     where = str(runs / "runs" / "fedmf")
     plain = cli("compare", where)

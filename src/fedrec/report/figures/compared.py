@@ -10,7 +10,7 @@ from typing import Any
 from fedrec.data.atomic import atomic_file
 from fedrec.data.file_formats import ending_of
 from fedrec.data.frames import make_frame
-from fedrec.experiment.finished_run import FinishedRun, find_runs, in_memory, read_run
+from fedrec.experiment.finished_run import FinishedRun, find_runs, take_result
 from fedrec.experiment.folder import require_harmless
 from fedrec.experiment.result import Result, html_table
 from fedrec.report.comparison import Comparison, choose_metrics, compare, part_shown
@@ -87,7 +87,7 @@ class Compared:
 def finished(given: Any) -> list[FinishedRun]:
     """Results, run folders and folders of run folders, or lists of them, as finished runs."""
     if isinstance(given, Result):
-        return [in_memory(given) if given.folder is None else read_run(given.folder)]
+        return [take_result(given)]
     if isinstance(given, str | Path):
         return find_runs([Path(given)])
     return [run for one in given for run in finished(one)]
