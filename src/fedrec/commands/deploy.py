@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from fedrec.commands.progress import Pace
     from fedrec.experiment.config import RunConfig
 
-deploy_app = App(cls=DeployGroup, help="Deploy a method over Flower: demo, server, node, keys.", no_args_is_help=True)
+deploy_app = App(
+    cls=DeployGroup, help="Deploy a method over Flower: demo, init, start, server, node, keys.", no_args_is_help=True
+)
 
 Method = Annotated[str, typer.Option(help="See `fedrec methods`.")]
 Data = Annotated[str, typer.Option(help="Dataset name or file; see `fedrec data list`.")]
@@ -248,6 +250,73 @@ def yes_or_ask(lines: list[str], yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise FedrecError("joining needs the owner's word: start the node with --yes, or on a terminal")
     return typer.confirm("Join this federation?", err=True)
+
+
+@deploy_app.command("init")
+def init_command(
+    folder: Annotated[Path, typer.Argument(help="New folder, with one in it for the server and for each member.")],
+    members: Annotated[str | None, typer.Option(help="Names of the members, separated by commas.")] = None,
+    host: Annotated[str | None, typer.Option(help="Name or address by which members reach the server.")] = None,
+    items: Annotated[Path | None, typer.Option(help="The agreed items: CSV with a column item.")] = None,
+    method: Annotated[str | None, typer.Option(help="See `fedrec methods` and `fedrec advise`.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server.")] = 8000,
+    rounds: Rounds = None,
+    clients: Annotated[
+        int, typer.Option(min=1, help="Client numbers to reserve: at least all users of all.")
+    ] = 100_000,
+    silo: Annotated[bool, typer.Option("--silo", help="All users of a member form one client.")] = False,
+    secure_sums: Annotated[
+        bool | None,
+        typer.Option("--secure-sums/--open-sums", help="Only sums are seen; default: where the method allows it."),
+    ] = None,
+    program: Annotated[str, typer.Option(help="Where fedrec is installed, for systemd.")] = "/opt/fedrec/bin/fedrec",
+    place: Annotated[str, typer.Option(help="Folder on a machine for its part, for systemd.")] = "/var/lib/fedrec",
+) -> None:
+    """Write what a federation of companies needs: keys, settings, units for systemd, compose files."""
+    from fedrec.commands import console
+    from fedrec.deploy.consortium import Consortium, ask_for, names_of, write_consortium
+
+    interactive = sys.stdin.isatty()
+
+    def ask(question: str, given: Any) -> Any:
+        return ask_for(question, given, typer.prompt, interactive)
+
+    names = names_of(ask("Names of the members, separated by commas (--members)", members))
+    consortium = Consortium(
+        names,
+        ask("Name or address by which they reach the server (--host)", host),
+        Path(ask("File of the items that all agree on (--items)", items)),
+        ask("Method, as fedrec advise proposes it (--method)", method),
+        port,
+        rounds,
+        clients,
+        silo,
+        secure_sums,
+        program,
+        place,
+    )
+    number = consortium.require_sound()
+    for written in write_consortium(consortium, folder):
+        console.out.print(str(written))
+    console.err.print(f"{items or consortium.items}: {number:,} items, each listed once")
+    console.err.print(
+        f"hand each member its folder; whoever has this one has seen all keys. A round needs {consortium.enough} of "
+        f"{len(names)} members. Start: fedrec deploy start FOLDER/server.toml, and node.toml at every member"
+    )
+
+
+@deploy_app.command("start")
+def start_command(
+    settings: Annotated[Path, typer.Argument(help="server.toml or node.toml, as fedrec deploy init writes them.")],
+) -> None:
+    """Start a server or a node with the settings of a file; paths in it are relative to the file."""
+    import os
+
+    from fedrec.deploy.consortium import read_start
+
+    words = read_start(settings)
+    os.chdir(settings.resolve().parent)
+    typer.main.get_command(deploy_app).main(words, prog_name="fedrec deploy", standalone_mode=False)
 
 
 keys_app = App(help="Certificates and keys: server, node.", no_args_is_help=True)
