@@ -36,6 +36,7 @@ from fedrec.deploy.flower import APP
 from fedrec.deploy.flower_app import read_message, to_record
 
 POLL = 0.2  # seconds between two looks for something to do
+TRIES = 5  # of a SuperNode that does not answer, about a message in hand
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 KINDS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an agent's is refused: left lying, it would hold up the others
 MESSAGE = "train"  # the type of all messages of fedrec
@@ -63,7 +64,8 @@ class Worker:
 
     def work(self, node: subprocess.Popen[bytes]) -> int:
         """Do what comes until the SuperNode ends; return its exit code."""
-        with closing(self._connect(self._taking)) as client:
+        # tried once: who waits for a SuperNode that has ended would never see that it has
+        with closing(self._connect(1, self._taking)) as client:
             while (code := node.poll()) is None:
                 try:
                     found = client.AcquireTask(AcquireTaskRequest(supported_task_types=KINDS))
@@ -75,19 +77,21 @@ class Worker:
                 time.sleep(POLL)
         return code
 
-    def _connect(self, *interceptors: ProtobufClientInterceptor) -> RuntimeHttpClient:
+    def _connect(self, tries: int, *interceptors: ProtobufClientInterceptor) -> RuntimeHttpClient:
+        retry = make_simple_http_retry_invoker()
+        retry.max_tries = tries
         return RuntimeHttpClient.from_server_address(
             self.address,
             insecure=True,  # on this machine alone
             root_certificates=None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *interceptors],
-            retry_invoker=make_simple_http_retry_invoker(),
+            retry_invoker=retry,
         )
 
     def _do(self, token: str) -> None:
         """Answer one message, or say why not."""
         began = time.process_time()
-        with closing(self._connect(RuntimeTokenHttpInterceptor(token))) as client, _heartbeat(client):
+        with closing(self._connect(TRIES, RuntimeTokenHttpInterceptor(token))) as client, _heartbeat(client):
             message, context, _, bundle = pull_task_input(client)
             reply, reason = self._reply(message, bundle.content, began)
             push_message(client, reply, context)
