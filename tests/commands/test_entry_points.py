@@ -25,7 +25,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
     def install(**targets: str) -> None:
         points = {name: EntryPoint(name, target, GROUP) for name, target in targets.items()}
-        monkeypatch.setattr(entry_points, "added_commands", lambda: points)
+        monkeypatch.setattr(entry_points, "find_added_commands", lambda: points)
 
     return install
 

@@ -60,7 +60,7 @@ def shown(rules: Rules, first: tuple[float, float], later: tuple[float, float], 
         if rules.is_due(number) and first[1]:
             score = Score(0.0, {}, (later if evaluated else first)[1])
             now, evaluated = now + score.seconds, True
-        said.append(pace.left(number, score, now))
+        said.append(pace.estimate_left(number, score, now))
     return said
 
 

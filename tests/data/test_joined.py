@@ -104,12 +104,24 @@ def test_columns_that_the_log_lacks_are_refused() -> None:
         join(table((1, 10), (2, 11)), table((1, 12, 5, 3), name="delta"))
 
 
+def test_times_of_a_day_are_brought_to_the_unit_of_the_log() -> None:
+    joined = join(
+        table((1, 10, 5, 1_700_000_000)), table((1, 11, 5, 1_800_000_000_000_000), (1, 10, 5, 1_700_000_000_000_000))
+    )
+    assert joined.data.timestamp is not None
+    assert joined.data.timestamp.tolist() == [1_700_000_000, 1_800_000_000]
+    assert joined.there == 1
+    finer = join(table((1, 10, 5, 1_700_000_000_000)), table((1, 11, 5, 1_800_000_000))).data.timestamp
+    assert finer is not None
+    assert finer.tolist() == [1_700_000_000_000, 1_800_000_000_000]
+
+
 def test_seconds_and_microseconds_are_not_mixed() -> None:
     seconds = [(1, 10, 5, 1_700_000_000)]
     join(table(*seconds), table((1, 11, 5, 1_800_000_000)))
     join(table((1, 12, 5, 0), *seconds, (1, 13, 5, 1_700_000_000_000)), table((1, 11, 5, 1_800_000_000)))
     with pytest.raises(FedrecError, match="write both in one unit"):
-        join(table(*seconds), table((1, 11, 5, 1_800_000_000_000_000)))
+        join(table((1, 12, 5, 0), *seconds, (1, 13, 5, 1_700_000_000)), table((1, 11, 5, 1_800_000_000_000_000)))
 
 
 def test_positions_stay_positions() -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fedrec.commands import console
     from fedrec.commands.deploy import ended_by_signals
     from fedrec.commands.own_report import run_and_report
-    from fedrec.commands.run_flags import seed_list, split_words
+    from fedrec.commands.run_flags import parse_seeds, split_words
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -18,8 +18,8 @@ else:
             "fedrec.commands.console": ["console"],
             "fedrec.commands.deploy": ["ended_by_signals"],
             "fedrec.commands.own_report": ["run_and_report"],
-            "fedrec.commands.run_flags": ["seed_list", "split_words"],
+            "fedrec.commands.run_flags": ["parse_seeds", "split_words"],
         },
     )
 
-__all__ = ["console", "ended_by_signals", "run_and_report", "seed_list", "split_words"]
+__all__ = ["console", "ended_by_signals", "parse_seeds", "run_and_report", "split_words"]

@@ -43,7 +43,8 @@ def leak(
     if out is not None:
         ending_of(out, PAGE)
     with console.err.status("reading") as status:
-        case = from_files(**files, columns=columns) if data is None else _named(data, columns, protocol, rounds, quick)
+        named = None if data is None else _load_case(data, columns, protocol, rounds, quick)
+        case = named or from_files(**files, columns=columns)
         report = audit(case, status.update)
     _show(report, as_json)
     if out is not None:
@@ -53,7 +54,7 @@ def leak(
     return report.failed
 
 
-def _named(data: str, columns: Columns, protocol: str, rounds: int, quick: bool) -> Case:
+def _load_case(data: str, columns: Columns, protocol: str, rounds: int, quick: bool) -> Case:
     rules = evaluation.protocol(protocol)
     require_tested(rules)
     if find_published_split(data):
@@ -70,7 +71,7 @@ def _show(report: Report, as_json: bool) -> None:
     for note in report.case.split.notes:
         console.err.print(f"note: {note}", style="dim")
     for record in report.case.filtered:
-        console.out.print(console.left_out(record))
+        console.out.print(console.describe_left_out(record))
     for line in lines(report):
         console.out.print(line, style=STYLES.get(line.split(" ", 1)[0]))
 

@@ -33,7 +33,7 @@ class Screen(Console):
 out, err = Screen(), Screen(stderr=True)
 
 
-def left_out(record: Filtered) -> str:
+def describe_left_out(record: Filtered) -> str:
     return f"left out: {record}"
 
 

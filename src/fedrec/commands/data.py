@@ -129,7 +129,7 @@ def data_import(
     for note in (*data.notes, *ratings_note(data)):
         console.out.print(note, markup=False)
     for record in data.filtered:
-        console.out.print(f"{console.left_out(record)}, kept in {path_of_bad_rows(name)}")
+        console.out.print(f"{console.describe_left_out(record)}, kept in {path_of_bad_rows(name)}")
     console.out.print(f"{len(data):,} rows of {data.n_users:,} users and {data.n_items:,} items stored as {path}")
     console.out.print(f"use it with: {command_line('run', 'fedmf', '--data', name)}")
 
@@ -159,5 +159,5 @@ def data_split(
     for note in prepared.notes:
         console.err.print(f"note: {note}", style="dim")
     for record in prepared.filtered:
-        console.out.print(console.left_out(record))
+        console.out.print(console.describe_left_out(record))
     console.out.print(f"{out}: " + ", ".join(f"{part}.csv {size:,} rows" for part, size in sizes.items()))

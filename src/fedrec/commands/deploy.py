@@ -424,7 +424,7 @@ class EventPrinter:
 
         # the last round is scored, and the chosen one tested, in turns of their own
         self.pace = self.pace or Pace(Rules(event["rounds"] + 2))
-        left = self.pace.left(event["round"], None, event["time"])
+        left = self.pace.estimate_left(event["round"], None, event["time"])
         parts = [
             f"{event['nodes']} nodes",
             f"{event['seconds']:.1f} s",

@@ -33,19 +33,19 @@ class PluggedGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         own = super().list_commands(ctx)
-        return [*own, *(name for name in sorted(self._added()) if name not in own and self._is_usable(name))]
+        return [*own, *(name for name in sorted(self._find_own_added()) if name not in own and self._is_usable(name))]
 
     def _is_usable(self, name: str) -> bool:
         """Whether it can be listed; one that cannot says why when it is called."""
         with suppress(FedrecError):
-            return load_command(self._added()[name], name) is not None
+            return load_command(self._find_own_added()[name], name) is not None
         return False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        if (point := self._added().get(cmd_name)) is not None:
+        if (point := self._find_own_added().get(cmd_name)) is not None:
             return load_command(point, cmd_name)
         if self.prefix + cmd_name in STUDIES:
             words = (self.prefix + cmd_name).replace(".", " ")
@@ -54,11 +54,11 @@ class PluggedGroup(TyperGroup):
             )
         return None
 
-    def _added(self) -> dict[str, EntryPoint]:
+    def _find_own_added(self) -> dict[str, EntryPoint]:
         """The commands of other packages within this group, under their last names."""
         found = {
             name.removeprefix(self.prefix): point
-            for name, point in added_commands().items()
+            for name, point in find_added_commands().items()
             if name.startswith(self.prefix)
         }
         return {name: point for name, point in found.items() if "." not in name}
@@ -71,7 +71,7 @@ class DeployGroup(PluggedGroup):
 
 
 @cache
-def added_commands() -> dict[str, EntryPoint]:
+def find_added_commands() -> dict[str, EntryPoint]:
     """All entry points of other packages, by name."""
     from importlib.metadata import entry_points
 

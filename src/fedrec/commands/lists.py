@@ -71,7 +71,7 @@ def recommend_command(
     elif users is not None:
         found = recommender.for_ids(wanted, k)
     else:
-        found = _folded(recommender, known, k)
+        found = _fold_in_all(recommender, known, k)
     counted = _Counted(found)
     _show(counted, out)
     _explain(recommender, counted.users, history is not None, run)
@@ -172,7 +172,7 @@ def _only(new: set[str], found: Iterator[Recommendation], k: int) -> Iterator[Re
             yield rec
 
 
-def _folded(recommender: Recommender, histories: dict[str, list[str]], k: int) -> Iterator[Recommendation]:
+def _fold_in_all(recommender: Recommender, histories: dict[str, list[str]], k: int) -> Iterator[Recommendation]:
     from fedrec.commands import console
 
     for name, items in histories.items():
@@ -220,10 +220,10 @@ def _explain(recommender: Recommender, users: Counter[str], new: bool, run: Path
             who = "1 user was" if users[served] == 1 else f"{users[served]:,} users were"
             console.err.print(f"note: {who} {how[served]}: this run trains on users with at least {minimum} items")
     if prepared.tested and not new:
-        console.err.print(f"note: {_masked(recommender, run)}")
+        console.err.print(f"note: {_describe_masks(recommender, run)}")
 
 
-def _masked(recommender: Recommender, run: Path) -> str:
+def _describe_masks(recommender: Recommender, run: Path) -> str:
     """What the lists of a run that was tested leave out, and why."""
     if recommender.as_tested:
         return (

@@ -8,7 +8,7 @@ from statistics import mean
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fedrec.commands.console import err, left_out
+from fedrec.commands.console import describe_left_out, err
 from fedrec.errors import visible_line
 from fedrec.experiment.driver import Listener, Run
 from fedrec.experiment.listeners import Along
@@ -44,7 +44,7 @@ class Pace:
         self._evaluations: list[float] = []
         self._since = 0.0  # seconds of those after the first round
 
-    def left(self, round: int, score: Score | None, now: float) -> str:
+    def estimate_left(self, round: int, score: Score | None, now: float) -> str:
         """At the end of a round, on any clock; nothing as long as there is too little to judge by."""
         if self.rules.is_due(round):
             self._evaluations.append(0.0 if score is None else score.seconds)
@@ -89,7 +89,7 @@ class Bar(Listener):
         self.bar.start()
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
-        parts = [standing(self.metric, progress), self.pace.left(log.round, score, time.monotonic())]
+        parts = [standing(self.metric, progress), self.pace.estimate_left(log.round, score, time.monotonic())]
         self.bar.update(self.task, completed=log.round + 1, note="  ".join(filter(None, parts)))
 
     def stop(self) -> None:
@@ -132,7 +132,7 @@ class Plain(Listener):
 
     def round(self, log: RoundLog, score: Score | None, progress: RunProgress) -> None:
         now = time.monotonic()
-        left = self.pace.left(log.round, score, now)
+        left = self.pace.estimate_left(log.round, score, now)
         if now - self.spoken > self.wait:
             self.spoken, self.wait = now, min(2 * self.wait, LONGEST_WAIT)
             parts = [f"round {log.round + 1} of {self.pace.rules.rounds}", standing(self.metric, progress), left]
@@ -141,7 +141,7 @@ class Plain(Listener):
 
 def _show_notes(run: Run, wanted: bool) -> None:
     disk = () if run.disk is None else (str(run.disk),)
-    for note in (*run.plan.notes, *map(left_out, run.prepared.filtered), *disk) if wanted else ():
+    for note in (*run.plan.notes, *map(describe_left_out, run.prepared.filtered), *disk) if wanted else ():
         err.print(f"note: {note}", style="dim")
 
 

@@ -118,7 +118,7 @@ def run_command(
 
     if resume and out is None:
         raise FedrecError("--resume needs the run folder: add --out DIR")
-    chosen = seed_list(seeds, seed)
+    chosen = parse_seeds(seeds, seed)
     of_run = resume and config is None  # settings that are not given again stay as they were
     if out is not None:
         require_place(out, chosen, resume)
@@ -170,7 +170,7 @@ def run_command(
             raise FedrecError(f"--{name} and --set {name} say the same; keep one of them")
     values["params"] = {**values.get("params", {}), **set_now}
     require_tested(evaluation.protocol(values.get("protocol", "honest")))
-    keep = kept_states(no_model, keep_last)
+    keep = choose_kept_states(no_model, keep_last)
     run_seeds(make_config(values), chosen, out, resume, quiet, json_, keep, log or [])
 
 
@@ -186,7 +186,7 @@ def lost_share(lost_uploads: float | None, dropout: float | None) -> float | Non
     return dropout
 
 
-def kept_states(no_model: bool, keep_last: bool) -> Keep:
+def choose_kept_states(no_model: bool, keep_last: bool) -> Keep:
     """What the two flags leave in a run folder."""
     if no_model and keep_last:
         raise FedrecError("--no-model keeps no state and --keep-last keeps two; give one of them")
@@ -202,7 +202,7 @@ def with_min_rating(protocol: str, min_rating: float) -> str:
     return evaluation.protocol(f"{protocol},min_rating={min_rating}").label
 
 
-def seed_list(seeds: str | None, seed: int | None) -> list[int] | None:
+def parse_seeds(seeds: str | None, seed: int | None) -> list[int] | None:
     """The seeds of `--seeds 0,1,2`; None where one seed, or none, was given."""
     if seeds is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedrec.commands.console import human, left_out, out, table
+from fedrec.commands.console import describe_left_out, human, out, table
 from fedrec.data import Filtered
 from fedrec.evaluation import protocol
 from fedrec.experiment.tested import Tested
@@ -54,7 +54,7 @@ def show_summary(summary: Mapping[str, Any], more: str = "") -> None:
     if last_chosen(summary):
         out.print("the last round was chosen: more rounds may help" + (f": {more}" if more else ""))
     for record in summary["filtered"]:
-        out.print(left_out(Filtered.from_dict(record)))
+        out.print(describe_left_out(Filtered.from_dict(record)))
     if summary.get("diverged"):
         out.print(f"warning: {summary['diverged']}", style="yellow")
     out.print(protocol(summary["protocol"]).masks)

@@ -31,7 +31,7 @@ def run_sweep(config: RunConfig, settings: Sequence[str], out: Path | None, quie
     study, number = Sweep(place, config, space), len(combinations(space))
     metric = protocol(config.protocol).select_metric
 
-    def told(trial: Trial) -> None:
+    def report(trial: Trial) -> None:
         if not quiet:
             console.err.print(f"{settings_text(trial.params)}: {_value(trial)} ({trial.seconds:.0f} s)")
 
@@ -40,7 +40,7 @@ def run_sweep(config: RunConfig, settings: Sequence[str], out: Path | None, quie
 
     try:
         with sigterm_interrupts():
-            done = sweep(study, told, listener)
+            done = sweep(study, report, listener)
     except KeyboardInterrupt as stop:
         console.err.print("interrupted; the same command continues after the last finished setting")
         if isinstance(stop, Terminated):

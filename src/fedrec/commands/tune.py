@@ -30,7 +30,7 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
         if not quiet:
             console.err.print(line)
 
-    def told(trial: Trial, best: Trial) -> None:
+    def report(trial: Trial, best: Trial) -> None:
         say(
             f"{_number(trial, budget)}: {settings_text(trial.params)}: {_outcome(trial, metric)}; best "
             f"{best.value or 0:.4f} (trial {best.number + 1})"
@@ -42,7 +42,7 @@ def tune(config: RunConfig, given: Sequence[str], budget: Budget, out: Path | No
     say(f"searched: {'; '.join(f'{name} {text}' for name, text in describe_space(space).items())}")
     try:
         with sigterm_interrupts():
-            done = search(study, method, budget, told, listener)
+            done = search(study, method, budget, report, listener)
     except KeyboardInterrupt as stop:
         console.err.print("interrupted; the same command continues after the last finished trial")
         if isinstance(stop, Terminated):

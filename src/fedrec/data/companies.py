@@ -36,7 +36,7 @@ def read_companies(paths: Sequence[str], columns: Columns | None = None, skip_ba
     users = Counter(str(user) for table in tables for user in table.user_ids.tolist())
     if users.most_common(1)[0][1] > 1:  # the same number is somebody else at another company
         tables = [
-            replace(table, user_ids=np.array([own_name(name, user) for user in table.user_ids.tolist()]))
+            replace(table, user_ids=np.array([name_user(name, user) for user in table.user_ids.tolist()]))
             for name, table in zip(names, tables, strict=True)
         ]
     silos = {str(user): name for name, table in zip(names, tables, strict=True) for user in table.user_ids.tolist()}
@@ -61,7 +61,7 @@ def _names_of(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def own_name(company: str, user: object) -> str:
+def name_user(company: str, user: object) -> str:
     """A user's id beside users of other companies."""
     return f"{company}:{user}"
 

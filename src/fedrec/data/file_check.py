@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedrec.data.bad_rows import BadRows, list_lines
-from fedrec.data.content import UNITS, YEARS
 from fedrec.data.interactions import FEWEST_TO_SPLIT, Interactions
 from fedrec.data.roles import Columns
 from fedrec.data.table import Guess, read_table
+from fedrec.data.times import unit_since_1970
 
 EXAMPLES = 3
 
@@ -59,8 +59,7 @@ def describe_times(data: Interactions) -> str:
     if data.timestamp is None:
         return "none: the order of events is not known"
     first, last = int(data.timestamp.min()), int(data.timestamp.max())
-    least, largest = YEARS
-    unit = next((unit for unit in UNITS if least * unit <= first and last <= largest * unit), None)
+    unit = unit_since_1970(data.timestamp)
     if unit is None:
         return f"{first} to {last}, which count no seconds since 1970"
     days = [datetime.fromtimestamp(value / unit, UTC).strftime("%Y-%m-%d %H:%M") for value in (first, last)]

@@ -56,7 +56,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
         raise FedrecError(f"cannot read the items in {path}: {error}; look for an unclosed quote") from None
     except (OSError, UnicodeDecodeError) as error:
         raise FedrecError(f"cannot read the items in {path}: {reason(error)}") from None
-    names = _usual_names(rows[0][1]) if rows else []
+    names = _rename_usual(rows[0][1]) if rows else []
     _check_header(path, names, len(rows) - 1)
     cells = [_cells(place, names, row) for place, row in rows[1:]]
     kinds = _kinds(names, cells)
@@ -67,7 +67,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
     return found
 
 
-def _usual_names(names: Sequence[str]) -> list[str]:
+def _rename_usual(names: Sequence[str]) -> list[str]:
     """With `item` and `title` for what is commonly called otherwise, where nothing has that name."""
     found = list(names)
     for role in ("item", "title"):

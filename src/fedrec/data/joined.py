@@ -12,6 +12,7 @@ import numpy as np
 from fedrec.data.filtered import count_in_words
 from fedrec.data.interactions import Array, Interactions, ItemInfo
 from fedrec.data.sparse import csr
+from fedrec.data.times import unit_since_1970
 from fedrec.errors import FedrecError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def join(log: Interactions, rows: Interactions) -> Joined:
     are another row, of which filters make what they make of it in any log.
     """
     _require_same_columns(log, rows)
+    rows = _in_unit_of(log, rows)
     _require_same_clock(log, rows)
     numbered = in_one_numbering([log, rows])
     whole = stack(numbered)
@@ -242,6 +244,19 @@ def _require_same_columns(log: Interactions, rows: Interactions) -> None:
         raise FedrecError(
             f"{rows.name} has {' and '.join(extra)}, but the log of {log.name} has none: leave them out, or {WHOLE_LOG}"
         )
+
+
+def _in_unit_of(log: Interactions, rows: Interactions) -> Interactions:
+    """The rows with their times in the log's unit, where both count from 1970: a day's file may be written another way
+    than the log, whose times of several formats are microseconds."""
+    if log.timestamp is None or rows.timestamp is None:
+        return rows
+    unit, own = (unit_since_1970(column) for column in (log.timestamp, rows.timestamp))
+    if unit is None or own is None or unit == own:
+        return rows
+    if unit > own:
+        return replace(rows, timestamp=rows.timestamp * (unit // own))
+    return replace(rows, timestamp=rows.timestamp // (own // unit))
 
 
 def _require_same_clock(log: Interactions, rows: Interactions) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedrec.data import dates
 from fedrec.data.content import UNITS, YEARS
+from fedrec.data.interactions import Array
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,9 +36,9 @@ def read_times(series: pl.Series) -> pl.Series:
     text = series.str.strip_chars() if series.dtype == pl.String else series
     real = text.cast(pl.Float64, strict=False)
     if text.dtype == pl.String and _has_dates(text, real):
-        return _mixed(text, real)
+        return _read_mixed(text, real)
     if _has_several_units(real):
-        return _since_1970(real)
+        return _count_from_1970(real)
     whole = text.cast(pl.Int64, strict=False) if not series.dtype.is_float() else None
     if whole is not None and (whole.is_null() == real.is_null()).all():
         return whole
@@ -51,10 +52,10 @@ def _has_dates(text: pl.Series, real: pl.Series) -> bool:
     return bool(len(rest)) and bool(dates.parse_dates(rest.head(100)).is_not_null().any())
 
 
-def _mixed(text: pl.Series, real: pl.Series) -> pl.Series:
+def _read_mixed(text: pl.Series, real: pl.Series) -> pl.Series:
     """Dates, and beside them numbers that count from 1970; any other number could not be put in order with them."""
     moments = dates.parse_dates(text).dt.epoch("us")
-    return moments.zip_with(moments.is_not_null(), _since_1970(real))
+    return moments.zip_with(moments.is_not_null(), _count_from_1970(real))
 
 
 def _has_several_units(real: pl.Series) -> bool:
@@ -66,7 +67,7 @@ def _has_several_units(real: pl.Series) -> bool:
     return sum(used) > 1 and sum(int(unit.sum()) for unit in units) == len(known)
 
 
-def _since_1970(real: pl.Series) -> pl.Series:
+def _count_from_1970(real: pl.Series) -> pl.Series:
     """Microseconds from seconds to nanoseconds, each by its size; null for what cannot be a time of our years."""
     import polars as pl
 
@@ -76,3 +77,12 @@ def _since_1970(real: pl.Series) -> pl.Series:
         inside = (real >= least * unit) & (real <= largest * unit)
         found = (real * (MICRO / unit)).round().cast(pl.Int64, strict=False).zip_with(inside.fill_null(False), found)
     return found
+
+
+def unit_since_1970(times: Array) -> int | None:
+    """How many of the unit make a second, where all of these count from 1970 and lie in our years."""
+    least, largest = YEARS
+    if not len(times):
+        return None
+    first, last = int(times.min()), int(times.max())
+    return next((unit for unit in UNITS if least * unit <= first and last <= largest * unit), None)

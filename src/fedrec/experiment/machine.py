@@ -86,3 +86,10 @@ def size_text(count: float) -> str:
     """Bytes for people, as 1.5 GiB."""
     power = min(4, max(1, int(math.log2(max(count, 1)) // 10)))
     return f"{count / 1024**power:,.1f} {'KMGT'[power - 1]}iB"
+
+
+def free_memory() -> int | None:
+    """Bytes that a process can have now without others being pushed out; None where the system does not say."""
+    info = Path("/proc/meminfo")
+    lines = info.read_text(encoding="ascii").splitlines() if info.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)

@@ -130,6 +130,7 @@ def advise(
     race = Race(base, prepared, runners, logbook, wishes, clock, heard, follow)
     with logbook.lock():
         race.run()
+        not_tried += [f"{label}: no time was left; more minutes go on from here" for label in race.list_untried()]
         leaders = race.leaders()
         if not leaders:
             raise FedrecError(_why_nothing(race.attempts, wishes))

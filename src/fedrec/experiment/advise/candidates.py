@@ -39,6 +39,8 @@ class Candidate:
     privacy: str = ""
     eval_every: int = 1
     clip: float = 1.0
+    always: bool = False
+    """Whether it is tried even where the time is over."""
     set: Mapping[str, Any] = field(default_factory=dict)
     with_noise: Mapping[str, Any] = field(default_factory=dict)
     """Settings without which noise would not reach everything."""

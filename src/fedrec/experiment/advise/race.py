@@ -16,9 +16,11 @@ from fedrec.experiment.advise.attempts import Attempt, Logbook
 from fedrec.experiment.advise.candidates import Candidate, Wishes
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.experiment.driver import Listener, Run, StopRun
+from fedrec.experiment.limits import needs_of
 from fedrec.experiment.listeners import Along
+from fedrec.experiment.machine import free_memory, size_text
 from fedrec.experiment.prepare import Prepared
-from fedrec.experiment.run_plan import plan_run
+from fedrec.experiment.run_plan import RunPlan, plan_run
 from fedrec.federation.loop import Progress, Score
 from fedrec.federation.simulator import RoundLog
 
@@ -26,6 +28,7 @@ Clock = Callable[[], float]
 """Work since some moment: seconds, or anything that only grows."""
 FIRST_SHARE = 0.3  # of the budget for the first look at all candidates together
 EARLY = 0.25  # of its rounds: before them a sequence model, which starts slowly, cannot be judged
+OVERHEAD = 5  # times its tensors: sums in double precision, what a solver copies, the best state kept beside
 TURNS = 8  # into which the budget is cut afterwards, so that a wrong forecast costs an eighth
 
 
@@ -68,6 +71,11 @@ class Race:
             self._go_on(number, min(self.budget_ahead, self.budget / TURNS))
         return self.attempts
 
+    def list_untried(self) -> list[str]:
+        """Candidates for which there was no time."""
+        tried = {attempt.label for attempt in self.attempts}
+        return [label for label in self.runners if label not in tried]
+
     def leaders(self) -> list[Attempt]:
         """Attempts within the wishes, the best first."""
         able = [one for one in self.attempts if one.value is not None and not self._is_too_large(one)]
@@ -77,7 +85,8 @@ class Race:
 
     def _look_at_all(self) -> None:
         for candidate in self.runners.values():
-            if not any(attempt.is_of(candidate.label, candidate.set) for attempt in self.attempts):
+            known = any(attempt.is_of(candidate.label, candidate.set) for attempt in self.attempts)
+            if not known and (candidate.always or self.budget_ahead > 0):
                 number = self._enter(candidate, candidate.set)
                 self._go_on(number, self.budget * FIRST_SHARE / len(self.runners))
 
@@ -124,8 +133,7 @@ class Race:
         spent = 0.0 if fresh else before.seconds  # one that was interrupted begins again: its state was in memory
         watch = _Watch(self.follow(before.label), self.clock, spent, {} if fresh else before.curve, work)
         try:
-            config = self.runners[before.label].config(self.base, before.settings)
-            run = self._open.pop(number, None) or Run(plan_run(config, self.data))
+            run = self._open.pop(number, None) or self._plan(before)
             run.progress.stopped_early = False
             run.choose(watch)
             attempt = self._judge(before, run, watch)
@@ -139,6 +147,12 @@ class Race:
         self.attempts = [attempt if n == number else one for n, one in enumerate(self.attempts)]
         self.logbook.record(self.attempts)
         self.heard(attempt.name_beside(self.runners[attempt.label]), attempt)
+
+    def _plan(self, attempt: Attempt) -> Run:
+        """A run from its first round, where this machine has the memory for it now."""
+        plan = plan_run(self.runners[attempt.label].config(self.base, attempt.settings), self.data)
+        _require_memory(plan)
+        return Run(plan)
 
     def _judge(self, before: Attempt, run: Run, watch: _Watch) -> Attempt:
         progress = run.progress
@@ -156,6 +170,14 @@ class Race:
             valid=progress.best_metrics if chosen else watch.metrics,
             note=progress.diverged,
         )
+
+
+def _require_memory(plan: RunPlan) -> None:
+    """Refuse what this machine cannot hold now: one attempt that is too large would end all the others with it."""
+    free = free_memory()
+    needs = OVERHEAD * needs_of(plan.method, plan.clients, plan.attributes).total
+    if free is not None and plan.world.device.type == "cpu" and needs > free:
+        raise FedrecError(f"needs some {size_text(needs)} of memory, and {size_text(free)} are free now")
 
 
 class _Watch(Along):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.commands import seed_list, split_words
+from fedrec.commands import parse_seeds, split_words
 
 
 def leaderboard_command(
@@ -32,6 +32,6 @@ def leaderboard_command(
     """All methods on the same data with equal trials: run what is missing, write the results and the page."""
     from fedrec_studies.commands.leaderboard import LeaderboardRequest, leaderboard
 
-    part = split_words(datasets, ","), split_words(rows, ";"), seed_list(seeds, None) or ()
+    part = split_words(datasets, ","), split_words(rows, ";"), parse_seeds(seeds, None) or ()
     wanted = LeaderboardRequest(*part, device, jobs, minutes, runs, results, page, readme)
     leaderboard(wanted, dry_run, pages_only)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.commands import seed_list, split_words
+from fedrec.commands import parse_seeds, split_words
 from fedrec.errors import FedrecError
 
 
@@ -53,7 +53,7 @@ def reproduce_command(
         split_words(datasets),
         split_words(protocols, ";"),
         split_words(rows, ";"),
-        seed_list(seeds, None) or [],
+        parse_seeds(seeds, None) or [],
         quick,
         jobs,
         drop_models,
