@@ -8,6 +8,8 @@ import types
 import pytest
 
 from fedrec.errors import FedrecWarning
+from fedrec.experiment import Listener
+from fedrec.method import Method
 from fedrec.plugins import OldName, keep_old_names, lazily
 
 
@@ -29,6 +31,26 @@ def test_an_old_method_and_property_work_with_a_warning() -> None:
     with pytest.warns(FedrecWarning, match="now called rows") as caught:
         assert Table().lines == 3
     assert caught[0].filename == __file__, "the warning points at the line that used the old name"
+
+
+def test_hooks_under_old_names_are_still_called() -> None:
+    calls = []
+    with pytest.warns(FedrecWarning, match=r"Follower\.started is now called start") as caught:
+
+        class Follower(Listener):
+            def started(self, run: object) -> None:
+                calls.append(run)
+
+    assert caught[0].filename == __file__
+    Follower().start("a run")  # type: ignore[arg-type]
+    assert calls == ["a run"]
+    with pytest.warns(FedrecWarning, match="decided is now called round_parameters"):
+
+        class Mixed(Method):
+            def decided(self, round: int) -> dict[str, float]:
+                return {"mix": 0.5}
+
+    assert Mixed().round_parameters(3) == {"mix": 0.5}
 
 
 def test_an_old_name_of_a_module_warns_every_time(monkeypatch: pytest.MonkeyPatch) -> None:

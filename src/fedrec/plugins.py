@@ -82,6 +82,18 @@ def keep_old_names(module: str, new_names: Mapping[str, str]) -> Callable[[str],
     return get
 
 
+def answer_to_old_hooks(cls: type, new_names: Mapping[str, str]) -> None:
+    """Take the functions that a subclass defines under their old names for those that are called now, with a warning.
+
+    For `__init_subclass__` of a class whose functions are there to be overridden.
+    """
+    for old, new in new_names.items():
+        if old in vars(cls) and new not in vars(cls):
+            setattr(cls, new, vars(cls)[old])
+            # past this function and `__init_subclass__`, to the line that defines the class
+            _warn_of_old_name(f"{cls.__name__}.{old}", new, depth=4)
+
+
 class OldName:
     """The old name of a method or property, as in `old = OldName("new")`: it works for one version, with a warning."""
 
@@ -96,6 +108,8 @@ class OldName:
         return getattr(owner if instance is None else instance, self.new)
 
 
-def _warn_of_old_name(old: str, new: str) -> None:
-    # past this function and the lookup, to the line that used the old name
-    warnings.warn(f"{old} is now called {new}; the old name goes with the next version", FedrecWarning, stacklevel=3)
+def _warn_of_old_name(old: str, new: str, depth: int = 3) -> None:
+    # 3: past this function and the lookup, to the line that used the old name
+    warnings.warn(
+        f"{old} is now called {new}; the old name goes with the next version", FedrecWarning, stacklevel=depth
+    )

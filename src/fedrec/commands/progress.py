@@ -81,7 +81,7 @@ class Bar(Listener):
             expand=True,
         )
 
-    def started(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         self.metric = run.plan.protocol.select_metric
         self.pace = Pace(run.rules)
         self.task = self.bar.add_task(self.label, total=run.rules.rounds, completed=run.progress.next_round, note="")
@@ -112,9 +112,9 @@ class Noted(Along):
         super().__init__(inner)
         self.note = note
 
-    def started(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         err.print(f"note: {self.note}", style="dim")
-        super().started(run)
+        super().start(run)
 
 
 class Plain(Listener):
@@ -125,7 +125,7 @@ class Plain(Listener):
         self.spoken = time.monotonic()
         self.wait = FIRST_LINE
 
-    def started(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         self.metric, self.pace = run.plan.protocol.select_metric, Pace(run.rules)
         self.spoken = time.monotonic()
         _show_notes(run, self.notes)

@@ -95,7 +95,7 @@ def summary_of(
         "seed": terms.config.seed,
         "rounds_run": progress.next_round,
         "best_round": chosen,
-        "decided": dict(method.decided(chosen)),
+        "decided": dict(method.round_parameters(chosen)),
         "stopped_early": progress.stopped_early,
         "diverged": ended,
         "test": test,

@@ -189,5 +189,5 @@ def rules_of(plan: RunPlan, observer: Observer) -> Rules:
         patience,
         protocol.select_last,
         may_stop=observer.may_stop,
-        settled=observer.settled if observer.settles else None,
+        settled=observer.is_settled if observer.settles else None,
     )

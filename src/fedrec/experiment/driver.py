@@ -33,6 +33,7 @@ from fedrec.federation.contract import Method
 from fedrec.federation.group import ALONE, Group
 from fedrec.federation.loop import Pause, Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog
+from fedrec.plugins import answer_to_old_hooks
 
 FIRST_CHECKPOINT = 5.0  # seconds
 CHECKPOINT_SECONDS = 30.0
@@ -46,11 +47,14 @@ class StopRun(Exception):
 class Listener:
     """What a run reports while it goes on; the command line draws progress from it."""
 
-    def started(self, run: Run) -> None: ...
+    def __init_subclass__(cls) -> None:
+        answer_to_old_hooks(cls, {"started": "start", "finished": "finish"})
+
+    def start(self, run: Run) -> None: ...
 
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None: ...
 
-    def finished(self, run: Run, chosen: int) -> None:
+    def finish(self, run: Run, chosen: int) -> None:
         """All is written, and the run still stands in memory with its chosen round and its result."""
 
     def stop(self) -> None: ...
@@ -91,12 +95,12 @@ class Run:
         listener = listener or Listener()
         chosen = self.train(folder, listener)
         result = self._finish(folder, chosen)
-        listener.finished(self, chosen)
+        listener.finish(self, chosen)
         return result
 
     def train(self, folder: RunFolder | None, listener: Listener) -> int:
         """Train, and make the chosen round the present state; returns which it is."""
-        listener.started(self)
+        listener.start(self)
         if folder is None:
             self._train(None, listener, Interrupt())
         else:
@@ -111,7 +115,7 @@ class Run:
     def choose(self, listener: Listener | None = None) -> Progress:
         """Train and choose the round on validation, no more: no test item is ranked, nothing is written."""
         listener = listener or Listener()
-        listener.started(self)
+        listener.start(self)
         self._train(None, listener, Interrupt())
         return self.progress
 
@@ -191,7 +195,9 @@ class Run:
             return {}
         found: dict[str, Any] = {} if self._before is None else {"before": self._before.metrics}
         whole = self.plan.group.size == 1  # what looks across clients needs them all here
-        inside = {**self.method.decided(round), **(self.observer.figures(self.simulator, round) if whole else {})}
+        inside = dict(self.method.round_parameters(round))
+        if whole:
+            inside |= self.observer.figures(self.simulator, round)
         if whole and self._seen_before is not None and self._seen is not None:
             inside |= self.observer.effect(self.simulator, self._seen_before, self._seen)
         return found | ({"inside": inside} if inside else {})

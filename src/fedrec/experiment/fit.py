@@ -79,7 +79,7 @@ def fit(
     earlier = reading if data is None else dataclasses.replace(config, skip_bad=reading.skip_bad)
     rows = rows_to_fit(origin, earlier, data, warm, replaces, reading.columns)
     # what validation chose along with the round stays as it was chosen
-    config = dataclasses.replace(reading, params={**config.params, **method_of(config).decided(done - 1)})
+    config = dataclasses.replace(reading, params={**config.params, **method_of(config).round_parameters(done - 1)})
     config = _to_serve(config, rows, done + more if goes_on else more, own=data is not None)
     run = Run(plan_run(config, _prepare(config, rows)))
     carried = None

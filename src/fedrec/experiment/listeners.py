@@ -19,14 +19,14 @@ class Along(Listener):
     def __init__(self, inner: Listener) -> None:
         self.inner = inner
 
-    def started(self, run: Run) -> None:
-        self.inner.started(run)
+    def start(self, run: Run) -> None:
+        self.inner.start(run)
 
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
         self.inner.round(log, score, progress)
 
-    def finished(self, run: Run, chosen: int) -> None:
-        self.inner.finished(run, chosen)
+    def finish(self, run: Run, chosen: int) -> None:
+        self.inner.finish(run, chosen)
 
     def stop(self) -> None:
         self.inner.stop()
@@ -37,8 +37,8 @@ class Keeping(Along):
 
     chosen: Chosen
 
-    def finished(self, run: Run, chosen: int) -> None:
-        super().finished(run, chosen)
+    def finish(self, run: Run, chosen: int) -> None:
+        super().finish(run, chosen)
         self.chosen = Chosen(run, chosen)
 
 
@@ -48,17 +48,17 @@ class Several(Listener):
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
 
-    def started(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         for one in self.listeners:
-            one.started(run)
+            one.start(run)
 
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
         for one in self.listeners:
             one.round(log, score, progress)
 
-    def finished(self, run: Run, chosen: int) -> None:
+    def finish(self, run: Run, chosen: int) -> None:
         for one in self.listeners:
-            one.finished(run, chosen)
+            one.finish(run, chosen)
 
     def stop(self) -> None:
         for one in self.listeners:
@@ -85,7 +85,7 @@ class Tracking(Listener):
     def __init__(self, tracker: Tracker) -> None:
         self.tracker, self.open = tracker, False
 
-    def started(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         self.open = True
         self.tracker.begin(run.config.to_dict())
 
@@ -95,7 +95,7 @@ class Tracking(Listener):
         values |= {} if score is None else {f"valid/{name}": value for name, value in score.metrics.items()}
         self.tracker.log(values, log.round + 1)
 
-    def finished(self, run: Run, chosen: int) -> None:
+    def finish(self, run: Run, chosen: int) -> None:
         assert run.result is not None, "a finished run has a result"
         self._end({f"test/{name}": value for name, value in run.result.test.items()})
 

@@ -96,7 +96,7 @@ def summary_of(run: Run, chosen: int, test: Evaluation, valid: dict[str, float])
         "seed": run.config.seed,
         "rounds_run": progress.next_round,
         "best_round": chosen,
-        "decided": dict(method.decided(chosen)),
+        "decided": dict(method.round_parameters(chosen)),
         "stopped_early": progress.stopped_early,
         "diverged": ended,
         "test": test.mean(),

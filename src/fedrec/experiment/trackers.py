@@ -158,14 +158,14 @@ class Harmless(Along):
         self.name = name
         self.failed = False
 
-    def started(self, run: Run) -> None:
-        self._try(lambda: self.inner.started(run))
+    def start(self, run: Run) -> None:
+        self._try(lambda: self.inner.start(run))
 
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
         self._try(lambda: self.inner.round(log, score, progress))
 
-    def finished(self, run: Run, chosen: int) -> None:
-        self._try(lambda: self.inner.finished(run, chosen))
+    def finish(self, run: Run, chosen: int) -> None:
+        self._try(lambda: self.inner.finish(run, chosen))
 
     def stop(self) -> None:
         self._try(self.inner.stop)

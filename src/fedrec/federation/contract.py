@@ -39,6 +39,7 @@ from fedrec.federation.messages import (
 )
 from fedrec.federation.ranges import Count, require_in_range
 from fedrec.federation.settings_files import with_settings_beside
+from fedrec.plugins import answer_to_old_hooks
 from fedrec.random import Purpose, fold_array, stream
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ class Method:
 
     def __init_subclass__(cls) -> None:
         """Refuse parameters that hide a member of the contract; read the settings that lie beside the method's file."""
+        answer_to_old_hooks(cls, {"decided": "round_parameters"})
         if "info" in vars(cls):
             cls.info = with_settings_beside(cls.info, cls.__module__)
         own = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
@@ -197,7 +199,7 @@ class Method:
     def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
         return state
 
-    def decided(self, round: int) -> Mapping[str, float]:
+    def round_parameters(self, round: int) -> Mapping[str, float]:
         """Parameters that change from round to round, with their values in this one: choosing a round chooses them."""
         return {}
 

@@ -61,7 +61,7 @@ class Clip:
                 square.index_add_(0, value.owner, change)
             else:
                 change = value - context.reference[name] if name in context.reference else value
-                square += _squared_norms(change)
+                square += _sum_squares(change)
         return (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
 
     def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, context: UploadContext) -> Tensor | Rows:
@@ -182,7 +182,7 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _squared_norms(value: Tensor) -> Tensor:
+def _sum_squares(value: Tensor) -> Tensor:
     """Squared norms of clients' tensors in float64, without a copy of all in that type."""
     if value.device.type != "cpu" and value.dim() > 2:  # a pass over rows, then over their norms
         return torch.linalg.vector_norm(value, dim=-1).double().square().flatten(1).sum(1)

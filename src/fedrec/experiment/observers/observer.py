@@ -30,6 +30,6 @@ class Observer:
         """Whether a run whose patience ran out may end after this round, or must see what the next one brings."""
         return True
 
-    def settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    def is_settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
         """Whether a run ends after this round, by what the round before and this one observed."""
         return False

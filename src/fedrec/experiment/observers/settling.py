@@ -13,7 +13,7 @@ class SettlingObserver(Observer):
         self.least = method.loss_stop
         self.settles = method.loss_stop > 0
 
-    def settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    def is_settled(self, round: int, before: Mapping[str, float], now: Mapping[str, float]) -> bool:
         if round < 2 or "loss" not in before:
             return False
         return abs(now["loss"] - before["loss"]) / (abs(now["loss"]) + 1e-6) < self.least

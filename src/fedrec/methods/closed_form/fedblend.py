@@ -129,7 +129,7 @@ class FedBlend(fm.Method):
 
     # -- scores --
 
-    def decided(self, round: int) -> Mapping[str, float]:
+    def round_parameters(self, round: int) -> Mapping[str, float]:
         return {} if self.gram_share is not None else {"gram_share": share_at(round, self.rounds, None)}
 
     def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:

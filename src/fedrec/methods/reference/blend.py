@@ -71,7 +71,7 @@ class Blend(CentralSASRec):
         new.per_client |= {"weight": weight, "share": self._share(round, chunk)}
         return new, {}
 
-    def decided(self, round: int) -> Mapping[str, float]:
+    def round_parameters(self, round: int) -> Mapping[str, float]:
         return {} if self.gram_share is not None else {"gram_share": share_at(round, self.rounds, None)}
 
     def _share(self, round: int, chunk: fm.Chunk) -> Tensor:
