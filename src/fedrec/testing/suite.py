@@ -18,6 +18,7 @@ from fedrec.federation.client_side import CohortState
 from fedrec.federation.clients import Chunk, ClientData
 from fedrec.federation.contract import Method, State, Tensors, cohorts_of
 from fedrec.federation.simulator import Simulator
+from fedrec.testing.coupling import measure_distances
 from fedrec.testing.grid import Grid
 from fedrec.testing.messages import Watched, dense_uploads, down_bytes, encode_upload, parts, real, upload_bytes
 from fedrec.testing.worlds import (
@@ -338,6 +339,17 @@ class MethodTests:
             clear, hidden = (run(self.method, data, self.rounds, **how) for how in ({}, {"blind": blind}))
             tolerance = max(1e-5, self.tolerance)  # Adam magnifies fixed point where a gradient is near zero
             assert_close(self.compared(hidden), self.compared(clear), tolerance, "with secure sums")
+
+    def test_a_client_moves_what_leaves_by_no_more_than_is_declared(self) -> None:
+        """Coupled: where an epsilon is printed, it stands on this bound."""
+        method = replace(self.method, **self.method.disclosure.covered_with)  # type: ignore[arg-type]
+        if method.info.centralised:
+            raise SkipTest("nothing leaves")
+        data = self.data(self._layouts()[0], empty=False)
+        for place in (1, 5):
+            distances = measure_distances(method, data, place)
+            bound = method.disclosure.sensitivity * (1 + 1e-9)
+            assert all(distance <= bound for distance in distances), f"{distances} clipping norms, {bound} declared"
 
     def test_every_byte_is_counted(self) -> None:
         for data in self.worlds():
