@@ -24,7 +24,7 @@ from fedrec.plugins import in_words
 from fedrec.schema import kind_of
 
 VARIANTS = "fedrec.variants"
-STUDIED = ("cs-pfedrec", "fedca", "ifedrec", "ifedrec-lan")  # methods of which fedrec-studies has variants
+STUDIED = ("cs-pfedrec", "fedca", "feddae", "ifedrec", "ifedrec-lan")  # methods of which fedrec-studies has variants
 KINDS: dict[type[Method], type[Method]] = {Local: SiloLocal, FedAvg: SiloFedAvg}
 
 

@@ -56,7 +56,7 @@ from fedrec.training.precision import HALF, TableDtype, narrow, widen
 from fedrec.training.proximal import Proximal, ProximalSequences
 from fedrec.training.samples import Loss
 from fedrec.training.sequence_training import Products, SequenceDescent
-from fedrec.training.sequences import Crop, user_vectors
+from fedrec.training.sequences import Crop, packed, unpacked, user_vectors
 
 Phases = tuple[tuple[str, ...], ...]
 """Each batch is gone through once per phase: a new forward pass, then a step on the groups named."""
@@ -241,6 +241,11 @@ class LocalTrainer:
         self.table_dtype: TableDtype = getattr(settings, "table_dtype", "full")
 
     @property
+    def sequential(self) -> bool:
+        """Whether the backbone reads sequences."""
+        return isinstance(self.model, Sequential)
+
+    @property
     def names(self) -> list[str]:
         """What a model consists of: the item table, and the network's weights."""
         return ["item", *self.model.dense_shapes()]
@@ -276,6 +281,11 @@ class LocalTrainer:
             made = self.model.initial(key, world.dtype)
             return {name: value.to(world.device) for name, value in made.items()}
         return fan_in_uniform(world, key, self.model.dense_shapes())
+
+    def init_network(self, world: World) -> Tensors:
+        """The dense weights; of a sequential backbone as one table, because its many weights go all the same way."""
+        dense = self.init_dense(world)
+        return {"network": packed(self.model, dense)} if isinstance(self.model, Sequential) else dense
 
     def init_model(self, world: World) -> Tensors:
         """The item table and the dense weights."""
@@ -384,7 +394,9 @@ class LocalTrainer:
     # -- scores --
 
     def common_scores(self, user: Tensor, common: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
-        """Scores where all clients have the same model: `common` holds `item` and dense weights."""
+        """Scores where all clients have the same model: `common` holds `item` and dense weights, or `network`."""
+        if isinstance(self.model, Sequential) and "network" in common:
+            common = {"item": common["item"], **unpacked(self.model, common["network"])}
         user = self._vectors(user, common, chunk)
         table = _columns(common["item"][None], items)[0]
         return self.model.scores(user, table, {k: v for k, v in common.items() if k != "item"})

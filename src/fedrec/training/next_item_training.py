@@ -17,9 +17,11 @@ from torch.nn import functional as F
 from fedrec.federation.contract import Tensors
 from fedrec.random import Purpose, fold_tensor, shuffle
 from fedrec.training.descent import Fitted
+from fedrec.training.local_training import LocalMethod, LocalTrainer
+from fedrec.training.personal_head import PersonalHead
 from fedrec.training.samples import allowed_item
 from fedrec.training.sequence_training import PACKED, SequenceDescent
-from fedrec.training.sequences import Dropout, SequenceBatch, SequenceSamples, filled, unpacked
+from fedrec.training.sequences import Crop, Dropout, SequenceBatch, SequenceSamples, filled, unpacked
 
 LOGITS = 1 << 23  # at a time
 LOGITS_ON_GPU = 1 << 28
@@ -180,3 +182,15 @@ def with_room(bands: Iterator[slice], batch: SequenceBatch, columns: int) -> Ite
 def _surprise(logits: Tensor, column: Tensor) -> Tensor:
     """Cross-entropy of one column at every position."""
     return -F.log_softmax(logits, -1).gather(-1, column.unsqueeze(-1)).squeeze(-1)
+
+
+def next_item_trainer(
+    settings: LocalMethod, *, softmax: bool, sampled: int, crop: Crop, personal_steps: int, personal_rate: float
+) -> LocalTrainer:
+    """Return a trainer that, with `softmax`, tells the next item from all others or from so many `sampled` ones.
+
+    `personal_steps`, `personal_rate`: of the fit of a private vector where scores are made.
+    """
+    descent = (AmongDrawnDescent if sampled else AmongAllDescent) if softmax else None
+    head = PersonalHead(personal_steps, personal_rate) if personal_steps else None
+    return LocalTrainer(settings, slots=sampled or None, crop=crop, descent=descent, head=head)

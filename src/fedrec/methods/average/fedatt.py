@@ -26,7 +26,6 @@ class FedAtt(fm.LocalMethod):
         summary="attentive mean: clients farther from the server weigh more",
         paper="Ji et al., IJCNN 2019",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        **fm.settings_beside(__file__),
         new_users=30,
     )
     gathers = True

@@ -22,7 +22,6 @@ class FedAvg(fm.LocalMethod):
         paper="McMahan et al., AISTATS 2017",
         aliases={"WAA": {}, "fedncf": {"backbone": "ncf"}},
         backbones=fm.usual_backbones("mf", "ncf", "sasrec"),
-        **fm.settings_beside(__file__),
         new_users=30,
     )
 

@@ -29,7 +29,6 @@ class FedFast(fm.LocalMethod):
         summary="cluster delegates train; rows that moved farther weigh more",
         paper="Muhammad et al., KDD 2020",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        **fm.settings_beside(__file__),
         new_users=30,
     )
     gathers = True

@@ -24,7 +24,6 @@ class FedMF(FedAvg):
         summary="mean of item tables",
         paper="Chai et al., IEEE Intelligent Systems 2020",
         backbones={"mf": {}},
-        **fm.settings_beside(__file__),
         new_users=30,
     )
 

@@ -29,7 +29,6 @@ class PerFedRec(fm.LocalMethod):
         summary="k-means clusters; scores combine the local, the cluster and the global model",
         paper="Luo et al., CIKM 2022",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        **fm.settings_beside(__file__),
     )
     gathers = True
     working_tables = 4

@@ -8,7 +8,7 @@ label per item. A client draws together the rows of its own table that share a l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -16,30 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Gather,
-    Mean,
-    MethodInfo,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-)
-from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.cluster.contrast import SupCon
-from fedrec.methods.cluster.contrastive import fit_contrastive
+from fedrec import method as fm
+from fedrec.methods.cluster.contrastive import fit_aligned
 from fedrec.methods.cluster.kmeans import kmeans, random_labels
 from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
-from fedrec.random import Purpose, fold, stream, to_signed
-from fedrec.training.descent import Fitted
-from fedrec.training.local_training import IN_TURN, TOGETHER, LocalMethod, LocalTrainer
 
 Variant = Literal["full", "E", "EC", "ERC", "RC", "local"]
 
@@ -49,29 +30,30 @@ DRAWS = ("ERC", "RC")  # labels at random
 
 
 @dataclass(frozen=True)
-class CGFedRec(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class CGFedRec(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="cgfedrec",
         summary="the server sends back cluster labels of the mean table, which align personal tables",
         paper="Tu et al., arXiv:2602.21957, 2026",
         backbones={"linear": {}, "scorer": {}},
-        **settings_beside(__file__),
     )
+    models = "own"
+    private_network = True
 
     backbone: str = "linear"
     init_std: float = 1.0
     lr: float = 0.1
-    item_rate_scale: Positive = 80.0
-    epochs: Count = 2
+    item_rate_scale: fm.Positive = 80.0
+    epochs: fm.Count = 2
     update: Literal["sequential", "simultaneous"] = "sequential"
     """Whether the scorer steps before the rows of the table, or both at once."""
     variant: Variant = "full"
     """Which parts of the method are on; the letters are those of its ablation, local: none."""
     upload: Literal["full", "interacted"] = "full"
     """interacted: only rows of the client's own items, which tells the server what these are."""
-    clusters: Annotated[int, Interval("[1, 32768]")] = 50
+    clusters: Annotated[int, "[1, 32768]"] = 50
     """Clusters of items, by k-means on the mean table."""
-    temperature: Positive = 0.1
+    temperature: fm.Positive = 0.1
     contrast_weight: float = 0.005
     supcon: Form = "released"
     con_every: Literal["batch", "epoch"] = "batch"
@@ -82,15 +64,18 @@ class CGFedRec(LocalMethod):
     """Whether rows of the mean table are scaled to length 1 before k-means."""
 
     @property
-    def disclosure(self) -> Disclosure:
-        private = ("user", *self.model.dense_shapes())
-        return Disclosure(private, gathers=self.upload != "full", covered_with={"upload": "full"})
+    def disclosure(self) -> fm.Disclosure:
+        return replace(super().disclosure, gathers=self.upload != "full", covered_with={"upload": "full"})
+
+    @property
+    def working_tables(self) -> int:  # type: ignore[override]
+        return 7 if self.aligns() else 3  # with a contrast: working copy, gradient of each part, step
 
     @cached_property
-    def trainer(self) -> LocalTrainer:
-        return LocalTrainer(self, phases=TOGETHER if self.update == "simultaneous" else IN_TURN)
+    def trainer(self) -> fm.LocalTrainer:
+        return fm.LocalTrainer(self, phases=fm.TOGETHER if self.update == "simultaneous" else fm.IN_TURN)
 
-    def for_world(self, world: World) -> CGFedRec:
+    def for_world(self, world: fm.World) -> CGFedRec:
         return with_row_rate(self, self.item_rate_scale, world)
 
     def aligns(self) -> bool:
@@ -98,70 +83,55 @@ class CGFedRec(LocalMethod):
 
     # -- start --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         """Labels take one byte each up to 256 clusters, two beyond. The key of k-means stays on the server."""
         kind = torch.uint8 if self.clusters <= 256 else torch.int16
         server = {"item": self.trainer.init_items(world)}
         if self.aligns():
             server["labels"] = torch.zeros(world.items, dtype=kind, device=world.device)
-            server["key"] = torch.tensor(to_signed(stream(world.seed, Purpose.CLUSTER)))
+            server["key"] = fm.random.key_tensor(world.seed, fm.random.Purpose.CLUSTER)
         if self.warm_start:
             shape = (self.clusters, self.dim)
             server["centres"] = torch.zeros(shape, dtype=torch.float64, device=world.device)
         return server
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        return self.trainer.init_state(world, chunk, self.trainer.init_model(world))
-
     # -- one round --
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
         """Labels, from the second round on: before, there is no mean to cluster (6)."""
         shared = {"item": server["item"]} if self.variant in SHARES_TABLE else {}
         if self.aligns() and round > 0:
             shared["labels"] = server["labels"]
-        return Down(shared=shared)
+        return fm.Down(shared=shared)
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        table = state.per_client["item"]
-        if "item" in down.shared:
-            table = table.copy_(down.shared["item"].expand_as(table))
-        fitted = self._fit(state, down, chunk, round, table)
-        assert isinstance(fitted.table, Tensor)
-        state = State({"item": fitted.table, **fitted.dense}, {"user": fitted.user})
-        return state, {} if self.variant == "local" else self._upload(fitted.table, chunk)
-
-    def _fit(self, state: State, down: Down, chunk: Chunk, round: int, table: Tensor) -> Fitted:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         """Minimise the loss of recommendations plus weight * contrast (12, 13)."""
-        trainer, user = self.for_world(chunk.world).trainer, state.per_user["user"]
-        dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
-        if "labels" not in down.shared or self.contrast_weight == 0:
-            return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(
-            down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled, classes=self.clusters
-        )
-        once = self.con_every == "epoch"
-        return fit_contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight, once)
+        own, trainer = state.per_client, self.for_world(chunk.world).trainer
+        if "item" in down.shared:
+            own["item"].copy_(down.shared["item"].expand_as(own["item"]))
+        labels, once = down.shared.get("labels"), self.con_every == "epoch"
+        user, own = fit_aligned(trainer, self, chunk, round, state.per_user["user"], own, labels, once)
+        return fm.State(own, {"user": user}), {} if self.variant == "local" else self._upload(own["item"], chunk)
 
-    def _upload(self, tables: Tensor, chunk: Chunk) -> dict[str, Reduction]:
+    def _upload(self, tables: Tensor, chunk: fm.Chunk) -> fm.Uploads:
         if self.upload == "full":
-            return {"item": Mean(tables)}
+            return {"item": fm.Mean(tables)}
         owner = chunk.tensor(np.repeat(np.arange(len(chunk.clients)), chunk.positives))
         held = torch.zeros(tables.shape[:2], dtype=torch.uint8, device=tables.device)
         held[owner, chunk.tensor(chunk.items)] = 1
-        return {"item": Gather(tables * held[..., None]), "held": Gather(held)}
+        return {"item": fm.Gather(tables * held[..., None]), "held": fm.Gather(held)}
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         """The mean table (4), its clusters (5), their labels (6)."""
         if "item" not in ups:
             return server
         new = server | {"item": ups["item"] if self.upload == "full" else _mean_of_holders(server["item"], ups)}
         if self.variant in DRAWS:
-            labels = random_labels(len(new["item"]), self.clusters, fold(int(server["key"]), round))
+            labels = random_labels(len(new["item"]), self.clusters, fm.random.fold(int(server["key"]), round))
             new["labels"] = labels.to(server["labels"])
         elif self.variant in CLUSTERS:
             centres = server["centres"] if self.warm_start and round > 0 else None
-            labels, centres = self.cluster(new["item"], fold(int(server["key"]), round), centres)
+            labels, centres = self.cluster(new["item"], fm.random.fold(int(server["key"]), round), centres)
             new |= {"labels": labels.to(server["labels"].dtype)} | ({"centres": centres} if self.warm_start else {})
         return new
 
@@ -169,15 +139,8 @@ class CGFedRec(LocalMethod):
         rows = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12) if self.normalise else mean
         return kmeans(rows, self.clusters, key, centres=centres)
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
 
-    def footprint(self, world: World) -> Footprint:
-        tables = 7 if self.aligns() else 3  # with a contrast: working copy, gradient of each part, step
-        return self.trainer.footprint(world, dense=8, tables=tables)
-
-
-def _mean_of_holders(old: Tensor, ups: Ups) -> Tensor:
+def _mean_of_holders(old: Tensor, ups: fm.Ups) -> Tensor:
     """Row i: the mean over clients that hold item i; a row that nobody holds stays."""
     total, count = torch.zeros_like(old, dtype=torch.float64), torch.zeros(len(old), device=old.device)
     for (_, tables), (_, held) in zip(ups.gathered["item"], ups.gathered["held"], strict=True):

@@ -17,32 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrec.federation.accumulator import sum_in_double
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Answer,
-    Disclosure,
-    Down,
-    Footprint,
-    Gather,
-    MethodInfo,
-    Plan,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-)
-from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.federation.settings_files import settings_beside
-from fedrec.methods.cluster.contrast import SupCon
-from fedrec.methods.cluster.contrastive import fit_contrastive
+from fedrec import method as fm
+from fedrec.methods.cluster.contrastive import fit_aligned
 from fedrec.methods.cluster.kmeans import kmeans
 from fedrec.methods.cluster.repulsion import Form
 from fedrec.methods.rates import with_row_rate
-from fedrec.random import Purpose, fold, stream, to_signed
-from fedrec.training.descent import Fitted
-from fedrec.training.local_training import IN_TURN, LocalMethod, LocalTrainer
 
 CLIENT, CLUSTER = 1, 2  # streams of who and what is drawn
 
@@ -58,106 +37,87 @@ def elbow(curve: Tensor) -> int:
 
 
 @dataclass(frozen=True)
-class CoFedRec(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class CoFedRec(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="cofedrec",
         summary="item cluster labels align personal tables; each round averages a group of similar clients",
         paper="He et al., WWW 2024",
         backbones={"linear": {}},
-        **settings_beside(__file__),
     )
+    models = "own"
+    private_network = True
+    gathers = True
+    working_tables = 7
 
     backbone: str = "linear"
     init_std: float = 1.0
     lr: float = 0.1
-    item_rate_scale: Positive = 80.0
-    epochs: Count = 2
-    clusters: Annotated[int, Interval("[1, 32768]")] = 30
+    item_rate_scale: fm.Positive = 80.0
+    epochs: fm.Count = 2
+    clusters: Annotated[int, "[1, 32768]"] = 30
     """Clusters of items, by k-means."""
-    temperature: Positive = 0.1
+    temperature: fm.Positive = 0.1
     contrast_weight: float = 0.005
     supcon: Form = "released"
 
-    @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=(*self.model.dense_shapes(),), gathers=True)
-
     @cached_property
-    def trainer(self) -> LocalTrainer:
-        return LocalTrainer(self, phases=IN_TURN)
+    def trainer(self) -> fm.LocalTrainer:
+        return fm.LocalTrainer(self, phases=fm.IN_TURN)
 
-    def for_world(self, world: World) -> CoFedRec:
+    def for_world(self, world: fm.World) -> CoFedRec:
         return with_row_rate(self, self.item_rate_scale, world)
 
     # -- start --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         """Labels take one byte each up to 256 clusters, two beyond. The key of all draws stays on the server."""
         kind = torch.uint8 if self.clusters <= 256 else torch.int16
         return {
             "labels": torch.zeros(world.items, dtype=kind, device=world.device),
             "group": torch.zeros(world.clients, dtype=torch.bool),
             "item": self.trainer.init_items(world),  # of the group
-            "key": torch.tensor(to_signed(stream(world.seed, Purpose.CLUSTER))),
+            "key": fm.random.key_tensor(world.seed, fm.random.Purpose.CLUSTER),
         }
-
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        return self.trainer.init_state(world, chunk, self.trainer.init_model(world))
 
     # -- one round --
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
         """Labels, from the second round on: before, there is no mean to cluster."""
-        return Down(shared={"labels": server["labels"]} if round > 0 else {})
+        return fm.Down(shared={"labels": server["labels"]} if round > 0 else {})
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
-        fitted = self._fit(state, down, chunk, round)
-        assert isinstance(fitted.table, Tensor)
-        return State({"item": fitted.table, **fitted.dense}, {"user": fitted.user}), {"item": Gather(fitted.table)}
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        trainer, user = self.for_world(chunk.world).trainer, state.per_user["user"]
+        user, own = fit_aligned(trainer, self, chunk, round, user, state.per_client, down.shared.get("labels"))
+        return fm.State(own, {"user": user}), {"item": fm.Gather(own["item"])}
 
-    def _fit(self, state: State, down: Down, chunk: Chunk, round: int) -> Fitted:
-        trainer, user, table = self.for_world(chunk.world).trainer, state.per_user["user"], state.per_client["item"]
-        dense = {name: state.per_client[name] for name in self.model.dense_shapes()}
-        if "labels" not in down.shared or self.contrast_weight == 0:
-            return trainer.fit(chunk, round, user, table, dense)
-        contrast = SupCon(
-            down.shared["labels"], self.temperature, self.supcon, compiled=chunk.world.compiled, classes=self.clusters
-        )
-        return fit_contrastive(trainer, chunk, round, user, table, dense, contrast, self.contrast_weight)
-
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         """Cluster the items; draw a client and a cluster; average the clients that are alike there."""
         group = torch.zeros_like(server["group"])
         if "item" not in ups:
             return server | {"group": group}
-        tables, key = ups.gathered["item"], fold(int(server["key"]), round)
+        tables, key = ups.gathered["item"], fm.random.fold(int(server["key"]), round)
         clients = np.concatenate([some for some, _ in tables])
-        mean = torch.stack([sum_in_double(part) for _, part in tables]).sum(0) / len(clients)
+        mean = torch.stack([fm.sum_in_double(part) for _, part in tables]).sum(0) / len(clients)
         labels, _ = kmeans(mean, self.clusters, key)
-        drawn = np.sort(clients)[fold(key, CLIENT) % len(clients)]
+        drawn = np.sort(clients)[fm.random.fold(key, CLIENT) % len(clients)]
         used = labels.unique()
-        rows = (labels == used[fold(key, CLUSTER) % len(used)]).nonzero().squeeze(1)
+        rows = (labels == used[fm.random.fold(key, CLUSTER) % len(used)]).nonzero().squeeze(1)
         group[torch.from_numpy(alike(tables, int(drawn), rows))] = True
         total, item = torch.zeros_like(mean), server["item"]
         for some, part in tables:
             mine = group[torch.from_numpy(some)].to(part.device)
-            total += sum_in_double(part[mine])
+            total += fm.sum_in_double(part[mine])
         item = (total / int(group.sum())).to(item.dtype)
         return server | {"labels": labels.to(server["labels"].dtype), "group": group, "item": item}
 
-    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
+    def answer(self, server: fm.Tensors, plan: fm.Plan, arrived: np.ndarray, round: int) -> fm.Answer | None:
         """To the group alone."""
-        return Answer(server["group"].nonzero().squeeze(1).numpy(), lambda some: Down(shared={"item": server["item"]}))
+        group = server["group"].nonzero().squeeze(1).numpy()
+        return fm.Answer(group, lambda clients: fm.Down(shared={"item": server["item"]}))
 
-    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+    def receive(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> fm.State:
         mean = down.shared["item"].expand_as(state.per_client["item"])
-        return State(state.per_client | {"item": mean}, state.per_user)
-
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
-
-    def footprint(self, world: World) -> Footprint:
-        return self.trainer.footprint(world, dense=8, tables=7)
+        return fm.State(state.per_client | {"item": mean}, state.per_user)
 
 
 def alike(tables: list[tuple[np.ndarray, Tensor]], drawn: int, rows: Tensor) -> np.ndarray:

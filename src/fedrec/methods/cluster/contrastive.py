@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,29 @@ from fedrec.training.compiled import (
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
 from fedrec.training.samples import Batch
+
+if TYPE_CHECKING:
+    from fedrec.methods.cluster.cgfedrec import CGFedRec
+    from fedrec.methods.cluster.cofedrec import CoFedRec
+
+
+def fit_aligned(
+    trainer: LocalTrainer,
+    method: CGFedRec | CoFedRec,
+    chunk: Chunk,
+    round: int,
+    user: Tensor,
+    own: Tensors,
+    labels: Tensor | None,
+    once: bool = False,
+) -> tuple[Tensor, Tensors]:
+    """Train every client's own table and network on both losses; without labels, on that of recommendations alone."""
+    if labels is None or method.contrast_weight == 0:
+        return trainer.fit_own(chunk, round, user, own)
+    contrast = SupCon(labels, method.temperature, method.supcon, compiled=chunk.world.compiled, classes=method.clusters)
+    dense = {name: own[name] for name in trainer.model.dense_shapes()}
+    fitted = fit_contrastive(trainer, chunk, round, user, own["item"], dense, contrast, method.contrast_weight, once)
+    return fitted.user, fitted.own
 
 
 def fit_contrastive(

@@ -37,7 +37,6 @@ class FedCA(fm.LocalMethod):
         summary="personal mixture of tables by data share, similarity and complementarity",
         paper="Zhang et al., ACM TOIS 44(2), 2026",
         backbones={"mf": {}, "ncf": {}, "sasrec": {}},
-        **fm.settings_beside(__file__),
     )
     models = "own"
     gathers = True
@@ -49,7 +48,7 @@ class FedCA(fm.LocalMethod):
     """Pull of a mixture towards similar clients."""
     beta: float = 0.2
     """Reward of complementary clients."""
-    interpolation: Annotated[float, fm.Interval("[0, 1]")] = 0.9
+    interpolation: Annotated[float, "[0, 1]"] = 0.9
     """Share of a client's own table in its mixture with the aggregate."""
     shares: fm.Shares = "samples"
     components: fm.Count = 4

@@ -29,7 +29,6 @@ class PFedGraph(fm.LocalMethod):
         summary="a personal mixture for each client, by similarity of model updates and data size",
         paper="Ye et al., ICML 2023",
         backbones={"mf": {}, "ncf": {}},
-        **fm.settings_beside(__file__),
     )
     models = "own"
     gathers = True

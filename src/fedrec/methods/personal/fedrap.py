@@ -19,38 +19,21 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import (
-    Disclosure,
-    Down,
-    Footprint,
-    Mean,
-    MethodInfo,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-)
-from fedrec.federation.ranges import Count, Interval
-from fedrec.federation.settings_files import settings_beside
+from fedrec import method as fm
 from fedrec.methods.personal.additive import OF_ROWS, Additive, fit_compiled
 from fedrec.training.compiled import CompiledKernel, kernel_for
-from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 OWN = 3  # stream of the own table's initial values
 CACHE = 1 << 26  # bytes: many steps on the same rows are four times as fast as in large chunks
 
 
 @dataclass(frozen=True)
-class FedRAP(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedRAP(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedrap",
         summary="sum of a shared and a personal item table, kept distinct; only the shared one is averaged",
         paper="Li et al., ICLR 2024",
         backbones={"linear": {}},
-        **settings_beside(__file__),
     )
 
     backbone: str = "linear"
@@ -59,15 +42,15 @@ class FedRAP(LocalMethod):
     """Learning rate of the scorer."""
     lr_item: float | None = 200.0
     """Learning rate of both item tables; none: lr."""
-    batch_decay: Annotated[float, Interval("(0, 1]")] = 0.95
+    batch_decay: Annotated[float, "(0, 1]"] = 0.95
     """Factor on all learning rates after every batch of a round."""
-    round_decay: Annotated[float, Interval("(0, 1]")] = 0.97
+    round_decay: Annotated[float, "(0, 1]"] = 0.97
     """Factor on the learning rates that a round starts with, from one round to the next."""
     weight_decay: float = 1e-4
     """Weight decay of everything that is trained."""
-    epochs: Count = 10
+    epochs: fm.Count = 10
     early_exit: float = 1e-4
-    batch: Count = 2048
+    batch: fm.Count = 2048
     apart: float = 0.1
     """lambda: reward of the distance between the shared table and the client's own."""
     sparse: float = 0.1
@@ -79,17 +62,17 @@ class FedRAP(LocalMethod):
     """Whether both weights grow as tanh(round / 10) (paper) or stay constant (released)."""
 
     @property
-    def disclosure(self) -> Disclosure:
-        return Disclosure(private=("own", *self.model.dense_shapes()))
+    def disclosure(self) -> fm.Disclosure:
+        return fm.Disclosure(private=("own", *self.model.dense_shapes()))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.optimiser != "sgd" or self.loss != "bce":
-            raise FedrecError("fedrap works with optimiser=sgd and loss=bce only")
+            raise fm.FedrecError("fedrap works with optimiser=sgd and loss=bce only")
 
     @cached_property
-    def trainer(self) -> LocalTrainer:
-        return LocalTrainer(self, phases=(("item", "own", "dense"),))
+    def trainer(self) -> fm.LocalTrainer:
+        return fm.LocalTrainer(self, phases=(("item", "own", "dense"),))
 
     def for_round(self, round: int) -> FedRAP:
         """The same with the rates and coefficients of a round."""
@@ -104,17 +87,17 @@ class FedRAP(LocalMethod):
             sparse=self.sparse * grown,
         )
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         return {"item": self.trainer.init_items(world)}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         own = {"own": self.trainer.init_table(world, OWN), **self.trainer.init_dense(world)}
         return self.trainer.init_state(world, chunk, own)
 
-    def broadcast(self, server: Tensors, clients: np.ndarray, round: int) -> Down:
-        return Down(shared=server)
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        return fm.Down(shared=server)
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         dense = dict(state.per_client)
         own = dense.pop("own")
         method, user, table = self.for_round(round), state.per_user["user"], down.shared["item"]
@@ -123,20 +106,20 @@ class FedRAP(LocalMethod):
             fitted = Additive(method.trainer, chunk, round, user, table, dense, own).run()
         else:
             fitted = fit_compiled(kernel, method, chunk, round, user, table, dense, own)
-        return State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": Mean(fitted.table)}
+        return fm.State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": fm.Mean(fitted.table)}
 
-    def _compiled_kernel(self, chunk: Chunk) -> CompiledKernel | None:
+    def _compiled_kernel(self, chunk: fm.Chunk) -> CompiledKernel | None:
         fits = self.regular not in OF_ROWS and chunk.data.single and chunk.foldable
         return kernel_for("fedrap", chunk.world) if fits else None
 
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         return {"item": ups["item"]} if "item" in ups else server
 
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
+    def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         held = dict(state.per_client)
         held["item"] = held.pop("own") + down.shared["item"]
         return self.trainer.own_scores(state.per_user["user"], held, chunk, items)
 
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         usual = self.trainer.footprint(world, dense=8, tables=2, scored=2)
         return replace(usual, sample=2 * usual.sample, cache=CACHE)

@@ -14,62 +14,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
 
-from fedrec.errors import FedrecError
-from fedrec.federation.clients import Chunk, ClientData
-from fedrec.federation.contract import (
-    Answer,
-    Disclosure,
-    Down,
-    Footprint,
-    Mean,
-    MethodInfo,
-    OwnNoise,
-    Plan,
-    Reduction,
-    State,
-    Tensors,
-    Ups,
-    World,
-    participants,
-)
-from fedrec.federation.noise import Gaussian, UploadContext
-from fedrec.federation.ranges import Count, Interval, Positive
-from fedrec.federation.settings_files import settings_beside
-from fedrec.federation.stages import Clip
-from fedrec.methods.personal.gate import GATE, GateDescent, guide_, guide_compiled, init_gates
-from fedrec.methods.personal.noised_descent import NoisedDescent
+from fedrec import method as fm
+from fedrec.methods.personal.gate import GATE, commit_with_gate, init_gates
+from fedrec.methods.personal.noised_descent import NoisedDescent, noise_change
 from fedrec.methods.some_clients import SomeClients
-from fedrec.models import BACKBONES, NCF, Backbone
-from fedrec.training.compiled import CompiledKernel, kernel_for
-from fedrec.training.local_training import LocalMethod, LocalTrainer
 
 GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gate
 
 
 @dataclass(frozen=True)
-class FedRKG(LocalMethod):
-    info: ClassVar[MethodInfo] = MethodInfo(
+class FedRKG(fm.LocalMethod):
+    info: ClassVar[fm.MethodInfo] = fm.MethodInfo(
         name="fedrkg",
         summary="personal tables, guided from time to time by the mean of all through a private gate",
         paper="Lim et al., arXiv:2511.12959, 2025",
         backbones={"mf": {}, "ncf": {}, "linear": {}, "scorer": {}},
-        **settings_beside(__file__),
     )
     models = "own"
+    private_network = True
+    layers = 1  # of the network of backbone ncf: 2d -> d -> 1
 
-    rounds: Count = 1000
+    rounds: fm.Count = 1000
     init_std: float = 0.1
     lr: float = 0.1
     reduction: Literal["mean", "sum"] = "sum"
-    interval: Count = 100
+    interval: fm.Count = 100
     """Rounds from one guidance by the mean table to the next."""
-    beta: Annotated[float, Interval("[0, 1]")] = 0.99
+    beta: Annotated[float, "[0, 1]"] = 0.99
     """Share of a client's own table that guidance keeps."""
     gate: bool = True
     """Whether a learned gate decides what guidance changes; false: plain guidance."""
@@ -83,42 +59,31 @@ class FedRKG(LocalMethod):
     """full; GIE: the mean replaces the table every round; PIE: no exchange at all."""
     dp: Literal["none", "gradient", "output"] = "none"
     """Noise on every step's gradient of the table, on uploads, or none."""
-    clip: Positive = 0.1
+    clip: Annotated[float, "(0, inf)"] = 0.1
     """With dp: norm of a gradient, or of the change since the last upload."""
-    noise: Positive = 0.001  # with dp: standard deviation
-    delta: Annotated[float, Interval("(0, 1)")] = 1e-5
+    noise: Annotated[float, "(0, inf)"] = 0.001  # with dp: standard deviation
+    delta: Annotated[float, "(0, 1)"] = 1e-5
     """With dp: the delta for which epsilon is reported."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dp == "gradient" and self.optimiser != "sgd":
-            raise FedrecError(f"optimiser={self.optimiser} does not fit fedrkg: it must be sgd with dp=gradient")
+            raise fm.FedrecError(f"optimiser={self.optimiser} does not fit fedrkg: it must be sgd with dp=gradient")
         if self.dp == "gradient" and self.early_exit:
-            raise FedrecError(
+            raise fm.FedrecError(
                 f"early_exit={self.early_exit} does not fit fedrkg: it must be 0 with dp=gradient, where "
                 "every client takes all its steps"
             )
-
-    @cached_property
-    def model(self) -> Backbone:
-        """The network of backbone ncf has one hidden layer: 2d -> d -> 1."""
-        return NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else BACKBONES[self.backbone](self.dim)
-
-    @cached_property
-    def gate_trainer(self) -> LocalTrainer:
-        """Of the gates alone, by plain steps."""
-        plain = replace(self, epochs=self.gate_epochs, optimiser="sgd", early_exit=0.0)
-        return LocalTrainer(plain, phases=(("gate",),), rates={"gate": self.lr_gate})
 
     @property
     def gated(self) -> bool:
         return self.gate and self.variant == "full"
 
     @property
-    def disclosure(self) -> Disclosure:
+    def disclosure(self) -> fm.Disclosure:
+        usual = super().disclosure
         gate = GATE if self.gated else ()
-        private = ("user", *self.model.dense_shapes(), *gate)
-        return Disclosure(private=private, own_noise=("item",) if self.dp == "output" else ())
+        return replace(usual, private=(*usual.private, *gate), own_noise=("item",) if self.dp == "output" else ())
 
     def guides(self, round: int) -> bool:
         """Whether tables are exchanged in this round (the first is 0)."""
@@ -128,28 +93,27 @@ class FedRKG(LocalMethod):
 
     # -- start --
 
-    def init_server(self, world: World, attributes: Tensor | None = None) -> Tensors:
+    def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         return {"item": self.trainer.init_items(world)}
 
-    def init_clients(self, world: World, chunk: Chunk) -> State:
-        state = self.trainer.init_state(world, chunk, self.trainer.init_model(world))
-        own = state.per_client
+    def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
+        state = super().init_clients(world, chunk)
         if self.gated:
-            own |= init_gates(world, chunk, self.dim, self.gate_init)
+            state.per_client |= init_gates(world, chunk, self.dim, self.gate_init)
         if self.dp == "output":
-            own["sent"] = own["item"].clone()
+            state.per_client["sent"] = state.per_client["item"].clone()
         return state
 
     # -- one round --
 
-    def plan(self, world: World, server: Tensors, round: int) -> Plan:
+    def plan(self, world: fm.World, server: fm.Tensors, round: int) -> fm.Plan:
         """Guidance concerns everybody, also those who do not train in this round."""
-        chosen, everyone = participants(world, round, world.participation), np.arange(world.clients)
+        chosen, everyone = super().plan(world, server, round).train, np.arange(world.clients)
         if not self.guides(round):
-            return Plan(chosen, upload=everyone[:0])
-        return Plan(chosen) if self.variant == "GIE" else Plan(everyone)
+            return fm.Plan(chosen, upload=everyone[:0])
+        return fm.Plan(chosen) if self.variant == "GIE" else fm.Plan(everyone)
 
-    def local(self, state: State, down: Down, chunk: Chunk, round: int) -> tuple[State, dict[str, Reduction]]:
+    def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         trains = self._training(chunk, round)
         if trains.all():
             state = self._train(state, chunk, round)
@@ -159,17 +123,19 @@ class FedRKG(LocalMethod):
         if not self.guides(round):
             return state, {}
         if self.dp == "output":
-            state.per_client["sent"] = self._noised(state, chunk, round)
-            return state, {"item": Mean(state.per_client["sent"])}
-        return state, {"item": Mean(state.per_client["item"])}
+            # a client shows its last upload plus the noised change since; its own table stays clean
+            sent, own = state.per_client["sent"], state.per_client["item"]
+            state.per_client["sent"] = sent + noise_change(own - sent, self.clip, self.noise, chunk, round)
+            return state, {"item": fm.Mean(state.per_client["sent"])}
+        return state, {"item": fm.Mean(state.per_client["item"])}
 
-    def _training(self, chunk: Chunk, round: int) -> np.ndarray:
+    def _training(self, chunk: fm.Chunk, round: int) -> np.ndarray:
         """All, but in a guidance round of everybody: there, those who are not chosen only exchange tables."""
         if self.guides(round) and self.variant == "full":
-            return np.isin(chunk.clients, participants(chunk.world, round, chunk.world.participation))
+            return np.isin(chunk.clients, super().plan(chunk.world, {}, round).train)
         return np.ones(len(chunk.clients), dtype=bool)
 
-    def _train(self, state: State, chunk: Chunk, round: int) -> State:
+    def _train(self, state: fm.State, chunk: fm.Chunk, round: int) -> fm.State:
         held, user = state.per_client, state.per_user["user"]
         dense = {name: held[name] for name in self.model.dense_shapes()}
         if self.dp == "gradient":
@@ -178,49 +144,25 @@ class FedRKG(LocalMethod):
         else:
             fitted = self.trainer.fit(chunk, round, user, held["item"], dense)
         assert isinstance(fitted.table, Tensor)
-        return State(held | {"item": fitted.table} | fitted.dense, {"user": fitted.user})
+        return fm.State(held | {"item": fitted.table} | fitted.dense, {"user": fitted.user})
 
-    def _noised(self, state: State, chunk: Chunk, round: int) -> Tensor:
-        """What the client shows: its last upload plus the change since, clipped and noised. Its table stays clean."""
-        context = UploadContext(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
-        sent = state.per_client["sent"]
-        change = Clip(self.clip).apply({"item": state.per_client["item"] - sent}, context)
-        noised = Gaussian(self.noise).apply(change, context)["item"]
-        assert isinstance(noised, Tensor)
-        return sent + noised
-
-    def aggregate(self, server: Tensors, ups: Ups, round: int) -> Tensors:
+    def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         """P_g is the mean of the tables (section 4.2)."""
         return {"item": ups["item"]} if "item" in ups else server
 
-    def answer(self, server: Tensors, plan: Plan, arrived: np.ndarray, round: int) -> Answer | None:
-        return Answer(None, lambda some: Down(shared={"item": server["item"]})) if self.guides(round) else None
+    def answer(self, server: fm.Tensors, plan: fm.Plan, arrived: np.ndarray, round: int) -> fm.Answer | None:
+        return fm.Answer(None, lambda some: fm.Down(shared={"item": server["item"]})) if self.guides(round) else None
 
-    def receive(self, state: State, down: Down, chunk: Chunk, round: int) -> State:
+    def receive(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> fm.State:
         """Train the gate through the fused table (7, 8), then commit with it (9)."""
         held, common = state.per_client, down.shared["item"]
         if not self.gated:
             beta = 0.0 if self.variant == "GIE" else self.beta
-            return State({"item": held["item"].mul_(beta).add_(common, alpha=1 - beta)}, state.per_user)
-        samples, user, kernel = GATE_SAMPLES + round, state.per_user["user"], self._compiled_kernel(chunk)
-        if kernel is not None:
-            guide_compiled(kernel, self, chunk, samples, user, held, common)
-            return state
-        gate = {name: held[name] for name in GATE}
-        if self.gate_epochs:
-            dense = {name: held[name] for name in self.model.dense_shapes()}
-            gate = GateDescent(self.gate_trainer, chunk, samples, user, held["item"], dense, gate, common).run().dense
-        guide_(held["item"], common, gate["gate"], gate["gate_bias"], self.beta)
-        return State({"item": held["item"], **gate}, state.per_user)
+            return fm.State({"item": held["item"].mul_(beta).add_(common, alpha=1 - beta)}, state.per_user)
+        own = commit_with_gate(self, chunk, GATE_SAMPLES + round, state.per_user["user"], held, common)
+        return fm.State(own, state.per_user)
 
-    def _compiled_kernel(self, chunk: Chunk) -> CompiledKernel | None:
-        fits = self.backbone == "mf" and self.loss == "bce" and chunk.data.single
-        return kernel_for("gate", chunk.world) if fits else None
-
-    def score(self, state: State, down: Down, chunk: Chunk, items: Tensor) -> Tensor:
-        return self.trainer.own_scores(state.per_user["user"], state.per_client, chunk, items)
-
-    def footprint(self, world: World) -> Footprint:
+    def footprint(self, world: fm.World) -> fm.Footprint:
         tables = 2 if self.dp == "none" else 5  # beside the table: a commit, a mean; what noise is made of
         batch = 8 * self.batch * self.dim * world.dtype.itemsize if self.gated else 0
         usual = self.trainer.footprint(world, dense=8, tables=tables)
@@ -228,7 +170,7 @@ class FedRKG(LocalMethod):
 
     # -- what noise guarantees --
 
-    def remarks(self, world: World) -> Sequence[str]:
+    def remarks(self, world: fm.World) -> Sequence[str]:
         if self.dp != "gradient" or not self._gate_learns():
             return ()
         return [
@@ -239,23 +181,23 @@ class FedRKG(LocalMethod):
     def _gate_learns(self) -> bool:
         return self.gated and self.gate_epochs > 0
 
-    def noise_spent(self, data: ClientData) -> OwnNoise | None:
+    def noise_spent(self, data: fm.ClientData) -> fm.OwnNoise | None:
         if self.dp == "none" or self.remarks(data.world):
             return None
         settings = f"dp={self.dp}: norm {self.clip}, noise {self.noise}"
         if self.dp == "output":
             uploads = sum(self.guides(round) for round in range(self.rounds))
-            return OwnNoise(settings, self.noise, 2 * self.clip, uploads, "uploads", self.delta)
+            return fm.OwnNoise(settings, self.noise, 2 * self.clip, uploads, "uploads", self.delta)
         batches = self.batches(data)
         steps, counted = self.rounds * self.epochs * batches, f"steps (batches an epoch: {batches} at most)"
-        return OwnNoise(settings, self.noise, 2 * self.clip, steps, counted, self.delta, self._limits(batches))
+        return fm.OwnNoise(settings, self.noise, 2 * self.clip, steps, counted, self.delta, self._limits(batches))
 
     def _limits(self, batches: int) -> str:
         """Of noised steps: with fewer batches a table carries less noise, which shows how many there were."""
         apart = self.update_sensitivity(batches)
         return f"against other data of as many batches; uploads of two such data sets differ by at most {apart:.4g}"
 
-    def batches(self, data: ClientData) -> int:
+    def batches(self, data: fm.ClientData) -> int:
         """Of the client with the most samples, in an epoch."""
         samples = int(data.positives.max(initial=0)) * (data.negatives + (self.loss == "bce"))
         return -(-samples // self.batch)

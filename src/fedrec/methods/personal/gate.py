@@ -18,7 +18,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors, World
 from fedrec.random import Purpose, fold_tensor, uniform
-from fedrec.training.compiled import CompiledKernel, GateSettings, work_of
+from fedrec.training.compiled import CompiledKernel, GateSettings, kernel_for, work_of
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
 from fedrec.training.lookup import look_up
@@ -57,6 +57,28 @@ def guide_(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor, beta: f
     for table, w, b in zip(*(part.split(some) for part in (tables, weight, bias)), strict=True):
         gate = torch.sigmoid(gate_logits(table, common, w, b))
         table.mul_(beta).add_(common * gate.unsqueeze(-1), alpha=2 * (1 - beta))
+
+
+def commit_with_gate(method: FedRKG, chunk: Chunk, round: int, user: Tensor, held: Tensors, common: Tensor) -> Tensors:
+    """Train the gates through the fused table (7, 8), then commit with them (9); `held` is updated in place."""
+    fits = method.backbone == "mf" and method.loss == "bce" and chunk.data.single
+    kernel = kernel_for("gate", chunk.world) if fits else None
+    if kernel is not None:
+        _guide_compiled(kernel, method, chunk, round, user, held, common)
+        return held
+    gate = {name: held[name] for name in GATE}
+    if method.gate_epochs:
+        dense = {name: held[name] for name in method.model.dense_shapes()}
+        trainer = _gate_trainer(method)
+        gate = GateDescent(trainer, chunk, round, user, held["item"], dense, gate, common).run().dense
+    guide_(held["item"], common, gate["gate"], gate["gate_bias"], method.beta)
+    return {"item": held["item"], **gate}
+
+
+def _gate_trainer(method: FedRKG) -> LocalTrainer:
+    """Of the gates alone, by plain steps."""
+    plain = replace(method, epochs=method.gate_epochs, optimiser="sgd", early_exit=0.0)
+    return LocalTrainer(plain, phases=(("gate",),), rates={"gate": method.lr_gate})
 
 
 class GateDescent(Descent):
@@ -104,7 +126,7 @@ class GateDescent(Descent):
         return Fitted(torch.empty(0), self.table, gates)
 
 
-def guide_compiled(
+def _guide_compiled(
     kernel: CompiledKernel, method: FedRKG, chunk: Chunk, round: int, user: Tensor, held: Tensors, common: Tensor
 ) -> None:
     """Training and commit in one, compiled: gates and tables in place."""

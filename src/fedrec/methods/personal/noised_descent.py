@@ -12,6 +12,7 @@ from torch import Tensor
 from fedrec.federation.clients import Chunk
 from fedrec.federation.contract import Tensors
 from fedrec.federation.noise import Gaussian, UploadContext
+from fedrec.federation.stages import Clip
 from fedrec.random import Purpose, fold_tensor, normal
 from fedrec.training.descent import Descent, Fitted, Group
 from fedrec.training.local_training import LocalTrainer
@@ -45,7 +46,7 @@ class NoisedDescent(Descent):
         self.context = UploadContext(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
         self.key = fold_tensor(chunk.secret.stream(Purpose.NOISE, round, STEP_NOISE), clients)
         self.entry = torch.arange(self.settings.dim, device=table.device)
-        self.update = self._update
+        self.along, self.update = self.update, self._update
 
     def _update(self, group: Group, gradient: Tensor) -> None:
         if group is self.groups["item"]:
@@ -54,7 +55,7 @@ class NoisedDescent(Descent):
             key = fold_tensor(self.key, self.step_count)[owner, None]
             position = self.samples.item[: len(gradient), None] * self.settings.dim + self.entry
             gradient = bounded + self.noise * normal(key, position, gradient.dtype)
-        self._sgd(group, gradient)
+        self.along(group, gradient)
 
     def _result(self) -> Fitted:
         fitted, s = super()._result(), self.samples
@@ -66,3 +67,11 @@ class NoisedDescent(Descent):
         scale = self.groups["item"].rate * self.noise * steps.to(rest.dtype).sqrt()
         self.table -= scale[:, None, None] * rest
         return fitted
+
+
+def noise_change(change: Tensor, clip: float, noise: float, chunk: Chunk, round: int) -> Tensor:
+    """Return the changes of own tables [clients, items, d], each clipped to a norm and noised."""
+    context = UploadContext(chunk.world, chunk.clients, round, {}, secret=chunk.secret)
+    noised = Gaussian(noise).apply(Clip(clip).apply({"item": change}, context), context)["item"]
+    assert isinstance(noised, Tensor)
+    return noised

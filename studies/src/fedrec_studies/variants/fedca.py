@@ -30,7 +30,7 @@ RECEIVED = "received.item"  # the aggregate that arrived last, where training do
 
 @dataclass(frozen=True)
 class FedCAVariants(mixture.FedCA):
-    info: ClassVar[fm.MethodInfo] = replace(mixture.FedCA.info, presets=fm.settings_beside(__file__)["presets"])
+    info: ClassVar[fm.MethodInfo] = mixture.FedCA.info
 
     interpolate: Literal["both", "inference"] = "both"
     """inference: the mixture is only scored with, and training starts from the aggregate alone."""

@@ -1,4 +1,4 @@
-"""FedDAE's autoencoder for many clients at once: two encoders, a gate that mixes them, a decoder.
+"""The autoencoder of FedDAE for many clients at once: two encoders, a gate that mixes them, a decoder.
 
 Weights come by name, common to all clients or one per client. Of the first layers of encoders and gate, which read a
 user's row, only the rows of the user's items are at hand: those of all clients one after another (`Inputs`).
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedrec.federation.clients import Chunk
-from fedrec.federation.contract import Tensors, World
+from fedrec.federation.clients import Chunk, Histories
+from fedrec.federation.contract import Tensors, World, replicate
 from fedrec.random import Purpose, fold_tensor, normal, uniform
 from fedrec.training.initial import fan_in_uniform, initial_key
 
@@ -97,6 +98,55 @@ class Autoencoder:
         own, shared = (self._encode(weights, part, view, None)[0] for part in (OWN, SHARED))
         return self._decode(weights, gate[:, :1] * own + gate[:, 1:] * shared)
 
+    # -- own parts, of which only the rows of a client's items are kept --
+
+    def own_names(self) -> tuple[str, ...]:
+        return tuple(part + name for part in (OWN, GATE) for name in self.shapes(part, 1))
+
+    def _initial_own(self, world: World) -> Tensors:
+        return self.initial(world, OWN) | self.initial(world, GATE)
+
+    def keep_own(self, chunk: Chunk, half: bool) -> Tensors:
+        """Return every client's own weights as they are kept: rows of its items in as many places as anybody needs."""
+        kept, clients, width = {}, len(chunk.clients), chunk.data.longest
+        for name, value in self._initial_own(chunk.world).items():
+            dtype = torch.bfloat16 if half else value.dtype
+            if name.endswith(ROWS):
+                kept[name] = torch.zeros(clients, width, value.shape[1], dtype=dtype, device=value.device)
+                kept[name][_filled(chunk, width)] = value[chunk.tensor(chunk.items)].to(dtype)
+            else:
+                kept |= replicate({name: value.to(dtype)}, clients)
+        return kept
+
+    def take_own(self, kept: Tensors, chunk: Chunk) -> Tensors:
+        """Return copies to train: first layers as the rows of all their items, one client after another."""
+        held = {}
+        for name, value in kept.items():
+            mine = value[_filled(chunk, value.shape[1])] if name.endswith(ROWS) else value
+            held[name] = mine.to(chunk.world.dtype, copy=True)
+        return held
+
+    def put_own(self, own: Tensors, kept: Tensors, chunk: Chunk) -> None:
+        """Write what was trained to where it is kept."""
+        for name, value in own.items():
+            place = _filled(chunk, kept[name].shape[1]) if name.endswith(ROWS) else slice(None)
+            kept[name][place] = value.detach().to(kept[name].dtype)
+
+    def extend_own(self, own: Tensors, chunk: Chunk) -> Tensors:
+        """Return first layers in the rows of the histories to answer from; those of items never trained on are new."""
+        if chunk.known is None:
+            return own
+        met, trained = (
+            _keys(chunk, some) for some in (chunk.context, chunk.data.training_histories.take(chunk.places))
+        )
+        at, item = chunk.tensor(np.searchsorted(met, trained)), chunk.tensor(met % chunk.world.items)
+        first = {
+            name: value[item].index_copy(0, at, own[name])
+            for name, value in self._initial_own(chunk.world).items()
+            if name.endswith(ROWS) and name in own
+        }
+        return own | first
+
 
 class Inputs:
     """The rows x_u of a chunk's clients, as (owner, item) of every one in them, and the draws that belong to them."""
@@ -142,3 +192,20 @@ def _layer(weights: Tensors, part: str, layer: int, hidden: Tensor) -> Tensor:
     weight, bias = weights[f"{part}weight{layer}"], weights[f"{part}bias{layer}"]
     through = hidden @ weight if weight.dim() == 2 else torch.bmm(hidden.unsqueeze(1), weight).squeeze(1)
     return through + bias
+
+
+def find_slope(leaf: Tensor) -> Tensor:
+    """Return the gradient that has piled up, zero where there is none."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _keys(chunk: Chunk, history: Histories) -> np.ndarray:
+    """Every (client, item) of some histories as one number, ascending."""
+    owner = np.repeat(np.arange(len(chunk.clients)), np.diff(history.ptr))
+    return np.asarray(owner * chunk.world.items + history.by_item())
+
+
+def _filled(chunk: Chunk, width: int) -> Tensor:
+    """Which of `width` places per client hold a row."""
+    length = chunk.tensor(chunk.positives)
+    return torch.arange(width, device=length.device)[None] < length[:, None]
