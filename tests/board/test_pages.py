@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +20,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed: the b
 from fedrec.board.app import look_at_run, make_board
 from fedrec.experiment.driver import Run
 from fedrec.serve.web_server import listen, run_beside
-from serve.web import Answered, ask
+from serve.web import Answered, ask, connection_to
 
 from .conftest import append_round
 
@@ -203,3 +204,14 @@ def test_a_token_is_asked_for_elsewhere(folder: Path) -> None:
 def test_other_names_of_this_machine_are_refused(get: Get) -> None:
     """A page elsewhere may have its own name lead here."""
     assert get("/", Host="evil.example").status == 403
+
+
+def test_a_board_with_an_open_stream_stops(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ExitStack() as later:
+        with run_beside(lambda: make_board(folder), listen()) as url:
+            line = later.enter_context(connection_to(url))
+            line.request("GET", "/events")
+            answer = line.getresponse()
+            assert answer.read(1) == b"r"
+        assert b"data: " in answer.read()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -83,6 +84,10 @@ def make_board(root: Path, local: bool = True, token: str | None = None) -> Fast
     def page(template: str, content: Mapping[str, Any], status: int = 200) -> Response:
         return HTMLResponse(render(template, {"root": root.resolve().name or "/", **content}), status, page_headers())
 
+    def stream_response(look: Callable[[], tuple[Any, str]], every: float) -> Response:
+        events = stream(board, look, every, looking, app.state.stopping)
+        return StreamingResponse(events, media_type="text/event-stream", headers=NO_STORE)
+
     def answer_mistake(request: Request, error: Exception) -> Response:
         status = getattr(error, "status", 400)
         if "text/html" not in request.headers.get("accept", ""):
@@ -140,17 +145,15 @@ def make_board(root: Path, local: bool = True, token: str | None = None) -> Fast
     @app.get("/events", summary="News of the list, as server-sent events")
     async def send_list_events() -> Any:
         return StreamingResponse(
-            stream(board, lambda: look_at_list(board), LOOK, looking), media_type="text/event-stream", headers=NO_STORE
+            stream(board, lambda: look_at_list(board), LOOK, looking, app.state.stopping),
+            media_type="text/event-stream",
+            headers=NO_STORE,
         )
 
     @app.get("/events/{name:path}", summary="News of a run, as server-sent events")
     async def send_run_events(name: str) -> Any:
         entry = await asyncio.to_thread(board.entry, name)
-        return StreamingResponse(
-            stream(board, lambda: look_at_run(board, entry.name), BEAT, looking),
-            media_type="text/event-stream",
-            headers=NO_STORE,
-        )
+        return stream_response(lambda: look_at_run(board, entry.name), BEAT)
 
     return app
 
@@ -201,7 +204,11 @@ def look_at_run(board: Board, name: str) -> tuple[Any, str]:
 
 
 async def stream(
-    board: Board, look: Callable[[], tuple[Any, str]], every: float, pool: ThreadPoolExecutor
+    board: Board,
+    look: Callable[[], tuple[Any, str]],
+    every: float,
+    pool: ThreadPoolExecutor,
+    stopping: asyncio.Event,
 ) -> AsyncIterator[str]:
     """Send an event whenever a look finds something new. Who is one too many gets an end instead, and asks later."""
     if board.streams >= STREAMS:
@@ -211,7 +218,7 @@ async def stream(
     try:
         yield "retry: 3000\n\n"
         known, silence = None, 0.0
-        while True:
+        while not stopping.is_set():
             state, data = await asyncio.get_running_loop().run_in_executor(pool, look)
             if state != known:
                 known, silence = state, 0.0
@@ -219,7 +226,8 @@ async def stream(
             elif silence >= QUIET:
                 silence = 0.0
                 yield ": quiet\n\n"
-            await asyncio.sleep(every)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), every)
             silence += every
     finally:
         board.streams -= 1

@@ -143,7 +143,10 @@ class FolderIndex:
         return _Seen(marks, at_work, entry)
 
     def _walk(self) -> Iterator[tuple[str, Marks, bool]]:
-        """List folders of ours with their marks, and those without folders that hold something else."""
+        """List folders of ours with their marks, and those without folders that hold something else.
+
+        Left out is `NAME-nodes` beside `NAME`: a federation on one machine keeps its nodes' own files there.
+        """
         waiting, count = [(self.root, "", 0)], 0
         self.truncated = False
         while waiting:
@@ -156,7 +159,8 @@ class FolderIndex:
                     return
                 yield name or ".", marks or others, not marks
             if not marks and depth < DEEPEST:
-                waiting += [(place / child, f"{name}/{child}" if name else child, depth + 1) for child in below]
+                inside = [child for child in below if child.removesuffix("-nodes") not in {*below} - {child}]
+                waiting += [(place / child, f"{name}/{child}" if name else child, depth + 1) for child in inside]
 
 
 def _look_into(
@@ -197,7 +201,9 @@ def read_entry(folder: Path, name: str, marks: set[str], changed: float, at_work
     except (FedrecError, ValueError, OSError, KeyError, TypeError) as error:
         text = " ".join(str(error).split())
         unknown = "config.toml" in marks and not marks & {"metrics.jsonl", "summary.json", "fit.json", "plan.json"}
-        return replace(blank, state="foreign" if unknown else "damaged", why=text[:300])
+        if unknown:
+            return replace(blank, state="foreign", why="its config.toml is not of fedrec")
+        return replace(blank, why=text[:300])
 
 
 def _read_finished(folder: Path, blank: Entry) -> Entry:

@@ -62,8 +62,7 @@ def view_live(index: FolderIndex, entry: Entry, follower: Follower) -> dict[str,
         facts.insert(0, (f"best {run.metric} on validation", f"{run.best:.4f}, round {run.best_round}"))
     if run.nodes is not None:
         facts.append(("nodes that answered", str(run.nodes)))
-    if (spent := spent_budget(plan.get("privacy"), run.rounds)) is not None:
-        facts.append(("privacy budget spent", f"ε {spent[0]:.2f} of {spent[1]:.2f}"))
+    spent = spent_budget(plan.get("privacy"), run.rounds)
     if plan:
         facts.append(("device", f"{plan['device']}: {plan['hardware']}"))
     if entry.state == "running":
@@ -75,8 +74,13 @@ def view_live(index: FolderIndex, entry: Entry, follower: Follower) -> dict[str,
         "facts": facts,
         "charts": _charts(run),
         "budget": None if spent is None else {"spent": spent[0], "whole": spent[1]},
-        "said": f"round {run.rounds}" + (f" of {planned}" if planned else ""),
+        "said": _say(run.rounds, planned),
     }
+
+
+def _say(rounds: int, planned: int | None) -> str:
+    whole = f" of {planned:,}" if planned else ""
+    return f"round {rounds:,}{whole}" if rounds else f"in the first round{whole}, which also loads and compiles"
 
 
 def _charts(run: FollowedRun) -> list[dict[str, Any]]:

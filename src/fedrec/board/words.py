@@ -26,6 +26,11 @@ def time_text(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
+def second_text(seconds: float) -> str:
+    """Write a moment of a log, to the second."""
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M:%S}"
+
+
 def address(name: str) -> str:
     """Write the name of a folder as part of an address."""
     return quote(name, safe="/")
@@ -40,6 +45,7 @@ FILTERS_OF_PAGES: dict[str, Callable[..., str]] = {
     "bytes": size,
     "duration": duration_text,
     "moment": time_text,
+    "second": second_text,
     "address": address,
     "with_words": query_text,
     "short_number": number,

@@ -104,7 +104,8 @@ def make_app(
 
     `health`: what `/health` says beside the status. `local`: only requests to a name of this machine are answered.
     `token`: shown as `Authorization: Bearer TOKEN`, or as the password that a browser asks for; `/health` needs none.
-    `options` go to FastAPI. The counts of the application are `app.state.metrics`.
+    `options` go to FastAPI. The counts of the application are `app.state.metrics`;
+    a stream of events ends when `app.state.stopping` is set.
     """
     require_web_packages()
     from fastapi import FastAPI
@@ -114,6 +115,7 @@ def make_app(
     # FastAPI's own pages load scripts from elsewhere
     app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, **options)
     app.state.metrics = WebMetrics()
+    app.state.stopping = asyncio.Event()
     app.add_middleware(WebGuard, metrics=app.state.metrics, local=local, token=token, limits=limits or WebLimits())
     app.add_exception_handler(HTTPException, _answer_refusal)
     app.add_exception_handler(RequestValidationError, _answer_invalid)

@@ -137,6 +137,8 @@ class WebServer(uvicorn.Server):
         """Stop listening, answer what is in flight or still comes with `Connection: close`, then close."""
         for server in self.servers:
             server.close()
+        if (stopping := _find_stop(self.config.loaded_app)) is not None:
+            stopping.set()
         farewell = [*self.server_state.default_headers, (b"connection", b"close")]
         self.server_state.default_headers = farewell
         for connection in self.server_state.connections:
@@ -147,6 +149,13 @@ class WebServer(uvicorn.Server):
                 break
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)
+
+
+def _find_stop(app: Any) -> asyncio.Event | None:
+    """Return what tells the streams of an application that they end; uvicorn has wrapped it in layers of its own."""
+    while app is not None and not hasattr(app, "state"):
+        app = getattr(app, "app", None)
+    return None if app is None else getattr(app.state, "stopping", None)
 
 
 class _Workers(Multiprocess):

@@ -95,19 +95,46 @@ class Browser:
         line, _, self.buffer = self.buffer.partition(b"\0")
         return dict(json.loads(line))
 
-    def open(self, path: Path, width: int = 1200, dark: bool = False) -> None:
+    def open(self, page: Path | str, width: int = 1200, dark: bool = False) -> None:
+        """Open a file, or an address, and wait until it is loaded."""
         self.events.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 500
         )
         value = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
+        self.wait_for_load()
+
+    def wait_for_load(self) -> None:
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 
     def evaluate(self, expression: str) -> Any:
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def click(self, selector: str) -> None:
+        """Press the mouse in the middle of an element, as a person does: what covers it gets the click instead."""
+        self.evaluate(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+        box = self.evaluate(
+            f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect();"
+            " return [b.x + b.width / 2, b.y + b.height / 2] })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+
+    def go(self, selector: str) -> None:
+        """Click on what leads to another page, and wait until that is loaded."""
+        self.events.clear()
+        self.click(selector)
+        self.wait_for_load()
+
+    def press(self, key: str) -> None:
+        """Press a key that writes a letter, or one with a name such as Tab."""
+        code = {"Tab": 9, "Enter": 13}.get(key, 0)
+        letter = {"text": key} if len(key) == 1 else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **letter)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def requests(self) -> list[str]:
         sent = (event for event in self.events if event.get("method") == "Network.requestWillBeSent")
