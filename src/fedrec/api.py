@@ -223,8 +223,8 @@ def sweep(
 
     `values`: `{"lr": [0.1, 0.5], "dim": [16, 32]}`. The rest is as in `tune`.
     """
-    from fedrec.experiment.sweep import Sweep, grid_of
-    from fedrec.experiment.sweep import sweep as run_sweep
+    from fedrec.experiment.grid_search import Sweep, grid_of
+    from fedrec.experiment.grid_search import sweep as run_sweep
 
     config = _study_config(method, data, protocol, params)
     space = grid_of(method_of(config), {name: _space_text(list(some)) for name, some in values.items()})
@@ -256,7 +256,7 @@ def fit(
     `run`: a finished run with a folder. `data`: new rows with `warm=True`, which goes on from its model; otherwise all
     rows, instead of the run's. `replaces`: with `warm`, the data is the whole log. `columns` name those of the data.
     """
-    from fedrec.experiment.fit import fit as fit_model
+    from fedrec.experiment.fitting import fit as fit_model
 
     source = run.folder if isinstance(run, Result) else Path(run)
     if source is None:

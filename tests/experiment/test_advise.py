@@ -16,8 +16,8 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.advise import Advice, Wishes
 from fedrec.experiment.advise.attempts import Attempt
-from fedrec.experiment.advise.candidates import candidates, sort_out
 from fedrec.experiment.advise.revealed import alone_share, judge_upload, percent
+from fedrec.experiment.advise.shortlist import candidates, sort_out
 from fedrec.experiment.config import make_config
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_config

@@ -15,7 +15,7 @@ from conftest import Cli
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import RunConfig, make_config
 from fedrec.experiment.driver import Run, execute
-from fedrec.experiment.fit import fit
+from fedrec.experiment.fitting import fit
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.opening import open_model
 from fedrec.experiment.run_plan import plan_run

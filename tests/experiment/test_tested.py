@@ -17,7 +17,7 @@ from fedrec.evaluation import protocol
 from fedrec.experiment import read_run
 from fedrec.experiment.config import make_config
 from fedrec.experiment.prepare import prepare
-from fedrec.experiment.summary import check_summary
+from fedrec.experiment.run_summary import check_summary
 from fedrec.experiment.tested import Tested, count_tested
 
 USERS, REGULARS = 300, 24

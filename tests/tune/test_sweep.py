@@ -11,8 +11,8 @@ import pytest
 from fedrec.errors import FedrecError
 from fedrec.experiment.config import make_config
 from fedrec.experiment.driver import Listener, Run
+from fedrec.experiment.grid_search import Sweep, combinations, grid_of, split_settings, sweep
 from fedrec.experiment.params import method_of
-from fedrec.experiment.sweep import Sweep, combinations, grid_of, split_settings, sweep
 from fedrec.experiment.tuning import Trial, best_of
 
 CONFIG = make_config({"method": "fedmf", "data": "synthetic@users=50+items=200", "rounds": 2, "params": {"dim": 4}})

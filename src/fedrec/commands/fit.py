@@ -13,7 +13,7 @@ from fedrec.errors import FedrecError
 from fedrec.experiment.command_line import again
 
 if TYPE_CHECKING:
-    from fedrec.experiment.fit import Fitted
+    from fedrec.experiment.fitting import Fitted
 
 
 def fit_command(
@@ -47,7 +47,7 @@ def fit_command(
     """Train a run's settings on all interactions, with nothing held out: a model for recommend, serve and export."""
     from fedrec.commands import progress
     from fedrec.commands.interrupted import says_how_to_go_on
-    from fedrec.experiment.fit import fit
+    from fedrec.experiment.fitting import fit
 
     source = run if run is not None else warm
     if source is None or (run is not None and warm is not None):

@@ -15,10 +15,10 @@ from fedrec.evaluation import protocol
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig
 from fedrec.experiment.driver import Listener
+from fedrec.experiment.grid_search import Sweep, combinations, grid_of, split_settings, sweep
 from fedrec.experiment.interrupt import TERMINATED, Terminated, sigterm_interrupts
 from fedrec.experiment.params import method_of
 from fedrec.experiment.search_space import settings_text
-from fedrec.experiment.sweep import Sweep, combinations, grid_of, split_settings, sweep
 from fedrec.experiment.tuning import Trial, best_of
 
 

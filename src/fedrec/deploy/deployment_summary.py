@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.experiment.checks import DELTA, LAST
 from fedrec.experiment.config import FORMAT
 from fedrec.experiment.machine import peak_memory_mb, versions
-from fedrec.experiment.summary import ending
+from fedrec.experiment.run_summary import ending
 from fedrec.experiment.tested import count_tested_by_nodes
 from fedrec.privacy.accountant import NOT_COVERED, Adjacency, Guarantee, guarantee
 from fedrec.privacy.explain import describe_relation

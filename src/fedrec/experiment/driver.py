@@ -25,8 +25,8 @@ from fedrec.experiment.plan_record import describe_plan
 from fedrec.experiment.prepare import Part
 from fedrec.experiment.result import Result
 from fedrec.experiment.run_plan import Data, RunPlan, plan_run
+from fedrec.experiment.run_summary import summary_of
 from fedrec.experiment.states import States
-from fedrec.experiment.summary import summary_of
 from fedrec.federation.advice import divergence_remedy
 from fedrec.federation.clients import Histories
 from fedrec.federation.contract import Method

@@ -16,7 +16,7 @@ from fedrec.experiment.kept import is_at_hand, read_prepared
 from fedrec.experiment.params import build_method, convert
 from fedrec.experiment.prepare import Prepared
 from fedrec.experiment.result import Result
-from fedrec.experiment.summary import check_summary
+from fedrec.experiment.run_summary import check_summary
 from fedrec.schema import damage_error, read_json
 
 REFERENCES = ("popularity", "local")

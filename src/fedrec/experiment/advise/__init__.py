@@ -2,6 +2,6 @@
 
 from fedrec.experiment.advise.advice import Advice, advise
 from fedrec.experiment.advise.attempts import Attempt
-from fedrec.experiment.advise.candidates import Candidate, Wishes, candidates
+from fedrec.experiment.advise.shortlist import Candidate, Wishes, candidates
 
 __all__ = ["Advice", "Attempt", "Candidate", "Wishes", "advise", "candidates"]

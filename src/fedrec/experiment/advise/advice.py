@@ -13,9 +13,9 @@ from fedrec.data import Interactions
 from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.advise.attempts import Attempt, Logbook
-from fedrec.experiment.advise.candidates import Candidate, Wishes, candidates, sort_out
 from fedrec.experiment.advise.race import Clock, Race
 from fedrec.experiment.advise.revealed import FEW, Revealed, judge_upload, percent, reveal
+from fedrec.experiment.advise.shortlist import Candidate, Wishes, candidates, sort_out
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import RunConfig, with_columns
 from fedrec.experiment.driver import Listener

@@ -12,7 +12,7 @@ from typing import Any
 from fedrec import __version__
 from fedrec.data.atomic import atomic_file, require_unlinked
 from fedrec.errors import FedrecError
-from fedrec.experiment.advise.candidates import Candidate, Wishes
+from fedrec.experiment.advise.shortlist import Candidate, Wishes
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.search_space import settings_text

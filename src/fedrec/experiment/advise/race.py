@@ -13,7 +13,7 @@ from typing import Any
 
 from fedrec.errors import FedrecError
 from fedrec.experiment.advise.attempts import Attempt, Logbook
-from fedrec.experiment.advise.candidates import Candidate, Wishes
+from fedrec.experiment.advise.shortlist import Candidate, Wishes
 from fedrec.experiment.config import RunConfig, plain
 from fedrec.experiment.driver import Listener, Run, StopRun
 from fedrec.experiment.limits import needs_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrec.experiment.advise.candidates import Summed
+from fedrec.experiment.advise.shortlist import Summed
 from fedrec.experiment.prepare import Prepared
 
 FEW = 5  # members of a sum below which one of them learns much of the others

@@ -20,7 +20,7 @@ from fedrec.experiment.opening import open_model
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare
 from fedrec.experiment.run_plan import plan_run
-from fedrec.experiment.summary import privacy_of
+from fedrec.experiment.run_summary import privacy_of
 from fedrec.experiment.warm import Carried, carry_over
 from fedrec.federation.loop import Progress
 

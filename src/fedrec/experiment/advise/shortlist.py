@@ -1,4 +1,4 @@
-"""What can be tried on some data: the candidates of `candidates.toml` that fit it and what the user wishes."""
+"""What can be tried on some data: the candidates of `shortlist.toml` that fit it and what the user wishes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Candidate:
 
 def candidates() -> list[Candidate]:
     """Everything that is ever tried, in the order in which it is."""
-    text = files("fedrec.experiment.advise").joinpath("candidates.toml").read_text(encoding="utf-8")
+    text = files("fedrec.experiment.advise").joinpath("shortlist.toml").read_text(encoding="utf-8")
     return [Candidate(**values) for values in tomllib.loads(text)["candidates"]]
 
 
