@@ -63,7 +63,7 @@ class Starts:
     def __init__(self, *logs: str) -> None:
         self.logs = list(logs)
 
-    def __call__(self, state: Path, *_: object) -> int:
+    def __call__(self, state: Path, *_: object, **__: object) -> int:
         log = self.logs.pop(0)
         with (state / LOG).open("a") as file:
             file.write(log)

@@ -36,6 +36,7 @@ from fedrec.deploy.flower import APP
 from fedrec.deploy.flower_app import read_message, to_record
 
 POLL = 0.2  # seconds between two looks for something to do
+PATIENCE = 300  # looks, a minute: a server that lost the last reply asks again
 TRIES = 5  # of a SuperNode that does not answer, about a message in hand
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 KINDS = (TaskType.CLIENT_APP, TaskType.AGENT_APP)  # an agent's is refused: left lying, it would hold up the others
@@ -62,8 +63,14 @@ class Worker:
         self.answer, self.refuse = answer, refuse
         self._taking = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={ACQUIRE})
 
-    def work(self, node: subprocess.Popen[bytes]) -> int:
-        """Do what comes until the SuperNode ends; return its exit code."""
+    def work(
+        self, node: subprocess.Popen[bytes], is_finished: Callable[[], bool] = lambda: False, patience: int = PATIENCE
+    ) -> int:
+        """Do what comes until the SuperNode ends; return its exit code.
+
+        Where the federation is finished and `patience` looks find nothing more to do, the SuperNode is ended: 0.
+        """
+        idle = 0
         # tried once: who waits for a SuperNode that has ended would never see that it has
         with closing(self._connect(1, self._taking)) as client:
             while (code := node.poll()) is None:
@@ -71,9 +78,14 @@ class Worker:
                     found = client.AcquireTask(AcquireTaskRequest(supported_task_types=KINDS))
                     if found.HasField("task") and found.token:
                         self._do(found.token)
+                        idle = 0
                         continue
                 except httpx.HTTPError:  # it has not started yet, or is about to end
                     pass
+                idle += 1
+                if idle > patience and is_finished():
+                    node.terminate()
+                    return 0
                 time.sleep(POLL)
         return code
 

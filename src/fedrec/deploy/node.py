@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from fedrec.federation.secret import OwnSecret
 from fedrec.federation.update import merge_updates
 
 PATHS = ("places", "items", "key", "peers")  # settings that are files or folders, where they are given
+LAST_TEST = "chance"  # the option of a test that only the end of a run has
 OFFER = "offer"  # the name of what was offered for scoring among the tensors of a scored state
 
 
@@ -103,13 +104,15 @@ class NodeHost:
         ask: Callable[[list[str]], bool] = lambda lines: True,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`ask`: show the owner what a federation is going to see, before joining it. `say`: what was refused."""
+        """`ask`: show the owner what a federation is going to see, before joining it. `say`: progress and refusals."""
         self.state = StateFolder(folder)
         self.settings = settings or Settings.read(folder)
         self.masks = Masks(self.state, self.settings.key, self.settings.peers, least=self.settings.agreed.members)
         self.ask, self.say = ask, say
         self.answers = AnswerBook(folder)
         self.audit = AuditLog(folder)
+        self.is_finished = False
+        """Whether the chosen round was tested here, which is the last that a server asks for."""
         self._since = 0.0  # on the clock of processor time
         self._prepared: tuple[str, Prepared, str] | None = None  # by the terms that it was prepared under
 
@@ -242,8 +245,19 @@ class NodeHost:
         self.state.save(request.turn, side.tensors(), {"terms": terms.identity, "best": request.best})
         scored = {request.best} if request.restore else {request.best, *self.state.numbers(SCORED)[-1:]}
         self.state.forget_scored(scored)
+        self._report(terms, tasks)
         missed = request.turn - 1 - int(about.get("turn", -1))
         return frame(self._reply_header(terms, request.turn, missed, notes, side), sent)
+
+    def _report(self, terms: Terms, tasks: Iterable[Task]) -> None:
+        """Say how far the federation is."""
+        for task in tasks:
+            if task.train is not None:
+                clients = len(task.train.clients)
+                self.say(f"round {task.train.round + 1} of {terms.method.rounds}: {clients:,} clients trained here")
+        if any(task.score is not None and LAST_TEST in task.score.options for task in tasks):
+            self.is_finished = True
+            self.say("the chosen round was tested here; the federation has ended, and this node can serve its users")
 
     def _secure(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
         """Answer phases of secure sums that travel without a turn."""

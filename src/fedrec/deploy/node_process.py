@@ -33,8 +33,12 @@ def work(
     processes: Processes,
     ask: Callable[[list[str]], bool] = lambda lines: True,
     say: Callable[[str], None] = lambda line: None,
+    ends: bool = False,
 ) -> int:
-    """Start a SuperNode and answer what it brings, until it ends; return its exit code."""
+    """Start a SuperNode and answer what it brings, until it ends; return its exit code.
+
+    `ends`: also when the federation does. In a rehearsal whoever started the node ends it.
+    """
     from fedrec.deploy.flower_worker import Worker, hash_own_bundle
     from fedrec.deploy.node import NodeHost
 
@@ -47,7 +51,7 @@ def work(
         host.handle,
         host.refuse_app,
     )
-    return worker.work(node)
+    return worker.work(node, lambda: ends and host.is_finished)
 
 
 def main(words: list[str]) -> int:

@@ -138,7 +138,7 @@ def run_node(
     say: Callable[[str], None],
     ask: Callable[[list[str]], bool] = lambda lines: True,
 ) -> None:
-    """Run a node until it is stopped. While the server is away, or has not admitted it yet, it tries again."""
+    """Run a node until its federation ends. While the server is away, or has not admitted it yet, it tries again."""
     if not re.fullmatch(r"\S+:\d{1,5}", superlink):
         raise FedrecError(f"--superlink is the server's HOST:PORT, such as recs.example.org:8000, not '{superlink}'")
     state, key = StateFolder(folder), settings.key
@@ -156,7 +156,7 @@ def run_node(
             while True:
                 joining = Joining(superlink, ca.resolve(), key.resolve(), port or free_port())
                 begin = log.stat().st_size if log.exists() else 0
-                if not work(folder, joining, processes, ask, say):
+                if not work(folder, joining, processes, ask, say, ends=True):
                     return
                 pause = next(pauses)
                 say(f"{reason_in(log, begin)}; trying again in {pause} s")
