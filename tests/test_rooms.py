@@ -159,10 +159,11 @@ def test_a_process_is_started_of_a_room_below(room: str) -> None:
     assert not found
 
 
-def test_a_report_starts_no_training() -> None:
+@pytest.mark.parametrize("room", ["report", "board"])
+def test_a_report_starts_no_training(room: str) -> None:
     """What trains is asked for by a command or from Python, and is handed in finished."""
     trains = {"execute", "find_references", "references_at_hand", "run_and_report"}
-    found = {f"{path} uses {name}" for path, tree in modules("report") for _, name in imported(tree) if name in trains}
+    found = {f"{path} uses {name}" for path, tree in modules(room) for _, name in imported(tree) if name in trains}
     assert not found
     experiment = {node.name for _, tree in modules("experiment") for node in ast.walk(tree) if hasattr(node, "name")}
     assert trains - {"run_and_report"} <= experiment, "the names above are those in use"
