@@ -68,7 +68,7 @@ class Run:
         self.plan = plan
         self.config, self.method, self.prepared, self.world = plan.config, plan.method, plan.prepared, plan.world
         self.simulator = plan.make_simulator()
-        if not plan.is_trained:
+        if not plan.is_trained:  # a state that is on disk has been held before
             require_room_for_uploads(self.simulator)
         self.observer = observer_of(plan.method)
         self.rules = rules_of(plan, self.observer)
@@ -225,6 +225,7 @@ class Run:
 
     def _finish(self, folder: RunFolder | None, chosen: int) -> Result:
         started = time.perf_counter()
+        # the only time that a test item is ranked: whatever chooses has chosen
         test = self.evaluate("test", chosen)
         valid = self.evaluate("valid", chosen).mean() if self.prepared.valid is not None else {}
         self.progress.seconds_evaluate += time.perf_counter() - started

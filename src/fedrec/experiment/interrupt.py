@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# what a shell reports of a process that SIGTERM ended; schedulers look for it
 TERMINATED = 128 + signal.SIGTERM
 GRACE = 5.0  # seconds; schedulers and containers kill ten or more after SIGTERM, and a checkpoint needs some of them
 

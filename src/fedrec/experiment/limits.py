@@ -24,6 +24,7 @@ from fedrec.federation.simulator import Simulator
 
 SURELY = 4  # times as much memory as a rough bound asks for: no closer look is needed
 UNCOUNTED = 1000  # by what a setting is divided for a trial where half of it would not be countable either
+# whole numbers that say how long something goes on: no tensor grows with them
 NOT_SIZES = ("rounds", "epochs", "batch")
 
 

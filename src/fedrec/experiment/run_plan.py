@@ -116,6 +116,7 @@ def plan_run(
     `method` takes the place of the one that `config` names. `group`: the processes that share the work.
     """
     chosen, rules = method or method_of(config), protocol(config.protocol)
+    # what costs nothing is refused first; data is read after it, and memory is asked for last
     require_selectable(rules)
     rehearse(rules.named_metrics, rules.ks)
     require_shared(chosen, group)
@@ -131,6 +132,7 @@ def plan_run(
         participation=config.participation,
         device=device,
     )
+    # every process prepares all of the data, so that all number users and items alike, and keeps its shard
     clients = group.shard(prepared.clients(world))
     if not is_trained:
         attributes = _attributes_for(chosen, prepared, world)

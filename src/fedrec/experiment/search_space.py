@@ -17,6 +17,7 @@ from fedrec.federation.contract import Method
 from fedrec.federation.ranges import Interval, interval_of
 
 WIDE = 10.0  # the ratio of both ends from which on a range is searched by its logarithm
+# every method that has them is searched by them, whatever class declares them
 USUAL = ("lr", "dim")
 NOT_SEARCHED = (
     "rounds",
@@ -31,6 +32,7 @@ NOT_SEARCHED = (
     "delta",
 )
 """What decides about time, bytes and privacy rather than quality, and what seldom matters."""
+# differences in the fourth digit of a rate are far below those between two seeds
 DIGITS = 3
 
 

@@ -42,6 +42,7 @@ class States:
 
     def save(self, folder: RunFolder, progress: Progress) -> None:
         """Best first: a kill in between leaves a best that the resumed run will reach again."""
+        # a checkpoint may only speak of rounds whose records are on the disk
         folder.sync_log()
         if self._best is not None:
             self._store(folder, self._best, progress.best_round)

@@ -224,7 +224,7 @@ def run_trials(
         number, params = proposal
         trial, data = try_setting(study.config, params, len(done), listener(number), data)
         done = [*done, trial]
-        study.record(done)
+        study.record(done)  # before anybody hears of it: what was announced is never tried again
         on_trial(done)
     return done
 

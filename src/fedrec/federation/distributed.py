@@ -145,7 +145,7 @@ class Processes:
 
     def collect_rows(self, tensors: Tensors) -> Tensors:
         whole: Tensors = {}
-        for name in sorted(tensors):
+        for name in sorted(tensors):  # sends and receipts meet in one order, whatever that of the dictionaries
             value = tensors[name].contiguous()
             counts = self._gather_objects(len(value))
             if not self.first:

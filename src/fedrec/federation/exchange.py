@@ -88,6 +88,7 @@ class Task:
             raise BadMessage(f"this is not a fedrec task ({error})") from None
 
 
+# in the order in which a client does them: it scores with what it has just received, before it trains on
 STEPS = ("answer", "score", "train")
 NUMBERS = ("sending", "items")
 

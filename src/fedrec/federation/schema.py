@@ -18,6 +18,7 @@ from fedrec.federation.server_side import ServerSide
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 
+# more than one, so that an axis of items cannot be taken for one of something single
 EXAMPLE_ITEMS = 3
 LARGEST = 1e6  # entry of one client's upload
 HEAVIEST = 1e9  # weight of one client: more samples than anybody has

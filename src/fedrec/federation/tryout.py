@@ -26,6 +26,7 @@ from fedrec.federation.wire import Wire
 
 PACKAGE = Path(__file__).parents[1]
 PACKAGES = "site-packages"
+# more than one, so that a result that mixes up clients has another shape; three still cost nothing
 FEW = 3
 NEAR = 0.8  # how alike two names are of which one is taken for a misspelling of the other
 MEMBERS = [name for name in vars(Method) if not name.startswith("_")]

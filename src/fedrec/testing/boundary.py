@@ -15,6 +15,7 @@ from fedrec.testing.messages import dense_uploads
 from fedrec.testing.worlds import list_nonempty_cohorts, state_of
 
 COLD, WIDTH = 7, 5  # items beyond those of the world, and what describes each
+# what was learned in the first round must have gone down and come up again
 ROUNDS = 3
 
 
