@@ -16,11 +16,15 @@ from fedrec.errors import FedrecError
 from fedrec.evaluation import protocol
 from fedrec.experiment.advise import Advice, Wishes
 from fedrec.experiment.advise.attempts import Attempt
+from fedrec.experiment.advise.race import Watch
 from fedrec.experiment.advise.revealed import alone_share, judge_upload, percent
 from fedrec.experiment.advise.shortlist import candidates, sort_out
 from fedrec.experiment.config import make_config
+from fedrec.experiment.driver import Listener, StopRun
 from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_config
+from fedrec.federation.loop import Progress, Score
+from fedrec.federation.simulator import RoundLog
 
 WORLD = "synthetic@users=60+items=50+interactions=900"
 RULES = "honest,ks=10"
@@ -66,10 +70,11 @@ def _without_times(data: Prepared) -> dict[str, Any]:
 
 
 def test_the_best_on_validation_is_chosen_and_its_settings_run(tmp_path: Path) -> None:
-    advice = ask(out=tmp_path / "advice")
-    values = [line.attempt.value for line in advice.lines if line.attempt.value is not None]
+    advice = ask(out=tmp_path / "advice", max_upload=60_000)
+    within = [line for line in advice.lines if (line.attempt.upload or 0) <= 60_000]
+    values = [line.attempt.value for line in within if line.attempt.value is not None]
     assert values == sorted(values, reverse=True)
-    assert advice.sentences.startswith(f"Take {advice.lines[0].name}: ndcg@10 {values[0]:.4f}")
+    assert advice.sentences.startswith(f"Take {within[0].name}: ndcg@10 {values[0]:.4f}")
     assert (tmp_path / "advice" / "advice.html").exists()
     chosen = fedrec.run(advice.method, WORLD, config=advice.settings, protocol=RULES)
     assert chosen.summary["valid"]["ndcg@10"] >= values[0] - 1e-6  # it may go on for more rounds than were tried
@@ -79,7 +84,7 @@ def test_the_same_question_again_tries_nothing_and_more_time_goes_on(tmp_path: P
     first = ask(out=tmp_path)
     again = ask(out=tmp_path, clock=_never)
     assert [line.attempt for line in again.lines] == [line.attempt for line in first.lines]
-    longer = ask(out=tmp_path, minutes=0.6)
+    longer = ask(out=tmp_path, minutes=0.3)
     assert sum(line.attempt.seconds for line in longer.lines) > sum(line.attempt.seconds for line in first.lines)
 
 
@@ -143,6 +148,24 @@ def test_histories_that_stand_in_a_sum_are_counted(data: Prepared) -> None:
     owners = [set(rows.user[rows.item == item]) for item in range(rows.n_items)]
     alone = {next(iter(users)) for users in owners if len(users) == 1}
     assert alone_share(data) == pytest.approx(len(alone) / data.partition.n_users)
+
+
+def test_an_attempt_without_a_figure_is_ended_when_it_takes_far_too_long() -> None:
+    now = [0.0]
+    watch = Watch(Listener(), lambda: now[0], 0.0, {}, work=10.0)
+    log, progress = RoundLog(0, 1, 0.0, 0, 0, {}), Progress()
+    now[0] = 29.0
+    watch.round(log, None, progress)  # a share of the time is not yet far too long
+    now[0] = 30.0
+    with pytest.raises(StopRun):
+        watch.round(log, None, progress)
+    now[0] = 0.0
+    quick = Watch(Listener(), lambda: now[0], 0.0, {}, work=10.0)
+    quick.round(log, Score(0.2, {}, 0.0), progress)
+    now[0] = 10.0
+    with pytest.raises(StopRun):
+        quick.round(log, Score(0.1, {}, 0.0), progress)
+    assert list(quick.curve.values()) == [0.2, 0.2]
 
 
 def test_few_members_and_blind_servers_and_noise_are_said() -> None:

@@ -29,6 +29,7 @@ Clock = Callable[[], float]
 FIRST_SHARE = 0.3  # of the budget for the first look at all candidates together
 EARLY = 0.25  # of its rounds: before them a sequence model, which starts slowly, cannot be judged
 OVERHEAD = 5  # times its tensors: sums in double precision, what a solver copies, the best state kept beside
+TOO_LONG = 3  # times its share of the budget without a figure: an attempt that is too slow for this machine
 TURNS = 8  # into which the budget is cut afterwards, so that a wrong forecast costs an eighth
 
 
@@ -131,7 +132,7 @@ class Race:
         before = self.attempts[number]
         fresh = number not in self._open
         spent = 0.0 if fresh else before.seconds  # one that was interrupted begins again: its state was in memory
-        watch = _Watch(self.follow(before.label), self.clock, spent, {} if fresh else before.curve, work)
+        watch = Watch(self.follow(before.label), self.clock, spent, {} if fresh else before.curve, work)
         try:
             run = self._open.pop(number, None) or self._plan(before)
             run.progress.stopped_early = False
@@ -154,10 +155,12 @@ class Race:
         _require_memory(plan)
         return Run(plan)
 
-    def _judge(self, before: Attempt, run: Run, watch: _Watch) -> Attempt:
+    def _judge(self, before: Attempt, run: Run, watch: Watch) -> Attempt:
         progress = run.progress
         # under a budget of privacy no round is chosen, so the last one counts
         chosen = progress.best_round >= 0
+        if not chosen and watch.value is None:
+            raise FedrecError(f"too slow for this budget: no figure after {progress.next_round} rounds")
         return replace(
             before,
             value=progress.best_value if chosen else watch.value,
@@ -180,8 +183,8 @@ def _require_memory(plan: RunPlan) -> None:
         raise FedrecError(f"needs some {size_text(needs)} of memory, and {size_text(free)} are free now")
 
 
-class _Watch(Along):
-    """Ends a piece of work when it is done, not before something was measured."""
+class Watch(Along):
+    """Ends a piece of work when it is done; before something was measured only where that takes far too long."""
 
     def __init__(self, inner: Listener, clock: Clock, spent: float, curve: Mapping[str, float], work: float) -> None:
         super().__init__(inner)
@@ -198,6 +201,8 @@ class _Watch(Along):
     def round(self, log: RoundLog, score: Score | None, progress: Progress) -> None:
         super().round(log, score, progress)
         if score is None:
+            if self.seconds - self.spent >= TOO_LONG * self.work:
+                raise StopRun
             return
         self.value, self.metrics = score.value, score.metrics
         best = max([score.value, *itertools.islice(reversed(self.curve.values()), 1)])
