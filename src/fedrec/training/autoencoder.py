@@ -100,6 +100,10 @@ class Autoencoder:
 
     # -- own parts, of which only the rows of a client's items are kept --
 
+    def find_slopes(self, leaves: Tensors) -> Tensors:
+        """Return the gradients that have piled up."""
+        return {name: find_slope(leaf) for name, leaf in leaves.items()}
+
     def own_names(self) -> tuple[str, ...]:
         return tuple(part + name for part in (OWN, GATE) for name in self.shapes(part, 1))
 

@@ -97,6 +97,8 @@ class LocalMethod(Method):
     """Whether the server works with single uploads, which it must see."""
     attributes: ClassVar[Literal["none", "server", "clients"]] = "none"
     """Who sees the attributes of items."""
+    reveals: ClassVar[str] = ""
+    """What a single upload tells of its client; empty: what any trained upload tells."""
     working_tables: ClassVar[int] = 0
     """Item tables that a client's training holds at once, for the estimate of memory."""
 
@@ -152,7 +154,11 @@ class LocalMethod(Method):
         # a mean's weights are sent as they are, so no noise hides them
         covered = {"shares": "equal"} if hasattr(self, "shares") else {}
         return Disclosure(
-            private=("user", *network), gathers=self.gathers, attributes=self.attributes, covered_with=covered
+            private=("user", *network),
+            gathers=self.gathers,
+            reveals=self.reveals,
+            attributes=self.attributes,
+            covered_with=covered,
         )
 
     @property

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.training.autoencoder import DECODER, GATE, OWN, SHARED, Autoencoder, Inputs, find_slope
+from fedrec.training.autoencoder import DECODER, GATE, OWN, SHARED, Autoencoder, Inputs
 from fedrec.training.optimisers import fused_adam
 
 FIRST, SECOND, STEPS = "first.", "second.", "steps"  # of the server's Adam; it is not sent
@@ -120,7 +120,7 @@ class FedDAE(fm.Method):
             for value in own.values():
                 value.grad = None  # those of `fixed` go on adding up: that is their sum
         self.network.put_own(own, state.per_client, chunk)
-        return {name: find_slope(leaf) for name, leaf in fixed.items()}
+        return self.network.find_slopes(fixed)
 
     def descend(self, moving: fm.Tensors, fixed: fm.Tensors, chunk: fm.Chunk, round: int) -> Iterator[None]:
         """A step of Adam on what moves, by the loss with what is fixed, once for each turn of the caller's loop."""
