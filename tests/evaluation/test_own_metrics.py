@@ -13,7 +13,7 @@ import torch
 
 import fedrec
 from fedrec.errors import FedrecError, FedrecWarning
-from fedrec.evaluation import Metric, Targets, chance, evaluate, own_metrics, protocol, recorded, with_chance
+from fedrec.evaluation import Metric, Targets, chance, evaluate, own_metrics, parse_protocol, protocol, with_chance
 from fedrec.testing import MetricTests
 
 KS = (1, 3, 5)
@@ -34,9 +34,9 @@ def first(ranks: Any, relevance: Any, held_out: Any) -> Any:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is gone after it, and packages are looked for again."""
     monkeypatch.setattr(own_metrics, "_REGISTERED", {})
-    own_metrics._packaged.cache_clear()
+    own_metrics._load_packaged.cache_clear()
     yield
-    own_metrics._packaged.cache_clear()
+    own_metrics._load_packaged.cache_clear()
 
 
 @pytest.fixture
@@ -144,11 +144,11 @@ def test_defining_it_again_replaces_it() -> None:
 
 def test_the_protocol_of_a_run_is_read_without_its_metric() -> None:
     spec = "honest,metrics=recall+ndcg+forgotten"
-    assert recorded(spec).label == spec
+    assert parse_protocol(spec).label == spec
     with pytest.raises(FedrecError, match="unknown metric 'forgotten'"):
         protocol(spec)
     fedrec.metric("forgotten")(first)
-    assert protocol(spec) == recorded(spec)
+    assert protocol(spec) == parse_protocol(spec)
 
 
 class TestPackages:

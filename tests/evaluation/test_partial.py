@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedrec.evaluation import Evaluator, Targets
-from fedrec.evaluation.partial import merged
+from fedrec.evaluation.partial import merge_evaluations
 
 METRICS = ("recall", "ndcg", "mrr", "precision", "map", "f1_of_means", "novelty", "coverage", "ndcg_ifedrec")
 
@@ -24,7 +24,7 @@ def test_parts_merge_to_the_whole() -> None:
         return made
 
     whole = evaluator(np.arange(30)).result().mean()
-    parts = merged(evaluator(rows).partial() for rows in np.split(np.arange(30), [4, 5, 21]))
+    parts = merge_evaluations(evaluator(rows).partial() for rows in np.split(np.arange(30), [4, 5, 21]))
     assert parts.users == 30
     assert parts.mean() == pytest.approx(whole, rel=1e-12)
     assert set(parts.mean()) == set(whole)

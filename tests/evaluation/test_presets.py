@@ -7,7 +7,7 @@ import pytest
 
 from fedrec.data import Interactions, load
 from fedrec.evaluation import PRESETS, Protocol, protocol
-from fedrec.evaluation.describe import one_line, record
+from fedrec.evaluation.describe import describe_briefly, record
 from fedrec.experiment.prepare import prepare
 from fedrec.federation.contract import World
 from fedrec.training.samples import negatives
@@ -110,7 +110,7 @@ def test_what_is_honest() -> None:
 def test_a_preset_is_its_own_label_and_can_be_told(name: str) -> None:
     assert protocol(name).label == name
     assert dict(record(protocol(name)))["negatives"] == str(PRESETS[name].negatives)
-    assert "\n" not in one_line(PRESETS[name])
+    assert "\n" not in describe_briefly(PRESETS[name])
 
 
 @pytest.fixture(scope="module")

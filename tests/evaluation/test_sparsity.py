@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedrec.data import Interactions, load
-from fedrec.evaluation import kept_rows, protocol
+from fedrec.evaluation import protocol, select_rows
 from fedrec.experiment.prepare import prepare
 from fedrec.federation.contract import World
 
@@ -21,18 +21,18 @@ def pairs(sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_counts_round_half_up_and_leave_one(fraction: float, counts: list[int]) -> None:
     user, item = pairs([1, 2, 5, 50])
-    assert np.bincount(user[kept_rows((user, item), fraction, 0)]).tolist() == counts
+    assert np.bincount(user[select_rows((user, item), fraction, 0)]).tolist() == counts
 
 
 def test_draws_are_nested_stateless_and_even() -> None:
     user, item = pairs([40] * 500)
-    small, large = (kept_rows((user, item), fraction, 7) for fraction in (0.2, 0.6))
+    small, large = (select_rows((user, item), fraction, 7) for fraction in (0.2, 0.6))
     assert (large | ~small).all()
     order = np.random.default_rng(0).permutation(len(user))
-    np.testing.assert_array_equal(kept_rows((user[order], item[order]), 0.2, 7), small[order])
+    np.testing.assert_array_equal(select_rows((user[order], item[order]), 0.2, 7), small[order])
     some = user % 3 == 0
-    np.testing.assert_array_equal(kept_rows((user[some], item[some]), 0.2, 7), small[some])
-    assert (kept_rows((user, item), 0.2, 8) != small).any()
+    np.testing.assert_array_equal(select_rows((user[some], item[some]), 0.2, 7), small[some])
+    assert (select_rows((user, item), 0.2, 8) != small).any()
     by_item = np.bincount(item[small], minlength=40)  # 100 expected of each, standard deviation 9
     assert by_item.min() > 60
     assert by_item.max() < 140

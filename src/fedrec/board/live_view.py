@@ -11,7 +11,7 @@ from markupsafe import Markup
 from fedrec.board.folders import Entry, FolderIndex, read_plan
 from fedrec.board.following import FollowedRun, Thinned, spent_budget
 from fedrec.board.words import duration_text
-from fedrec.evaluation import recorded
+from fedrec.evaluation import parse_protocol
 from fedrec.experiment.folder import RunFolder
 from fedrec.report import charts
 from fedrec.report.charts import Line
@@ -42,7 +42,7 @@ class Follower:
 
 def metric_of(entry: Entry) -> str:
     """The metric that chooses the round under the entry's protocol."""
-    return recorded(entry.protocol).select_metric
+    return parse_protocol(entry.protocol).select_metric
 
 
 def view_live(index: FolderIndex, entry: Entry, follower: Follower) -> dict[str, Any]:

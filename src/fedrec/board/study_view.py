@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fedrec.board.folders import Entry, FolderIndex
 from fedrec.errors import FedrecError
-from fedrec.evaluation import recorded
+from fedrec.evaluation import parse_protocol
 from fedrec.experiment.command_line import command_line
 from fedrec.experiment.config import make_config
 from fedrec.experiment.tuning import TRIAL, Trial, best_of
@@ -32,7 +32,7 @@ def view_study(index: FolderIndex, entry: Entry) -> dict[str, Any]:
         return content
     about = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     trials = read_trials(folder / "trials.jsonl")
-    metric = recorded(make_config(about["config"]).protocol).select_metric
+    metric = parse_protocol(make_config(about["config"]).protocol).select_metric
     names = list(about["space"])
     ranked = sorted(trials, key=lambda trial: -np.inf if trial.value is None else trial.value, reverse=True)
     best = best_of(trials)

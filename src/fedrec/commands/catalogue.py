@@ -109,10 +109,10 @@ def protocols_command(
     """List the protocols, or show one with all its settings and leaks."""
     from fedrec import evaluation
     from fedrec.commands import console
-    from fedrec.evaluation.describe import one_line, record
+    from fedrec.evaluation.describe import describe_briefly, record
 
     if spec is None:
-        rows = [[p.name, "yes" if p.leaks else "no", one_line(p)] for p in evaluation.PRESETS.values()]
+        rows = [[p.name, "yes" if p.leaks else "no", describe_briefly(p)] for p in evaluation.PRESETS.values()]
         console.table(["protocol", "leaks", "what"], rows)
         console.out.print(
             "\nleaks: figures under such a protocol cannot be read as accuracy; `fedrec protocols NAME` explains why"
@@ -120,7 +120,7 @@ def protocols_command(
         return
     chosen = evaluation.protocol(spec)
     console.out.print(chosen.label, style="bold")
-    console.out.print(one_line(chosen) + "\n")
+    console.out.print(describe_briefly(chosen) + "\n")
     console.table(["field", "value"], record(chosen))
     for leak in chosen.leaks or ("no known leak",):
         console.out.print(f"not honest: {leak}" if chosen.leaks else leak)

@@ -17,7 +17,7 @@ from fedrec.deploy.node_registry import Counters, Member, NodeRegistry, Tell, op
 from fedrec.deploy.sums import SecureSum, SecureSums, close_or_drop
 from fedrec.deploy.terms import Terms
 from fedrec.errors import FedrecError
-from fedrec.evaluation.partial import PartialEvaluation, bound_sums, merged
+from fedrec.evaluation.partial import PartialEvaluation, bound_sums, merge_evaluations
 from fedrec.federation.codec import BadMessage
 from fedrec.federation.exchange import Coordinator, Figures, Task
 from fedrec.federation.wire import LARGEST_WAYS, Ledger
@@ -45,7 +45,7 @@ class Turn:
             found.append(one)
 
     def figures(self, task: int) -> PartialEvaluation:
-        return merged(self._figures[task]) if task < len(self._figures) else PartialEvaluation(0, {})
+        return merge_evaluations(self._figures[task]) if task < len(self._figures) else PartialEvaluation(0, {})
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from fedrec.evaluation.candidates import candidate_targets, forbidden_negatives
 from fedrec.evaluation.fields import UNDIVIDED
 from fedrec.evaluation.metrics import METRICS, chance, per_user, with_chance
 from fedrec.evaluation.own_metrics import Metric, metric
-from fedrec.evaluation.protocol import PRESETS, Protocol, protocol, recorded
+from fedrec.evaluation.protocol import PRESETS, Protocol, parse_protocol, protocol
 from fedrec.evaluation.significance import LEVEL, holm, paired_bootstrap
-from fedrec.evaluation.sparsity import kept_rows
+from fedrec.evaluation.sparsity import select_rows
 from fedrec.evaluation.targets import Pairs, Targets
 from fedrec.evaluation.ties import TIES
 from fedrec.plugins import lazily
@@ -25,6 +25,7 @@ else:  # these need torch
             "fedrec.evaluation.evaluator": ("Evaluation", "Evaluator", "evaluate", "novelty_by_item"),
             "fedrec.evaluation.ranking": ("positions", "top_k"),
         },
+        old={"recorded": "parse_protocol", "kept_rows": "select_rows"},
     )
 
 __all__ = [
@@ -44,14 +45,14 @@ __all__ = [
     "evaluate",
     "forbidden_negatives",
     "holm",
-    "kept_rows",
     "metric",
     "novelty_by_item",
     "paired_bootstrap",
+    "parse_protocol",
     "per_user",
     "positions",
     "protocol",
-    "recorded",
+    "select_rows",
     "top_k",
     "with_chance",
 ]

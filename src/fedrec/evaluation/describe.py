@@ -20,8 +20,8 @@ _CANDIDATES = {
 }
 
 
-def one_line(protocol: Protocol) -> str:
-    """Users, split, negatives, candidates and selection of a protocol."""
+def describe_briefly(protocol: Protocol) -> str:
+    """Describe users, split, negatives, candidates and selection of a protocol in one line."""
     parts = [_users(protocol), _split(protocol), _negatives(protocol), _candidates(protocol)]
     return "; ".join([*parts, _selection(protocol)])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrec.errors import FedrecError
 from fedrec.evaluation.lists import RELEASED, index_gain, inverse_ideal
-from fedrec.evaluation.metrics import LIST_METRICS, Floats, canonical, of_means, per_user, precision, recall
+from fedrec.evaluation.metrics import LIST_METRICS, Floats, canonical, from_means, per_user, precision, recall
 from fedrec.evaluation.partial import GAIN, INVERSE_IDEAL, PRECISION, RECALL, PartialEvaluation
 from fedrec.evaluation.ranking import Positions, candidate_scores, held_out_columns, pool_positions, pool_top_k
 from fedrec.evaluation.targets import Ints, Targets
@@ -46,7 +46,7 @@ class Evaluation:
         positions = self.positions[0][places], self.positions[1][places]
         indptr = np.concatenate([[0], np.cumsum(counts[rows])])
         ks = [int(name.partition("@")[2]) for name in self.overall if name.startswith("f1_of_means@")]
-        overall = of_means(*positions, indptr, ks, ("f1_of_means",))
+        overall = from_means(*positions, indptr, ks, ("f1_of_means",))
         values = {name: value[rows] for name, value in self.per_user.items()}
         return Evaluation(self.users[rows], values, overall, positions, indptr)
 
@@ -120,9 +120,9 @@ class Evaluator:
         values = per_user(*positions, self.targets.indptr, self.ks, self.metrics) | self._released
         if "novelty" in self.metrics:
             values |= {f"novelty@{k}": self._novelty[k] for k in self.ks}
-        overall = of_means(*positions, self.targets.indptr, self.ks, self.metrics)
+        overall = from_means(*positions, self.targets.indptr, self.ks, self.metrics)
         if "coverage" in self.metrics:
-            overall |= {f"coverage@{k}": float(self._listed[k].sum() / self._ranked()) for k in self.ks}
+            overall |= {f"coverage@{k}": float(self._listed[k].sum() / self._count_ranked()) for k in self.ks}
         for k, gain in self._gain.items():
             overall[f"ndcg_ifedrec@{k}"] = float(gain.mean() * inverse_ideal(self.targets.counts, k).mean())
         return Evaluation(self.targets.users, values, overall, positions, self.targets.indptr)
@@ -151,9 +151,9 @@ class Evaluator:
             sums[f"{GAIN}@{k}"] = float(gain.sum())
             sums[f"{INVERSE_IDEAL}@{k}"] = float(inverse_ideal(self.targets.counts, k).sum())
         listed = {k: flags.astype(np.int64) for k, flags in self._listed.items()} if "coverage" in self.metrics else {}
-        return PartialEvaluation(len(self.targets), sums, listed, self._ranked())
+        return PartialEvaluation(len(self.targets), sums, listed, self._count_ranked())
 
-    def _ranked(self) -> int:
+    def _count_ranked(self) -> int:
         return self.targets.n_items if self.targets.catalogue is None else len(self.targets.catalogue)
 
     def _places(self, rows: Ints) -> Ints:

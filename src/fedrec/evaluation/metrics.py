@@ -140,12 +140,12 @@ SUMMARIES: dict[str, str] = {
 TAKEN.update(("hr", *METRICS))
 
 
-def of_positions(name: str) -> OfPositions | None:
+def from_positions(name: str) -> OfPositions | None:
     """A metric of this package or one's own that positions are enough for."""
     if name in METRICS:
         return POSITION_METRICS.get(name)
     own = own_metric(name)
-    return None if own is None else own.of_positions
+    return None if own is None else own.from_positions
 
 
 def require_known(metrics: Sequence[str]) -> None:
@@ -166,7 +166,7 @@ def per_user(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics
     values = {
         f"{name}@{k}": metric(higher, equal, indptr, k)
         for name in canonical(metrics, single)
-        if (metric := of_positions(name)) is not None
+        if (metric := from_positions(name)) is not None
         for k in ks
     }
     hit_rates = {f"hr@{k}": values[f"recall@{k}"] for k in ks if single and f"recall@{k}" in values}
@@ -181,8 +181,8 @@ def canonical(metrics: Sequence[str], single: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys("recall" if name == "hr" else name for name in metrics))
 
 
-def of_means(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, float]:
-    """f1_of_means@k: the harmonic mean of precision@k and recall@k, each averaged over users first."""
+def from_means(higher: Ints, equal: Ints, indptr: Ints, ks: Sequence[int], metrics: Sequence[str]) -> dict[str, float]:
+    """Return f1_of_means@k: the harmonic mean of precision@k and recall@k, each averaged over users first."""
     found = {}
     for k in ks if "f1_of_means" in metrics else ():
         p, r = (float(metric(higher, equal, indptr, k).mean()) for metric in (precision, recall))
@@ -195,4 +195,4 @@ def chance(targets: Targets, ks: Sequence[int], metrics: Sequence[str] = with_ch
     equal = np.repeat(targets.n_candidates, targets.counts)
     positions = np.zeros_like(equal), equal, targets.indptr
     means = {name: float(value.mean()) for name, value in per_user(*positions, ks, metrics).items()}
-    return means | of_means(*positions, ks, metrics)
+    return means | from_means(*positions, ks, metrics)

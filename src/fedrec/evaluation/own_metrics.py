@@ -67,8 +67,8 @@ class Metric:
         self._require_sound(values, len(lists))
         return np.clip(values, 0.0, self.most)
 
-    def of_positions(self, higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
-        """Per user, as the metrics of this package: the mean over orders of equal scores."""
+    def from_positions(self, higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
+        """Return values per user, as the metrics of this package: the mean over orders of equal scores."""
         return expectation(self, higher, equal, indptr, k)
 
     def _require_sound(self, values: Floats, users: int) -> None:
@@ -108,15 +108,15 @@ _REGISTERED: dict[str, Metric] = {}
 
 
 def own_metrics() -> dict[str, Metric]:
-    """Those of other packages and those that were registered in Python, by name."""
-    return {**_packaged()[0], **_REGISTERED}
+    """Return those of other packages and those that were registered in Python, by name."""
+    return {**_load_packaged()[0], **_REGISTERED}
 
 
 def own_metric(name: str) -> Metric | None:
-    """The metric of that name, if it is registered; an error where its package cannot be used."""
+    """Return the metric of that name, if it is registered; an error where its package cannot be used."""
     if name in _REGISTERED:
         return _REGISTERED[name]
-    usable, broken = _packaged()
+    usable, broken = _load_packaged()
     if name in broken:
         raise FedrecError(broken[name])
     return usable.get(name)
@@ -144,14 +144,14 @@ def _code(metric: Metric) -> str:
 
 
 @cache
-def _packaged() -> tuple[dict[str, Metric], dict[str, str]]:
-    usable, broken = plugins.load_plugins("fedrec.metrics", "metric", _named, TAKEN)
+def _load_packaged() -> tuple[dict[str, Metric], dict[str, str]]:
+    usable, broken = plugins.load_plugins("fedrec.metrics", "metric", _name_metric, TAKEN)
     for reason in broken.values():
         warnings.warn(reason, FedrecWarning, stacklevel=3)
     return usable, broken
 
 
-def _named(loaded: Any) -> tuple[str, Metric]:
+def _name_metric(loaded: Any) -> tuple[str, Metric]:
     if not isinstance(loaded, Metric):
         raise FedrecError('it is not a metric: put @fedrec.metric("name") above the function')
     return loaded.name, loaded

@@ -41,8 +41,8 @@ def bound_sums(ks: Iterable[int]) -> dict[str, float]:
     return {f"{GAIN}@{k}": sum(1 / math.log2(place + 1) for place in range(1, k + 1)) for k in ks}
 
 
-def merged(parts: Iterable[PartialEvaluation]) -> PartialEvaluation:
-    """All users of some parts together."""
+def merge_evaluations(parts: Iterable[PartialEvaluation]) -> PartialEvaluation:
+    """Put all users of some parts together."""
     users, ranked = 0, 0
     sums: dict[str, float] = {}
     listed: dict[int, NDArray[np.int64]] = {}

@@ -88,7 +88,7 @@ class Protocol:
         return tuple(sorted({name.split("@")[0] for name in self.select_metric.split("+")} | {"recall", "ndcg"}))
 
     @property
-    def named_metrics(self) -> tuple[str, ...]:
+    def all_metrics(self) -> tuple[str, ...]:
         """All metrics that are asked for, or that selection needs."""
         return tuple(dict.fromkeys([*self.metrics, *self.selecting]))
 
@@ -290,13 +290,13 @@ PRESETS: dict[str, Protocol] = {
 
 def protocol(spec: str = "honest") -> Protocol:
     """Read `name[,field=value...]`; lists are joined by `+`, as in `honest,ks=10+20,neg_pool=leaked`."""
-    found = recorded(spec)
-    require_known(found.named_metrics)
+    found = parse_protocol(spec)
+    require_known(found.all_metrics)
     return found
 
 
-def recorded(spec: str) -> Protocol:
-    """As `protocol`, of a run that was done: its metrics need not be registered here and now."""
+def parse_protocol(spec: str) -> Protocol:
+    """Parse the protocol of a run that was done: its metrics need not be registered here and now."""
     name, *overrides = (part.strip() for part in spec.split(","))
     if name not in PRESETS:
         raise unknown("protocol", name, PRESETS)

@@ -36,7 +36,7 @@ def positions(scores: Tensor, targets: Targets, ties: str = "expected") -> Posit
 def top_k(scores: Tensor, mask_indptr: NDArray[Any], mask_items: NDArray[Any], k: int) -> Ints:
     """The k best unmasked items per row, best first, lower ids first among equals; -1 where there are fewer than k."""
     rows = np.repeat(np.arange(len(scores)), np.diff(mask_indptr))
-    return pool_top_k(_masked_copy(scores, _to(rows * scores.shape[1] + mask_items, scores.device)), None, k)
+    return pool_top_k(_mask(scores, _to(rows * scores.shape[1] + mask_items, scores.device)), None, k)
 
 
 def candidate_scores(scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor | None]:
@@ -47,7 +47,7 @@ def candidate_scores(scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor |
     """
     if scores.shape != (len(targets), targets.n_items):
         raise FedrecError(f"scores have shape {tuple(scores.shape)}, need ({len(targets)}, {targets.n_items})")
-    values = _masked_copy(scores, _masked(targets, scores.device))
+    values = _mask(scores, _mask_spots(targets, scores.device))
     if targets.catalogue is not None:
         closed = torch.ones(targets.n_items, dtype=torch.bool)
         closed[torch.from_numpy(targets.catalogue)] = False
@@ -94,8 +94,8 @@ def pool_top_k(values: Tensor, ids: Tensor | None, k: int) -> Ints:
     return np.asarray(torch.nn.functional.pad(items, (0, k - width), value=-1).cpu().numpy(), np.int64)
 
 
-def _masked(targets: Targets, device: torch.device) -> Tensor:
-    """Flat indices of the masked items, copied to an accelerator once."""
+def _mask_spots(targets: Targets, device: torch.device) -> Tensor:
+    """Return flat indices of the masked items, copied to an accelerator once."""
     if device.type == "cpu":
         return _to(targets.mask_spots, device)
     if device not in targets.on_device:
@@ -104,7 +104,7 @@ def _masked(targets: Targets, device: torch.device) -> Tensor:
     return found
 
 
-def _masked_copy(scores: Tensor, masked: Tensor) -> Tensor:
+def _mask(scores: Tensor, masked: Tensor) -> Tensor:
     if scores.dtype in (torch.float16, torch.bfloat16):
         raise FedrecError(f"scores are {scores.dtype}, which makes ties; rank logits in float32 or float64")
     finite = torch.isfinite(scores).all(1)

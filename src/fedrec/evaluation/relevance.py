@@ -22,7 +22,7 @@ DRAWS = 32
 def expectation(values: OfLists, higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
     """The mean over orders of equal scores: exact without ties or with one held-out item, else of some drawn orders."""
     if len(higher) == len(indptr) - 1:
-        return _of_single(values, higher, equal, k)
+        return _mean_of_single(values, higher, equal, k)
     groups, counts = tie_groups(higher, equal, indptr), np.diff(indptr)
     unsure = np.zeros(len(counts), bool)
     unsure[groups.row[(groups.equal > groups.relevant) & (groups.higher < k)]] = True
@@ -35,8 +35,8 @@ def expectation(values: OfLists, higher: Ints, equal: Ints, indptr: Ints, k: int
     return found
 
 
-def _of_single(values: OfLists, higher: Ints, equal: Ints, k: int) -> Floats:
-    """With one held-out item there are k + 1 lists: it stands at one of the k places, or beyond them."""
+def _mean_of_single(values: OfLists, higher: Ints, equal: Ints, k: int) -> Floats:
+    """Average over orders: of one held-out item there are k + 1 lists, it stands at one of k places or beyond."""
     of_place = values(np.eye(k + 1, k), np.ones(k + 1, np.int64))
     before = np.concatenate([[0.0], np.cumsum(of_place[:k])])
     first, last = np.minimum(higher, k), np.minimum(higher + equal, k)

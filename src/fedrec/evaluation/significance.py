@@ -40,10 +40,10 @@ def paired_bootstrap(
     The interval lies between percentiles of the resampled means. p is twice the share of them on the far side of 0,
     itself counted once more, so that p < 1 - level and an interval without 0 go together but for that one.
     """
-    difference = _paired(first, second)
+    difference = _subtract_paired(first, second)
     if resamples < 1:
         raise FedrecError(f"resamples = {resamples} must be at least 1")
-    means = _resampled_means(difference, resamples, np.random.default_rng(seed))
+    means = _resample_means(difference, resamples, np.random.default_rng(seed))
     tail = 100 * (1 - level) / 2
     low, high = np.percentile(means, [tail, 100 - tail])
     beyond = min((means <= 0).sum(), (means >= 0).sum())
@@ -55,7 +55,7 @@ def paired_t(first: NDArray[Any], second: NDArray[Any]) -> float | None:
     """Two-sided p of a paired t test; None where fewer than two pairs or equal differences leave nothing to test."""
     from scipy import stats
 
-    difference = _paired(first, second)
+    difference = _subtract_paired(first, second)
     if len(difference) < 2 or difference.std() <= 1e-12 * max(abs(difference).max(), 1e-300):
         return None
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
@@ -65,7 +65,7 @@ def wilcoxon(first: NDArray[Any], second: NDArray[Any]) -> float:
     """Two-sided p of the signed-rank test; pairs without a difference are left out, and alone they give 1."""
     from scipy import stats
 
-    difference = _paired(first, second)
+    difference = _subtract_paired(first, second)
     changed = difference[difference != 0]
     return float(stats.wilcoxon(changed).pvalue) if len(changed) else 1.0
 
@@ -79,15 +79,15 @@ def holm(values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def _paired(first: NDArray[Any], second: NDArray[Any]) -> Floats:
+def _subtract_paired(first: NDArray[Any], second: NDArray[Any]) -> Floats:
     one, two = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if one.shape != two.shape or one.ndim != 1 or not len(one):
         raise FedrecError(f"a paired test needs the same users on both sides, not {one.shape} and {two.shape} values")
     return one - two
 
 
-def _resampled_means(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:
-    """Means of `resamples` samples of as many values with replacement.
+def _resample_means(values: Floats, resamples: int, rng: np.random.Generator) -> Floats:
+    """Draw the means of `resamples` samples of as many values with replacement.
 
     Zeros need no drawing one by one, and most users of a short list have none but zeros: how many of a sample are
     not zero is binomial, and only those are drawn.

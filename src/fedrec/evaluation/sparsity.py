@@ -12,8 +12,8 @@ _STREAM = 1
 """Keeps these draws distinct from others with the same purpose."""
 
 
-def kept_rows(train: Pairs, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Which rows of the training part stay: of every user `fraction` of the rows, rounded half up, at least one.
+def select_rows(train: Pairs, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Choose training rows that stay: of every user `fraction` of the rows, rounded half up, at least one.
 
     A row's draw is a hash of the seed, its user and its item. So what is kept at a smaller fraction is part of what is
     kept at a larger one, and nobody's draw depends on anybody else.

@@ -115,8 +115,8 @@ class Targets:
             self.n_items, self.users[rows], indptr, items, mask_indptr, mask_items, candidates, self.catalogue
         )
 
-    def narrowed(self) -> Targets:
-        """The same over the catalogue alone: item k is `catalogue[k]`, so scores need no other columns."""
+    def over_catalogue(self) -> Targets:
+        """Restrict to the catalogue alone: item k is `catalogue[k]`, so scores need no other columns."""
         if self.catalogue is None:
             return self
         inside = np.isin(self.mask_items, self.catalogue)

@@ -15,7 +15,7 @@ import numpy as np
 from fedrec.data.companies import BY_COLUMN, BY_FILES, SEPARATOR, split_paths
 from fedrec.data.roles import as_columns
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import recorded
+from fedrec.evaluation import parse_protocol
 from fedrec.schema import kinds_of_fields
 
 FORMAT = 3
@@ -196,8 +196,8 @@ def as_meant(spec: str, written: Any) -> str:
         raise FedrecError(f"format {written} of a run folder is newer than this fedrec; upgrade fedrec to read it")
     if written > 1:
         return spec
-    meant = recorded(f"{spec},{FIRST_FORMAT}")
-    return spec if recorded(spec) == meant else meant.label
+    meant = parse_protocol(f"{spec},{FIRST_FORMAT}")
+    return spec if parse_protocol(spec) == meant else meant.label
 
 
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, longer: bool = True) -> None:

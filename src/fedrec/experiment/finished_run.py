@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.errors import FedrecError
-from fedrec.evaluation import recorded
+from fedrec.evaluation import parse_protocol
 from fedrec.experiment.config import as_meant, make_config
 from fedrec.experiment.folder import RunFolder
 from fedrec.experiment.kept import is_at_hand, read_prepared
@@ -108,7 +108,7 @@ def read_run(folder: Path) -> FinishedRun:
         summary = read_json(files.summary, "summary", {})
         check_summary(summary)
         meant = as_meant(summary["protocol"], summary.get("format", 1))
-        summary |= {"protocol": meant, "leaks": list(recorded(meant).leaks)}
+        summary |= {"protocol": meant, "leaks": list(parse_protocol(meant).leaks)}
         config = make_config(files.settings()).to_dict()
     except (ValueError, OSError, FedrecError) as error:
         raise damage_error(folder, error) from None

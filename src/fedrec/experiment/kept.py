@@ -16,7 +16,7 @@ from fedrec.data import Partition, Split
 from fedrec.data.fetch import search_folders
 from fedrec.data.located import fingerprint, list_files, locate
 from fedrec.errors import FedrecError
-from fedrec.evaluation import Protocol, recorded
+from fedrec.evaluation import Protocol, parse_protocol
 from fedrec.experiment.aside import Aside
 from fedrec.experiment.config import COLUMNS, RunConfig
 from fedrec.experiment.folder import RunFolder
@@ -130,7 +130,9 @@ def read_kept(folder: RunFolder, config: RunConfig, ranked: bool = True) -> Kept
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
-        return Kept(_rebuild(about, arrays, recorded(config.protocol), ranked), about["checksum"], about.get("size"))
+        return Kept(
+            _rebuild(about, arrays, parse_protocol(config.protocol), ranked), about["checksum"], about.get("size")
+        )
     except UNREADABLE:
         return None
 

@@ -15,7 +15,15 @@ from fedrec.data import Filtered, Interactions, Partition, Split
 from fedrec.data.attributes import Encoder, Scaler, item_attributes
 from fedrec.data.companies import BY_COLUMN, BY_FILES
 from fedrec.errors import FedrecError
-from fedrec.evaluation import UNDIVIDED, Evaluator, Protocol, Targets, candidate_targets, forbidden_negatives, kept_rows
+from fedrec.evaluation import (
+    UNDIVIDED,
+    Evaluator,
+    Protocol,
+    Targets,
+    candidate_targets,
+    forbidden_negatives,
+    select_rows,
+)
 from fedrec.experiment.aside import Aside, set_aside
 from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique
 from fedrec.federation.contract import World
@@ -169,7 +177,7 @@ class Prepared:
         counts, ranked = self.item_counts(), None
         if self.warm is not None and targets.catalogue is not None:
             ranked = targets.catalogue
-            counts, targets = counts[ranked], targets.narrowed()
+            counts, targets = counts[ranked], targets.over_catalogue()
         chosen = self.protocol
         evaluator = Evaluator(
             targets, ks=chosen.ks, ties=chosen.ties, metrics=metrics or chosen.metrics, item_counts=counts
@@ -332,7 +340,7 @@ def _thin(split: Split, fraction: float) -> tuple[Split, Interactions | None]:
     """The split with a share of every user's training rows, and the rows left out."""
     if fraction == 1:
         return split, None
-    kept = kept_rows(_pairs(split.train), fraction, split.train.tie_seed)
+    kept = select_rows(_pairs(split.train), fraction, split.train.tie_seed)
     rest = split.train.select(~kept)
     record = Filtered(f"training rows kept from clients by train_fraction={fraction:g}", 0, 0, len(rest))
     return replace(split, train=split.train.select(kept), filtered=(*split.filtered, record)), rest

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedrec.data import cache_folder
 from fedrec.data.atomic import scratch_folder
 from fedrec.errors import FedrecError
-from fedrec.evaluation import protocol, recorded
+from fedrec.evaluation import parse_protocol, protocol
 from fedrec.evaluation.own_metrics import fingerprint
 from fedrec.experiment.config import COLUMNS, RunConfig
 from fedrec.experiment.driver import Listener, execute
@@ -56,7 +56,7 @@ def references_at_hand(runs: Sequence[FinishedRun], data: Prepared | None = None
 
 def absent_references(runs: Sequence[FinishedRun]) -> list[str]:
     """Return the names of the references that are not among the runs but could stand beside them."""
-    if recorded(runs[0].protocol).split == "cold-items":
+    if parse_protocol(runs[0].protocol).split == "cold-items":
         return []  # neither says anything about items that nobody met
     there = {run.summary["method"] for run in runs}
     return [name for name in REFERENCES if name not in there]
@@ -67,7 +67,7 @@ def _place(method: str, beside: FinishedRun) -> tuple[RunConfig, Path]:
     config = RunConfig(method=method, eval_every=5, **same)
     # the dataset's own record tells versions of a file apart, the library versions what may change a number
     text = f"{beside.data} {beside.summary['dataset']} {sorted(config.to_dict().items())} {beside.summary['versions']}"
-    text += fingerprint(recorded(beside.protocol).named_metrics)
+    text += fingerprint(parse_protocol(beside.protocol).all_metrics)
     return config, cache_folder() / "references" / f"{method}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

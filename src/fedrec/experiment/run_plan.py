@@ -118,7 +118,7 @@ def plan_run(
     chosen, rules = method or method_of(config), protocol(config.protocol)
     # what costs nothing is refused first; data is read after it, and memory is asked for last
     require_selectable(rules)
-    rehearse(rules.named_metrics, rules.ks)
+    rehearse(rules.all_metrics, rules.ks)
     require_shared(chosen, group)
     stages, device = parse_protection(config, chosen), device_named(config.device)
     prepared = _prepare(config, rules, data, chosen.info.centralised)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrec.data.filtered import LOWER_MINIMUM, LOWER_RATING
 from fedrec.data.interactions import FEWEST_TO_SPLIT
-from fedrec.evaluation import Protocol, recorded
+from fedrec.evaluation import Protocol, parse_protocol
 from fedrec.experiment.prepare import Prepared
 from fedrec.schema import COUNT, TEXT, Shape
 
@@ -92,7 +92,7 @@ def _explain_tested(protocol: Protocol, data: str, users: int, kept: int, given:
     if few or (by_user and users < kept):
         who.append(f"at least {max(minimum, least) if few else least} items")
     if few and minimum > least:
-        settings.append(f"--protocol {recorded(f'{protocol.label},min_interactions={least}').label}")
+        settings.append(f"--protocol {parse_protocol(f'{protocol.label},min_interactions={least}').label}")
     if rated:
         who.append("ratings above 0" if protocol.min_rating is None else f"ratings from {protocol.min_rating:g} on")
     if rated and protocol.min_rating is not None:

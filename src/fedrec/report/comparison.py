@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import recorded
+from fedrec.evaluation import parse_protocol
 from fedrec.experiment.finished_run import REFERENCES, FinishedRun
 from fedrec.experiment.prepare import Part
 from fedrec.experiment.tested import Tested
@@ -98,7 +98,7 @@ def choose_metrics(comparison: Comparison, wanted: str | None) -> list[str]:
 def selection(label: str, k: int) -> tuple[str, str]:
     """The metric that chose the round under a protocol, and on what."""
     try:
-        found = recorded(label)
+        found = parse_protocol(label)
     except FedrecError:
         return f"ndcg@{k}", "validation"
     return found.select_metric, found.select_on

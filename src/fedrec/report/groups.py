@@ -11,7 +11,7 @@ import numpy as np
 
 from fedrec.data import partition_by_company
 from fedrec.errors import FedrecError, unknown
-from fedrec.evaluation import recorded
+from fedrec.evaluation import parse_protocol
 from fedrec.evaluation.groups import ACTIVITY, POPULARITY, TASTE, by_activity, by_popularity, by_taste
 from fedrec.experiment.config import make_config
 from fedrec.experiment.finished_run import FinishedRun
@@ -71,7 +71,7 @@ def grouped(comparison: Comparison, kind: str, metric: str) -> Grouped:
 def prepared_again(run: FinishedRun) -> Prepared:
     """The data of a run under its protocol, kept or read again; an error where it is gone or not what it was."""
     # groups go by users, not clients
-    prepared = run.kept or prepare_config(make_config(run.config), recorded(run.protocol), centralised=True)
+    prepared = run.kept or prepare_config(make_config(run.config), parse_protocol(run.protocol), centralised=True)
     source, before = prepared.source, run.summary["dataset"]
     if (source.version, source.n_users, source.n_items) != (before["version"], before["users"], before["items"]):
         raise FedrecError(f"the data of {run.folder} has changed since the run ({source!r}); run it again")
