@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedrec.kernels.linear import saturated_slopes
+from fedrec.kernels.linear import write_saturated_slopes
 from fedrec.training.losses import bce, bce_slope
 
 LOGITS = torch.cat([torch.arange(-40, 40.125, 0.125), torch.tensor([-1000.0, -90.0, 90.0, 1000.0])])
@@ -59,7 +59,7 @@ def test_compiled_is_the_same(label: float, dtype: type) -> None:
     logits = LOGITS.numpy().astype(dtype)
     count = len(logits)
     slope = logits.copy()
-    loss = saturated_slopes(np.arange(count, dtype=np.uint32), count if label else 0, slope)
+    loss = write_saturated_slopes(np.arange(count, dtype=np.uint32), count if label else 0, slope)
     losses, expected = released(LOGITS, torch.full_like(LOGITS, label))
     assert np.allclose(slope, expected.numpy(), rtol=1e-5, atol=1e-12)
     assert ((slope == 0) == (expected.numpy() == 0)).all()

@@ -11,7 +11,7 @@ import pytest
 from numba import njit
 
 from fedrec.kernels.bounds import TILE
-from fedrec.kernels.contrast import aligned, set_pairs
+from fedrec.kernels.contrast import aligned_zeros, set_pairs
 from fedrec.kernels.contrast_products import BESIDE, HELD, TALL, add_both, add_sums, attract, set_powers, square_of
 from fedrec.kernels.products import ROWS, add_products
 from fedrec.kernels.vectors import LANES
@@ -120,7 +120,7 @@ def test_square_of_a_row():
 
 @pytest.mark.parametrize("count", [1, 16, 1000])
 def test_rooms_begin_with_a_line_of_the_cache(count):
-    rooms = [aligned(count) for _ in range(5)]
+    rooms = [aligned_zeros(count) for _ in range(5)]
     assert all(room.ctypes.data % 64 == 0 and len(room) == count and not room.any() for room in rooms)
 
 

@@ -30,7 +30,7 @@ from fedrec.federation.figures import ChunkFigures
 from fedrec.federation.stages import Stage
 from fedrec.federation.update import Update
 from fedrec.federation.wire import Wire
-from fedrec.kernels.device import handed
+from fedrec.kernels.device import to_device
 
 if TYPE_CHECKING:
     from fedrec.federation.blind import BlindSum
@@ -323,7 +323,7 @@ class ClientSide:
     def _index(self, where: np.ndarray) -> slice | Tensor:
         """A slice where possible: a view costs nothing and is updated in place."""
         run = _run_of(where)
-        return handed(where, self.world.device) if run is None else slice(run.start, run.stop)
+        return to_device(where, self.world.device) if run is None else slice(run.start, run.stop)
 
 
 def _run_of(where: np.ndarray) -> range | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedrec.errors import FedrecError
 from fedrec.federation.contract import World
 from fedrec.federation.secret import Secret, SeededSecret
-from fedrec.kernels.device import handed
+from fedrec.kernels.device import to_device
 
 Unique = Literal["positive", "user"]
 """Among which negatives of a round no item comes twice: those of one positive, or all of a user's."""
@@ -350,7 +350,7 @@ class Chunk:
         return self.tensor(self.samples)
 
     def tensor(self, array: np.ndarray) -> Tensor:
-        return handed(np.ascontiguousarray(array), self.world.device)
+        return to_device(np.ascontiguousarray(array), self.world.device)
 
 
 def _exact(figure: Figure) -> Figure:

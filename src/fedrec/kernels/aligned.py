@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit, prange
 
 from fedrec.kernels.mf import FAST, draw_client, drawing_space, fold, order_samples
-from fedrec.kernels.scorer import descend, filled_up, put_weight, row_of, scoring_space, take_weight
+from fedrec.kernels.scorer import descend, round_up, row_of, scoring_space, store_weight, take_weight
 from fedrec.kernels.vectors import LANES
 
 
@@ -43,7 +43,7 @@ def _gather(space, touched, rows, left, steps):
             by = real(left ** (steps - stamp))
             for f in range(d):
                 x[f] += by * change[f]
-    space.x[len(touched) * space.width : filled_up(len(touched), LANES) * space.width] = 0.0
+    space.x[len(touched) * space.width : round_up(len(touched), LANES) * space.width] = 0.0
 
 
 @njit(**FAST)
@@ -117,7 +117,7 @@ def _train_block(
         steps[k], loss[k], seen[k] = _train(
             space, mine, samples, n_pos, fold(keys.order, np.uint64(data.clients[k])), settings, order, touched, rows
         )
-        put_weight(space, weight0[k], d)
+        store_weight(space, weight0[k], d)
         _add_changes(part, rows, 1.0 - settings.pull, steps[k])
 
 

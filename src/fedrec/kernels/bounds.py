@@ -1,5 +1,9 @@
 """Bounds that compiled and batched code of the same loss share."""
 
-LEAST_SLOPE = 1e-12  # of the divisor p (1 - p) in the gradient of a saturated loss
+# Both are those of torch.nn.BCELoss, which the released programs train with: the least divisor p (1 - p) in its
+# gradient, and the least logarithm in its loss.
+LEAST_SLOPE = 1e-12
 LEAST_LOG = -100.0
-TILE = 64  # rows and columns of a tile of similarities: it and the rows that it compares fit the nearest cache
+# Rows and columns of a tile of similarities: the tile (16 KiB in single precision) and the rows that it compares fit
+# the nearest cache.
+TILE = 64

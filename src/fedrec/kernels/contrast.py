@@ -33,7 +33,7 @@ LOG2_E = np.float32(np.log2(np.e))
 
 
 @njit(**FAST)
-def aligned(count):
+def aligned_zeros(count):
     """Zeros whose vectors lie in one line of the cache each."""
     room = np.zeros(count + LANES, np.float32)
     skip = -(room.ctypes.data // room.itemsize) % LANES
@@ -44,8 +44,13 @@ def aligned(count):
 def contrast_space(items, d, tiles):
     """Room for one table at a time; `tiles` for all tiles on and above the diagonal."""
     height, width = (items + TILE - 1) // TILE * TILE, (d + LANES - 1) // LANES * LANES
-    rows, columns, pull = aligned(height * width), aligned(height * width), aligned(height * width)
-    own, more, total, weights = aligned(height), aligned(height), aligned(height), aligned(height)
+    rows, columns, pull = aligned_zeros(height * width), aligned_zeros(height * width), aligned_zeros(height * width)
+    own, more, total, weights = (
+        aligned_zeros(height),
+        aligned_zeros(height),
+        aligned_zeros(height),
+        aligned_zeros(height),
+    )
     return rows, columns, own, more, np.empty(items, np.float32), pull, total, weights, tiles
 
 
@@ -168,7 +173,7 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
     To every row of the gradient a multiple of its own direction may be added.
     """
     f, items, width, at, found = np.float32, len(weight), len(rows) // len(own), 0, 0.0
-    unused, parts, weighed = aligned(TILE), aligned(TILE * LANES), aligned(SIZE)
+    unused, parts, weighed = aligned_zeros(TILE), aligned_zeros(TILE * LANES), aligned_zeros(SIZE)
     _set_columns(rows, width, columns)
     set_pairs(columns, own)
     for i in range(len(own)):
@@ -231,7 +236,7 @@ def evaluate(table, terms, space, out):
     log_sum = _repel(
         rows, columns, own, more, terms.weight, steep, f(terms.floor), f(terms.lowest), pull, total, weights, tiles
     )
-    friends, square, alike = aligned(terms.clusters * width), steep * LOG2_E, 0.0
+    friends, square, alike = aligned_zeros(terms.clusters * width), steep * LOG2_E, 0.0
     _gather(rows, width, labels, friends)
     factor = f(terms.scale) * steep / np.sqrt(square)
     for i in range(items):

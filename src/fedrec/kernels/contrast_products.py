@@ -62,7 +62,7 @@ def _powers(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             y_i, y_j = (_load_beside(code, x, builder.add(column, at), BESIDE) for at in (i, j))
             for r in range(TALL):
                 own_row = builder.add(row, INDEX(r))
-                x_i, x_j = (code.held(code.repeat(x, builder.add(own_row, at))) for at in (i, j))
+                x_i, x_j = (code.keep_in_register(code.repeat(x, builder.add(own_row, at))) for at in (i, j))
                 for n, (a, b) in enumerate(zip(y_i, y_j, strict=True), r * BESIDE):
                     if pair < WINOGRAD:
                         sums[n] = code.fma(builder.fadd(x_i, b), builder.fadd(x_j, a), sums[n])
@@ -121,7 +121,7 @@ def _both(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
     def body(j: Any, sums: list[Any]) -> list[Any]:
         at, weights = _beside(code, code.place(other, j, width), beside), builder.add(first, j)
-        by = [code.held(code.repeat(w, place)) for place in code.places(weights, tall, INDEX(TILE))]
+        by = [code.keep_in_register(code.repeat(w, place)) for place in code.places(weights, tall, INDEX(TILE))]
         for k, place in enumerate(at):
             there, total, shared = code.load(z, place), code.load(c, place), []
             for n, weight in zip(range(k, HELD, beside), by, strict=True):
@@ -142,10 +142,10 @@ def _both(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 @intrinsic
 def square_of(typing, x, at, width):  # type: ignore[no-untyped-def]
     """The sum of the squares of the `width` numbers from `at` on, in the same order wherever this is compiled."""
-    return types.float32(x, _INT, _INT), _squared
+    return types.float32(x, _INT, _INT), _square
 
 
-def _squared(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _square(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     code, (_, at, width) = Code(context, builder, signature, args), args
     x = code.array(0)
 
@@ -197,7 +197,7 @@ def _total(code: Code, vector: Any) -> Any:
     """The sum of all lanes, in all lanes."""
     apart = LANES // 2
     while apart:
-        vector = code.builder.fadd(vector, code.taken(vector, [lane ^ apart for lane in range(LANES)]))
+        vector = code.builder.fadd(vector, code.pick_lanes(vector, [lane ^ apart for lane in range(LANES)]))
         apart //= 2
     return vector
 

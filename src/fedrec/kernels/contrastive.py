@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from fedrec.kernels.contrast import aligned, contrast_space, evaluate
+from fedrec.kernels.contrast import aligned_zeros, contrast_space, evaluate
 from fedrec.kernels.contrast import products as products_of_one
 from fedrec.kernels.linear import move, slopes
 from fedrec.kernels.mf import EXACT, FAST, draw_client, drawing_space, fold, order_samples
@@ -76,7 +76,7 @@ def _train_block(
     n_items, width, dtype = tables.shape[1], tables.shape[2], tables.dtype
     slot, order, slot_of, ids = drawing_space(data, low, high, slots, n_items)
     size = min(len(slot), settings.batch)
-    space = contrast_space(n_items, width, aligned(pull.tiles))
+    space = contrast_space(n_items, width, aligned_zeros(pull.tiles))
     scratch = (
         order,
         np.empty(size, dtype=np.uint32),

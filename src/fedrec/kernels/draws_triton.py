@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedrec.kernels.arguments import Data, Keys
-from fedrec.kernels.device import copies, halves, handed, sent
+from fedrec.kernels.device import copies, halves, sent, to_device
 from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = tl.constexpr(GOLDEN), tl.constexpr(MUL_1), tl.constexpr(MUL_2)
@@ -27,6 +27,7 @@ INT32 = (1 << 31) - 1
 
 @triton.jit
 def fold(key, value):
+    # splitmix64: the integers that numpy, numba and torch draw
     z = key + (value.to(tl.uint64) + 1) * _GOLDEN
     z = (z ^ (z >> 30)) * _MUL_1
     z = (z ^ (z >> 27)) * _MUL_2
@@ -34,7 +35,7 @@ def fold(key, value):
 
 
 @triton.jit
-def joined(high, low):
+def join_halves(high, low):
     """The key of these `device.halves`."""
     return (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint32, bitcast=True).to(tl.uint64)
 
@@ -55,13 +56,14 @@ def _mix(x, key, mask, half):
 
 
 @triton.jit
-def permuted(key, size, position):
+def permute_positions(key, size, position):
     """Where `random.permute` sends these positions; those that are not below `size` stay."""
     bits = tl.full((), 1, tl.int32)
     while (1 << bits) < size:
         bits += 1
     mask, half = ((1 << bits) - 1).to(tl.uint32), ((bits + 1) >> 1).to(tl.uint32)
     inside = position < size
+    # cycle walking: what lands beyond `size` goes round again; less than half of the range lies there
     x, outside = position, inside
     while tl.max(outside.to(tl.int32), 0) > 0:
         x = tl.where(outside, _mix(x.to(tl.uint32), key, mask, half).to(tl.int32), x)
@@ -71,12 +73,13 @@ def permuted(key, size, position):
 
 @triton.jit(do_not_specialize=["count"])
 def _permute(out, keys, sizes, positions, owners, count, LANES: tl.constexpr):
-    """As `permuted`, every position in the order of its own owner."""
+    """As `permute_positions`, every position in the order of its own owner."""
     at = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     real = at < count
     owner = tl.load(owners + at, mask=real, other=0)
     key = tl.load(keys + owner, mask=real, other=0).to(tl.uint64, bitcast=True)
     size = tl.load(sizes + owner, mask=real, other=1).to(tl.int32)
+    # lanes have sizes of their own, so all of them take the most turns that any could need
     bits = tl.full([LANES], 1, tl.int32)
     for _ in range(1, 31):
         bits += ((1 << bits) < size).to(tl.int32)
@@ -97,11 +100,12 @@ def permute(key: Tensor, size: Tensor, position: Tensor, owner: Tensor) -> Tenso
 
 
 @triton.jit
-def _shuffled(key, size, position):
+def _shuffle_positions(key, size, position):
     """Where `random.shuffle` sends each of these positions."""
     for turn in tl.static_range(_SWAPS):
         pivot = below(fold(key, tl.full((), 2 * turn, tl.uint64)), size)
         coins = fold(key, tl.full((), 2 * turn + 1, tl.uint64))
+        # swap-or-not: a position and its mirror image at the pivot look at one coin
         other = pivot - position
         other = tl.where(other < 0, other + size, other)
         swapped = (fold(coins, tl.maximum(position, other)) >> 63) > 0
@@ -162,13 +166,13 @@ def _draw(
     gaps = tl.load(pool_ptr + place + 1, mask=real, other=0) - begin
     longest = tl.max(gaps, 0)
     pool = n_items - gaps
-    key = fold(joined(high, low), tl.load(users + place, mask=real, other=0))
+    key = fold(join_halves(high, low), tl.load(users + place, mask=real, other=0))
     column = tl.arange(0, SLOTS)[None, :]
     taken = tl.zeros([LANES, SLOTS], tl.int64)  # of the ranks taken so far in ascending order, each less its number
     for slot in range(slots):
         position = index * slots + slot
         if UNIQUE:
-            rank = _shuffled(fold(key, position // pool), pool, position % pool)
+            rank = _shuffle_positions(fold(key, position // pool), pool, position % pool)
         else:
             again = pool < slots  # with replacement
             rank = below(fold(key, position), tl.where(again, pool, pool - slot))
@@ -218,12 +222,14 @@ class Layout:
     turn: Tensor  # clients by their work, the longest first
 
     @staticmethod
-    def of(data: Data, device: torch.device) -> Layout:
+    def from_data(data: Data, device: torch.device) -> Layout:
         positives = data.user_ptr[data.places + 1] - data.user_ptr[data.places]
         ptr, turn = np.concatenate([[0], np.cumsum(positives)]), np.argsort(-positives, kind="stable")
-        positive_ptr = handed(ptr, device)
+        positive_ptr = to_device(ptr, device)
         owner = torch.repeat_interleave(positive_ptr.diff(), output_size=int(ptr[-1]))
-        return Layout(sent(data.clients, device), sent(data.places, device), positive_ptr, owner, handed(turn, device))
+        return Layout(
+            sent(data.clients, device), sent(data.places, device), positive_ptr, owner, to_device(turn, device)
+        )
 
 
 class Layouts:
@@ -233,12 +239,12 @@ class Layouts:
         self._kept: dict[tuple[object, ...], Layout] = {}
         self._most = most
 
-    def of(self, data: Data, device: torch.device) -> Layout:
+    def get(self, data: Data, device: torch.device) -> Layout:
         who = (data.clients.tobytes(), data.places.tobytes(), data.user_ptr.tobytes(), device)
         if who not in self._kept:
             while len(self._kept) >= self._most:
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[who] = Layout.of(data, device)
+            self._kept[who] = Layout.from_data(data, device)
         return self._kept[who]
 
 
@@ -265,10 +271,10 @@ class Drawn:
 
 
 def draw(data: Data, n_items: int, slots: int, keys: Keys, device: torch.device) -> Drawn:
-    layout = layouts.of(data, device)
+    layout = layouts.get(data, device)
     total, count = len(layout.owner), len(layout.clients)
     users, user_ptr, items, pool_ptr, gap = (
-        copies.of(array, device) for array in (data.users, data.user_ptr, data.items, data.pool_ptr, data.gap)
+        copies.get(array, device) for array in (data.users, data.user_ptr, data.items, data.pool_ptr, data.gap)
     )
     small = count * n_items <= INT32
     pairs = torch.empty(total * (1 + slots), dtype=torch.int32 if small else torch.int64, device=device)
@@ -291,10 +297,10 @@ def draw(data: Data, n_items: int, slots: int, keys: Keys, device: torch.device)
             SLOTS=triton.next_power_of_2(max(slots, 1)),
             LANES=LANES,
         )
-    return _numbered(pairs, layout, n_items, slots)
+    return _number_pairs(pairs, layout, n_items, slots)
 
 
-def _numbered(pairs: Tensor, layout: Layout, n_items: int, slots: int) -> Drawn:
+def _number_pairs(pairs: Tensor, layout: Layout, n_items: int, slots: int) -> Drawn:
     """Number the distinct pairs of client and item, without asking how many there are."""
     device, samples = pairs.device, len(pairs)
     ascending, sample = torch.sort(pairs)

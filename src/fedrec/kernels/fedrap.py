@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit, prange
 
-from fedrec.kernels.mf import EXACT, FAST, draw_client, drawing_space, fold, order_samples, put_rows, take_rows
+from fedrec.kernels.mf import EXACT, FAST, draw_client, drawing_space, fold, order_samples, store_rows, take_rows
 
 
 @njit(**EXACT)
@@ -36,7 +36,7 @@ def _move(own, shared, head, slope, pull, price, lasso, rate, decay):
 
 
 @njit(**FAST)
-def _regularised(own, shared, head, lasso):
+def _penalise(own, shared, head, lasso):
     """The logit without its bias, the squared distance of the two halves, and the penalty of the shared one."""
     zero = own.dtype.type(0)
     logit, apart, price = zero, zero, zero
@@ -56,7 +56,7 @@ def _step(own, shared, head, bias, seen, liked, settings, pace, gradient):
     rate, loss, slopes = real(settings.rate_row * pace), 0.0, 0.0
     gradient[:] = 0.0
     for k in range(len(own)):
-        logit, distance, price = _regularised(own[k], shared[k], head, lasso)
+        logit, distance, price = _penalise(own[k], shared[k], head, lasso)
         x = logit + bias[0]
         e = math.exp(-abs(x))
         slope = seen[k] * (1.0 if x >= 0 else e) / (1.0 + e) - liked[k]
@@ -147,7 +147,7 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, common, 
         count[k] = epochs * len(mine)
         if left[k] != 1.0:
             _shrink(own[k], dtype.type(left[k]))
-        put_rows(held, own[k], which)
+        store_rows(held, own[k], which)
         _add_changes(part, shared, common, which, dtype.type(left[k]))
 
 

@@ -205,7 +205,7 @@ def _train(
 
 
 @triton.jit
-def _put(tables, own, row_ptr, item, n_items, d, LANES: tl.constexpr, FACTORS: tl.constexpr):
+def _store_rows(tables, own, row_ptr, item, n_items, d, LANES: tl.constexpr, FACTORS: tl.constexpr):
     """A client's rows back into its table."""
     k = tl.program_id(0).to(tl.int64)
     begin = tl.load(row_ptr + k)
@@ -281,6 +281,6 @@ def train_additive(
     )
     if settings.decay:
         own.mul_(left.to(own.dtype)[:, None, None])
-    _put[(len(turn),)](own, held, drawn.row_ptr, drawn.item, n_items, d, **shape)
+    _store_rows[(len(turn),)](own, held, drawn.row_ptr, drawn.item, n_items, d, **shape)
     add_changes(drawn, shared, common[None], torch.ones_like(left), parts[0], left)
     parts[1:] = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from fedrec.kernels.mf import FAST, draw_client, drawing_space, fold, put_rows, take_rows
+from fedrec.kernels.mf import FAST, draw_client, drawing_space, fold, store_rows, take_rows
 from fedrec.kernels.ncf import count_samples, network_space, train_network
 from fedrec.kernels.streamed import gather_past
 
@@ -48,7 +48,7 @@ def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, f
             steps = epochs * ((count + settings.batch - 1) // settings.batch)
             left = (1.0 - settings.rate_item * strength) ** steps
         _between(table, guides[k], left, near)
-        put_rows(rows, near, which)
+        store_rows(rows, near, which)
         gather_past(near, each, own[k])  # the much larger `own` is written once, and not read
 
 

@@ -25,7 +25,7 @@ from fedrec.kernels.mf import (
 
 
 @njit(**EXACT)
-def saturated_slopes(batch, n_pos, logits):
+def write_saturated_slopes(batch, n_pos, logits):
     """As `bce_slopes`, where logits pass a sigmoid in single precision: `losses.bce_slope` with saturate=released."""
     one, least = np.float32(1.0), np.float32(LEAST_SLOPE)
     loss = 0.0
@@ -48,7 +48,7 @@ def slopes(head, bias, rows, slot, batch, n_pos, saturate, touched, slope):
         for f in range(len(head)):
             total += head[f] * rows[k, f]
         slope[t] = total
-    return saturated_slopes(batch, n_pos, slope) if saturate else bce_slopes(batch, n_pos, slope)
+    return write_saturated_slopes(batch, n_pos, slope) if saturate else bce_slopes(batch, n_pos, slope)
 
 
 @njit(**FAST)

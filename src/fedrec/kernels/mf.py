@@ -22,15 +22,19 @@ from fedrec.random import GOLDEN, MUL_1, MUL_2, PERMUTE_ROUNDS, SWAPS
 
 _GOLDEN, _MUL_1, _MUL_2 = np.uint64(GOLDEN), np.uint64(MUL_1), np.uint64(MUL_2)
 _30, _27, _31, _32, _63, _1 = (np.uint64(bits) for bits in (30, 27, 31, 32, 63, 1))
-FACTORS = 512  # of at most 2 each: their product is a number of double precision
-ROWS = 32  # of gradients that Adam holds at once: they stay in the nearest cache
-# not nnan or ninf: a diverged run must show
+# Factors of at most 2 each that are multiplied before a logarithm is taken: 2 ** 512 is a number of double precision,
+# and one logarithm for all costs a fraction of one for each.
+FACTORS = 512
+# Gradients that Adam holds at once: they stay in the nearest cache.
+ROWS = 32
+# Not nnan or ninf, under which a compiler may drop tests for what is not finite: a diverged run must show.
 EXACT = {"error_model": "numpy"}
 FAST = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
 
 
 @njit(**EXACT)
 def fold(key, value):
+    # splitmix64, as in `splitmix.py`: exact integers, so that numpy, torch and Triton draw the same
     z = key + _GOLDEN * (value + _1)
     z = (z ^ (z >> _30)) * _MUL_1
     z = (z ^ (z >> _27)) * _MUL_2
@@ -43,11 +47,14 @@ def _shuffle(key, size, out):
     for j in range(len(out)):
         out[j] = j
     for turn in range(SWAPS):
+        # 32 random bits times the size, shifted: uniform to 2 ** -32, without a division
         pivot = (np.int64(fold(key, np.uint64(2 * turn)) >> _32) * size) >> 32
         coins = fold(key, np.uint64(2 * turn + 1))
+        # swap-or-not: a position and its mirror image at the pivot look at one coin, so no array is permuted
         for j in range(len(out)):
             here = np.int64(out[j])
             other = pivot - here
+            # sums in place of branches: half of these would be mispredicted
             other += size * (other < 0)
             swapped = np.int64(fold(coins, np.uint64(max(here, other))) >> _63)
             out[j] = here + swapped * (other - here)
@@ -67,9 +74,11 @@ def _ranks_of_positives(key, slots, pool, positives, out):
         for p in range(positives):
             for s in range(slots):
                 rank = (np.int64(out[p * slots + s]) * (pool - s)) >> 32
+                # the rank among what is left becomes one among all: every smaller one that is gone moves it up
                 for t in range(s):
                     rank += taken[t] <= rank
                 out[p * slots + s] = rank
+                # insertion without branches keeps `taken` ascending
                 for t in range(s):
                     taken[t], rank = min(taken[t], rank), max(taken[t], rank)
                 taken[s] = rank
@@ -125,6 +134,7 @@ def permutation(key, size, out):
     multiply = np.empty(PERMUTE_ROUNDS, dtype=np.uint32)
     add = np.empty(PERMUTE_ROUNDS, dtype=np.uint32)
     for r in range(PERMUTE_ROUNDS):
+        # odd, so that multiplying can be undone modulo a power of two: every round is a permutation
         multiply[r] = fold(key, np.uint64(2 * r)) | _1
         add[r] = fold(key, np.uint64(2 * r + 1))
     for j in range(size):
@@ -177,6 +187,7 @@ def _bce_run(batch, n_pos, logits):
     """The same for at most FACTORS samples, without a branch. A small slope is no difference of large numbers."""
     real = logits.dtype.type
     one, loss, product = real(1.0), 0.0, 1.0  # product of 1 + exp(-|x|): one logarithm serves many samples
+    # e is of -|x|, at most 1: nothing overflows, and log(1 + exp(-x)) = max(-x, 0) + log(1 + e)
     for t in range(len(batch)):
         x, liked = logits[t], batch[t] < n_pos
         e = exp_below(-abs(x))
@@ -192,6 +203,7 @@ def _bce_batch(p, rows, slot, batch, n_pos, coef, touched, logits):
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
         logits[t] = _dot(p, rows, touched[t])
+    # slopes first, then their sums: the loop over slopes has no scattered stores and becomes vector instructions
     slopes = logits[: len(batch)]
     loss = bce_slopes(batch, n_pos, slopes)
     for t in range(len(batch)):
@@ -214,6 +226,7 @@ def _bpr_batch(p, rows, slot, batch, n_pos, slots, coef, touched, logits):
         coef[touched[2 * t + 1]] += c
         loss += max(-x, 0.0)
         product *= 1.0 + e
+        # pairs are not cut into runs of FACTORS: the product is taken out before it can overflow
         if product > 1e300:
             loss += math.log(product)
             product = 1.0
@@ -245,6 +258,7 @@ def _sgd_step(p, rows, touched, coef, grad, rate_user, rate_item):
 def adam(value, gradient, first, second, rate, fix_1, fix_2):
     """One step on a run of numbers: constants of their own type, one root and one division each."""
     real = value.dtype.type
+    # corrections for the start go into rate and floor once, which is the same step as correcting both moments
     keep_1, take_1, keep_2, take_2 = real(0.9), real(0.1), real(0.999), real(0.001)
     scale, floor = real(rate * math.sqrt(fix_2) / fix_1), real(1e-8 * math.sqrt(fix_2))
     for j in range(len(value)):
@@ -352,6 +366,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, settings, scratc
                         head * settings.rate_user * scale,
                         table * settings.rate_item * scale,
                     )
+        # the same test as in `Descent`: the mean loss since the round began, and 1e-5 against a loss of zero
         before, average = average, loss / (count * (epoch + 1))
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < settings.early_exit:
             return loss, epoch + 1
@@ -374,11 +389,13 @@ def _number(slot, slot_of, ids):
     used = 0
     for j in range(len(slot)):
         item = slot[j]
+        # no branch: half of the items of a short history are new, and nobody can predict which
         new = slot_of[item] < 0
         slot_of[item] = used if new else slot_of[item]
         ids[used] = item  # stays only if it was new
         used += new
         slot[j] = slot_of[item]
+    # only what was written is cleared: the whole catalogue would cost more than the samples
     for k in range(used):
         slot_of[ids[k]] = -1
     return used
@@ -425,7 +442,7 @@ def take_rows(rows, table, ids):
 
 
 @njit(**EXACT)
-def put_rows(rows, table, ids):
+def store_rows(rows, table, ids):
     for r in range(len(ids)):
         item = ids[r]
         for f in range(rows.shape[1]):
@@ -453,7 +470,7 @@ def leave_rows(rows, ids, table, k, shared, own, changed, space, part, weight):
     only these rows are left, and marked there.
     """
     if not shared:
-        put_rows(rows, table[k], ids)
+        store_rows(rows, table[k], ids)
         return
     add_changes(part, rows, table[0], ids, weight[k])
     if len(changed):

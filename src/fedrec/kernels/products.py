@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from fedrec.kernels.vectors import INDEX, LANES, Code
 
+# A product with its sum takes about four cycles and two can start in each: eight independent sums keep both units busy.
 ROWS = 8
 
 _LANE = ir.IntType(32)
@@ -44,13 +45,13 @@ def _code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     def vector(data: Any, offset: Any) -> Any:
         return builder.bitcast(builder.gep(data, [offset]), lanes.as_pointer())
 
-    def repeated(number: Any) -> Any:
+    def repeat(number: Any) -> Any:
         return builder.shuffle_vector(builder.insert_element(nothing, number, _LANE(0)), nothing, _FIRST)
 
     def body(k: Any, totals: list[Any]) -> list[Any]:
         right, along_k = builder.load(vector(b, code.place(begin, k, width)), align=4), builder.mul(k, along)
         numbers = [builder.load(builder.gep(a, [builder.add(start, along_k)])) for start in left]
-        return [builder.call(fma, [repeated(x), right, total]) for x, total in zip(numbers, totals, strict=True)]
+        return [builder.call(fma, [repeat(x), right, total]) for x, total in zip(numbers, totals, strict=True)]
 
     left, results = code.places(first, ROWS, step), [vector(c, place) for place in code.places(at, ROWS, stride)]
     starts = [builder.load(result, align=4) for result in results]
@@ -75,18 +76,19 @@ def _transposing(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.add(start, builder.mul(INDEX(times), by))
         return builder.bitcast(builder.gep(data, [place]), lanes.as_pointer())
 
-    def taken(one: Any, other: Any, lanes_of: list[int]) -> Any:
+    def pick_lanes(one: Any, other: Any, lanes_of: list[int]) -> Any:
         """Lanes of two vectors: those of the other follow those of the one."""
         return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(_LANE, LANES), lanes_of))
 
     rows = [builder.load(vector(a, first, r, step), align=4) for r in range(LANES)]
+    # log2(LANES) rounds, each of which swaps two corners of every square of twice this size: no number goes by memory
     apart = LANES // 2
-    while apart:  # swap the corners of every square of this size
+    while apart:
         near = [lane if not lane & apart else LANES + lane - apart for lane in range(LANES)]
         far = [lane + apart if not lane & apart else LANES + lane for lane in range(LANES)]
         pairs = [(r, r + apart) for r in range(LANES) if not r & apart]
         for r, s in pairs:
-            rows[r], rows[s] = taken(rows[r], rows[s], near), taken(rows[r], rows[s], far)
+            rows[r], rows[s] = pick_lanes(rows[r], rows[s], near), pick_lanes(rows[r], rows[s], far)
         apart //= 2
     for r, row in enumerate(rows):
         builder.store(row, vector(c, at, r, stride), align=4)

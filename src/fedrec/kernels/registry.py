@@ -63,7 +63,7 @@ _counters: list[list[int]] = []
 def find(name: str, device: torch.device, compiled: bool = True) -> Kernel | None:
     """The kernel of this name for a device; None if there is none, its package is missing or `compiled` is False."""
     source = KERNELS.get((name, device.type)) if compiled else None
-    kernel = _load(source) if source and _installed(source.needs) else None
+    kernel = _load(source) if source and _is_installed(source.needs) else None
     log_path(name, device, kernel is not None)
     return kernel
 
@@ -75,7 +75,7 @@ def log_path(name: str, device: torch.device, compiled: bool) -> None:
 
 
 @cache
-def _installed(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):

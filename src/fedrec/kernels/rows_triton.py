@@ -19,7 +19,7 @@ from torch import Tensor
 from fedrec.kernels.arguments import Keys
 from fedrec.kernels.bounds import LEAST_LOG, LEAST_SLOPE
 from fedrec.kernels.device import constants, halves
-from fedrec.kernels.draws_triton import Drawn, fold, joined, permuted
+from fedrec.kernels.draws_triton import Drawn, fold, join_halves, permute_positions
 
 _LEAST_SLOPE, _LEAST_LOG = tl.constexpr(LEAST_SLOPE), tl.constexpr(LEAST_LOG)
 _LEAST_LOGIT = tl.constexpr(-88.7)  # below, the exponential is infinite in single precision
@@ -33,6 +33,7 @@ SUM_LANES, SUM_WARPS = 128, 4  # of one that adds up an item's changes
 def row_sums(row, value, real):
     """For every lane the sum over the lanes of its row, and whether it is the first of them."""
     lane = tl.arange(0, row.shape[0])
+    # all pairs of lanes are compared in place of atomic additions, whose order would differ from run to run
     same = (row[:, None] == row[None, :]) & real[None, :]
     total = tl.sum(tl.where(same, value[None, :], 0.0), 1)
     earlier = tl.sum((same & (lane[None, :] < lane[:, None])).to(tl.int32), 1)
@@ -57,6 +58,7 @@ def _logits(rows, row, p, real, d, FACTORS: tl.constexpr):
 @triton.jit
 def bce(logit, liked):
     """dloss/dlogit and the loss of pointwise samples, in double precision."""
+    # e is of -|x|, at most 1: neither the slope nor the loss overflows, and small slopes keep all their digits
     x = logit.to(tl.float64)
     label = liked.to(tl.float64)
     e = tl.exp(-tl.abs(x))
@@ -72,8 +74,8 @@ def bpr(difference):
 
 
 @triton.jit
-def _saturated(logit, liked):
-    """As `linear.saturated_slopes`: logits pass a sigmoid in single precision."""
+def _saturated_slope(logit, liked):
+    """As `linear.write_saturated_slopes`: logits pass a sigmoid in single precision."""
     x = logit.to(tl.float32)
     p = tl.where(x < _LEAST_LOGIT, 0.0, 1.0 / (1.0 + tl.exp(-tl.where(x < _LEAST_LOGIT, 0.0, x))))
     flat = p * (1.0 - p)
@@ -139,7 +141,7 @@ def _slopes(
             held = tl.load(row + sample, mask=real, other=-1)
             logit = _logits(rows, held, p, real, d, FACTORS) + bias
             if SATURATE:
-                slope, loss = _saturated(logit, sample < n_pos)
+                slope, loss = _saturated_slope(logit, sample < n_pos)
             else:
                 slope, loss = bce(logit, sample < n_pos)
             _add_slopes(held, slope.to(real_type), real, coef, out)
@@ -259,7 +261,7 @@ def order_samples(order, key, count, batch, LANES: tl.constexpr):
         lane = t + tl.arange(0, LANES)
         sample = lane
         if count > batch:  # else one batch: its order does not matter
-            sample = permuted(key, count, lane)
+            sample = permute_positions(key, count, lane)
         tl.store(order + lane, sample, mask=lane < count)
     tl.debug_barrier()
 
@@ -271,7 +273,7 @@ def client_of(turn, clients, positive_ptr, row_ptr, high, low, slots):
     start, begin = tl.load(positive_ptr + k), tl.load(row_ptr + k)
     n_pos = (tl.load(positive_ptr + k + 1) - start).to(tl.int32)
     used = (tl.load(row_ptr + k + 1) - begin).to(tl.int32)
-    return k, start * (1 + slots), n_pos, begin, used, fold(joined(high, low), tl.load(clients + k))
+    return k, start * (1 + slots), n_pos, begin, used, fold(join_halves(high, low), tl.load(clients + k))
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from fedrec.kernels.linear import saturated_slopes
+from fedrec.kernels.linear import write_saturated_slopes
 from fedrec.kernels.mf import EXACT, FAST, bce_slopes
 from fedrec.kernels.products import ROWS, add_products, transpose
 from fedrec.kernels.subsets import GROUP, NEAR, SUBSETS, add_chosen_sums, near_space
@@ -41,15 +41,16 @@ class Space(NamedTuple):
 
 
 @njit(**EXACT)
-def filled_up(size, to):
+def round_up(size, to):
     return (size + to - 1) // to * to
 
 
 @njit(**EXACT)
 def scoring_space(samples, hidden, d, dtype):
     """For batches of up to so many samples."""
-    wide, tall, width = filled_up(samples, LANES), filled_up(hidden, ROWS), filled_up(d, LANES)
+    wide, tall, width = round_up(samples, LANES), round_up(hidden, ROWS), round_up(d, LANES)
     weight, x = near_space(tall * width, dtype), near_space(wide * width, dtype)
+    # what fills rows up to whole vectors is zero and stays so: products may run over it
     weight[:] = 0.0
     x[:] = 0.0
     longest = max(wide, tall)
@@ -91,7 +92,7 @@ def _transpose(space, samples):
 def _hidden(space, user, weight0, bias0, samples):
     """z = weight0 [user; row] + bias0, a column for every sample."""
     d, (z, weight, across) = len(user), (space.z, space.weight, space.across)
-    for o in range(filled_up(len(bias0), ROWS)):
+    for o in range(round_up(len(bias0), ROWS)):
         total = z.dtype.type(0)
         if o < len(bias0):
             total = bias0[o]
@@ -125,7 +126,8 @@ def _score(space, weight1, bias1, samples, hidden):
 def _slopes(space, now, n_pos, size, saturate, samples):
     """dloss/dlogit of the mean over `size` samples; returns the summed loss."""
     logits, by = space.logits[: len(now)], space.e.dtype.type(1.0 / size)
-    loss = saturated_slopes(now, n_pos, logits) if saturate else bce_slopes(now, n_pos, logits)
+    loss = write_saturated_slopes(now, n_pos, logits) if saturate else bce_slopes(now, n_pos, logits)
+    # samples that fill up the last tile have no slope, so that they add nothing to any gradient
     space.e[:samples] = 0.0
     for t in range(len(now)):
         space.e[t] = by * logits[t]
@@ -138,13 +140,15 @@ def _activity(space, hidden, samples):
     count = 0
     for o in range(hidden):
         z, mask, found = row_of(space.z, o, samples, samples), row_of(space.mask, count, samples, samples), np.uint8(0)
+        # two loops, each of which becomes vector instructions: one that does both would not
         for t in range(samples):
             mask[t] = z[t] > 0.0
         for t in range(samples):
             found |= mask[t]
+        # written always, kept only if the unit is active: no branch on what the data say
         space.units[count] = o
         count += found
-    full = filled_up(count, ROWS)
+    full = round_up(count, ROWS)
     space.mask[count * samples : full * samples] = 0
     space.units[count:full] = -1
     return full
@@ -241,7 +245,7 @@ def _move_private(space, mine, settings, samples, active):
 def descend(space, mine, now, n_pos, size, settings):
     """One step of what is private, and the slopes of the rows for theirs; returns the summed loss before it."""
     user, weight0, bias0, weight1, bias1 = mine
-    hidden, samples, loss, active = len(bias0), filled_up(len(now), LANES), 0.0, 0
+    hidden, samples, loss, active = len(bias0), round_up(len(now), LANES), 0.0, 0
     if hidden:
         _transpose(space, samples)
     for phase in range(2 if settings.in_turn else 1):
@@ -268,7 +272,7 @@ def take_weight(space, weight0, d):
 
 
 @njit(**EXACT)
-def put_weight(space, weight0, d):
+def store_weight(space, weight0, d):
     for o in range(len(weight0)):
         held, of_items = row_of(space.weight, o, space.width, d), weight0[o, d:]
         for f in range(d):

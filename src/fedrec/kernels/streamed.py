@@ -18,29 +18,30 @@ def _store_line(typing: Any, to: Any, at: Any, source: Any, first: Any) -> Any:
     if to.dtype != source.dtype:
         raise TypingError("rows and the place they go to differ in type")
 
-    def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def write_code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kinds, (_, at, _, first) = signature.args, arguments
         place, start = (context.make_array(kinds[k])(context, builder, arguments[k]).data for k in (0, 2))
         number = context.get_value_type(kinds[0].dtype)
         line = ir.VectorType(number, LINE // context.get_abi_sizeof(number)).as_pointer()
+        # rows are read from wherever they lie; a store past the caches must begin where a line of the cache does
         value = builder.load(builder.bitcast(builder.gep(start, [first]), line), align=1)
         mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
         stored = builder.store(value, builder.bitcast(builder.gep(place, [at]), line), align=LINE)
         stored.set_metadata("nontemporal", mark)
         return context.get_dummy_value()
 
-    return types.void(to, types.intp, source, types.intp), made
+    return types.void(to, types.intp, source, types.intp), write_code
 
 
 @intrinsic
 def _settle(typing: Any) -> Any:
     """Stores past the caches keep no order of their own: whoever is told afterwards that all is done has to find it."""
 
-    def made(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def write_code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
         return context.get_dummy_value()
 
-    return types.void(), made
+    return types.void(), write_code
 
 
 @njit(error_model="numpy")

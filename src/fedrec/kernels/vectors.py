@@ -11,6 +11,8 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core import cgutils, config
 
+# 16 numbers of single precision fill the widest vectors there are, of 512 bits, and a line of the cache; where vectors
+# are narrower, the compiler splits them.
 LANES = 16
 APART = binding.get_host_cpu_name().startswith("znver")
 """Whether sums have units of their own beside those of products: then two sums cost as little as one product."""
@@ -43,7 +45,7 @@ class Code:
         kind = self.context.make_array(self.signature.args[position])
         return kind(self.context, self.builder, self.args[position]).data
 
-    def held(self, value: Any) -> Any:
+    def keep_in_register(self, value: Any) -> Any:
         """The same value in a register, which the compiler does not know to be the same.
 
         It would load a number into all lanes again with each of its uses, and loads are as scarce as products.
@@ -71,7 +73,7 @@ class Code:
         lane = self.builder.insert_element(_NOTHING, one, _BITS(0))
         return self.builder.shuffle_vector(lane, _NOTHING, _FIRST)
 
-    def taken(self, vector: Any, lanes: Sequence[int]) -> Any:
+    def pick_lanes(self, vector: Any, lanes: Sequence[int]) -> Any:
         """In every lane what is in another one."""
         return self.builder.shuffle_vector(vector, vector, ir.Constant(_WHOLE, list(lanes)))
 
@@ -82,6 +84,7 @@ class Code:
 
     def total(self, values: Sequence[Any]) -> Any:
         """Their sum, so that few wait for others."""
+        # a balanced tree, which leaves few sums waiting for another; its order never depends on the data
         while len(values) > 1:
             values = [*values[2:], self.builder.fadd(*values[:2])]
         return values[0]
@@ -92,6 +95,7 @@ class Code:
 
     def times_power(self, value: Any, bits: Any) -> Any:
         """value * 2 ** n, for the n in the last bits of `bits`: added to the exponent of the value."""
+        # bits 23 to 30 hold the exponent; the sum is right as long as the result is a normal number
         b = self.builder
         power = b.shl(b.bitcast(bits, _WHOLE), ir.Constant(_WHOLE, [23] * LANES))
         return b.bitcast(b.add(b.bitcast(value, _WHOLE), power), _VECTOR)

@@ -31,7 +31,7 @@ from fedrec.kernels.arguments import (
     NetworkSettings,
 )
 from fedrec.kernels.bounds import TILE
-from fedrec.kernels.device import beside, handed
+from fedrec.kernels.device import beside, to_device
 from fedrec.models import MF, NCF, Backbone, Linear
 from fedrec.random import Purpose
 from fedrec.training.descent import Fitted
@@ -54,7 +54,6 @@ __all__ = [
     "data_of",
     "find_kernel",
     "fit_compiled",
-    "handed",
     "head_settings",
     "heads_of",
     "kernel_for",
@@ -66,6 +65,7 @@ __all__ = [
     "samples_of",
     "steepest",
     "summed",
+    "to_device",
     "unpacked",
     "work_of",
 ]

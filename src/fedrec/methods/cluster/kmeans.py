@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedrec.models.lloyd import lloyd, spread_seeds
 from fedrec.random import fold, fold_tensor, to_signed, uniform
-from fedrec.training.compiled import handed
+from fedrec.training.compiled import to_device
 
 
 def kmeans(
@@ -21,7 +21,7 @@ def kmeans(
         return lloyd(points, centres[None])
     streams = fold_tensor(torch.tensor(to_signed(key)), torch.arange(starts))
     draws = uniform(fold_tensor(streams[:, None], torch.arange(clusters)))
-    return lloyd(points, spread_seeds(points, handed(draws.numpy(), points.device)))
+    return lloyd(points, spread_seeds(points, to_device(draws.numpy(), points.device)))
 
 
 def random_labels(points: int, clusters: int, key: int) -> Tensor:

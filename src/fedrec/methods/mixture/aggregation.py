@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.training.compiled import handed
+from fedrec.training.compiled import to_device
 
 BLOCK = 1 << 21  # float64 numbers held at once by an operation that goes in blocks (16 MiB)
 BLOCK_ON_GPU = 1 << 26  # where many small blocks would be more launches than work
@@ -155,7 +155,7 @@ class Mixtures:
 
         def make(clients: np.ndarray) -> fm.Down:
             rows = np.searchsorted(server["clients"].cpu().numpy(), clients)
-            at = handed(rows, server[self.prefix + self.names[0]].device)
+            at = to_device(rows, server[self.prefix + self.names[0]].device)
             return fm.Down(own={name: server[self.prefix + name][at] for name in self.names})
 
         return fm.Answer(arrived, make)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrec import method as fm
 from fedrec.methods.mixture.aggregation import block_on, blocks_of, square_distances
-from fedrec.training.compiled import handed, sample_moments
+from fedrec.training.compiled import sample_moments, to_device
 from fedrec.training.descent import threads_for
 from fedrec.training.samples import negatives
 
@@ -66,7 +66,7 @@ def represent_rows(tables: Tensor, items: Tensor, counts: np.ndarray, shape: tup
     result = torch.zeros(len(tables), *shape, dtype=torch.float64, device=tables.device)
     by_count, starts = np.argsort(counts, kind="stable"), np.cumsum(counts) - counts
     ascending = counts[by_count].tolist()
-    many, first, order = (handed(part, tables.device) for part in (counts, starts, by_count))
+    many, first, order = (to_device(part, tables.device) for part in (counts, starts, by_count))
     with threads_for(0):
         for run in _runs(ascending, tables.shape[-1], block_on(tables.device)):
             if not ascending[run.stop - 1]:
