@@ -170,7 +170,7 @@ def test_the_sizes_of_fedrkgs_appendix():
     assert own.model.dense_shapes()["weight1"] == (1, 16)
     assert common.model.sizes() == [64, 32, 1]
     assert central.model.sizes() == [64, 32, 16, 8]
-    assert central.model.left() == 32
+    assert central.model.factor_width() == 32
     assert {method.optimiser for method in (own, common, central)} == {"sgd"}
     assert {method.rounds for method in (own, common, central)} == {1000}
     assert FedAvg(backbone="ncf").model.sizes() == [64, 32, 16, 1], "without the preset as before"

@@ -112,6 +112,7 @@ def _mask(scores: Tensor, masked: Tensor) -> Tensor:
         bad = int((~finite).sum())
         raise DivergedError(f"non-finite scores for {bad} of {len(scores)} users")
     dtype = scores.dtype if scores.is_floating_point() else torch.float64
+    # a copy: whoever scored keeps the scores as they were
     values = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores.detach())
     values.view(-1)[masked] = _MASKED
     return values
@@ -144,6 +145,7 @@ def _search(values: Tensor, columns: Ints, targets: Targets) -> Positions:
     own = values.new_zeros(len(targets) * width)
     own[spots] = values[rows, _to(columns, values.device)]
     own = own.view(-1, width)
+    # both ends of the group of equals, so that ties can be settled later without the scores
     ordered = values.sort(1).values
     above = torch.searchsorted(ordered, own, right=True)
     below = torch.searchsorted(ordered, own)

@@ -38,6 +38,7 @@ class TieGroups:
 def tie_groups(higher: Ints, equal: Ints, indptr: Ints) -> TieGroups:
     """Group the positions of held-out items; items of a row with as many candidates above share a group."""
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    # lexsort takes its main key last: by row, then from the top
     order = np.lexsort((higher, rows))
     new = np.ones(len(order), bool)
     new[1:] = (np.diff(rows[order]) != 0) | (np.diff(higher[order]) != 0)

@@ -43,7 +43,7 @@ def lloyd(
     close = tolerance * x.var(0, correction=0).mean()
     labels, ended = _nearest(x, c), torch.zeros((), dtype=torch.bool, device=x.device)
     for step in range(steps):
-        labels = _filled(x, c, labels) if fill_empty else labels
+        labels = _fill_empty(x, c, labels) if fill_empty else labels
         moved = _means(x, labels, c)
         still = (moved - c).square().sum((1, 2)) <= close
         now = _nearest(x, moved)
@@ -53,7 +53,7 @@ def lloyd(
         ended = ended | over
         if (step + 1) % _between(x.device) == 0 and bool(ended):
             break
-    labels = _filled(x, c, labels) if fill_empty else labels
+    labels = _fill_empty(x, c, labels) if fill_empty else labels
     spread = torch.stack([_distance(x, own, mine).sum() for own, mine in zip(c, labels, strict=True)])
     best = spread.argmin(0, keepdim=True)
     return labels.index_select(0, best)[0], c.index_select(0, best)[0]
@@ -64,19 +64,21 @@ def _between(device: torch.device) -> int:
     return 1 if device.type == "cpu" else ASKED
 
 
-def _pieces(x: Tensor, centres: Tensor) -> list[slice]:
+def _split_rows(x: Tensor, centres: Tensor) -> list[slice]:
     step = max(1, CELLS // centres.shape[:2].numel())
     return [slice(start, start + step) for start in range(0, len(x), step)]
 
 
 def _nearest(x: Tensor, centres: Tensor) -> Tensor:
+    # |x|^2 is left out: it is the same for all centres, so the nearest stays the nearest
     norm = centres.square().sum(2)[:, None]
-    return torch.cat([(norm - 2 * x[part] @ centres.mT).argmin(2) for part in _pieces(x, centres)], 1)
+    return torch.cat([(norm - 2 * x[part] @ centres.mT).argmin(2) for part in _split_rows(x, centres)], 1)
 
 
 def _means(x: Tensor, labels: Tensor, centres: Tensor) -> Tensor:
     size, total = torch.zeros_like(centres[..., :1]), torch.zeros_like(centres)
-    for part in _pieces(x, centres):
+    for part in _split_rows(x, centres):
+        # a product of matrices in place of scattered additions, whose order on a GPU differs from run to run
         member = torch.nn.functional.one_hot(labels[:, part], centres.shape[1]).to(x.dtype)
         size += member.sum(1)[..., None]
         total += member.mT @ x[part]
@@ -87,7 +89,7 @@ def _distance(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
     return (x - centres[labels]).square().sum(1)
 
 
-def _filled(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
+def _fill_empty(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
     """Every empty cluster gets the point farthest from its own centre, never the last point of another cluster."""
     filled = labels.clone()
     for own, mine in zip(centres, filled, strict=True):
@@ -95,6 +97,7 @@ def _filled(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
         empty = (size == 0).nonzero().ravel().tolist()
         if not empty:
             continue
+        # stable: of points equally far the first is taken, on every device
         for point in _distance(x, own, mine).argsort(descending=True, stable=True).tolist():
             if size[mine[point]] > 1:
                 size[mine[point]] -= 1

@@ -24,28 +24,28 @@ class NeuMF:
     has_user = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.left() < self.dim:
+        if not 0 < self.factor_width() < self.dim:
             raise FedrecError(f"factors={self.factors} does not fit neumf: it must be between 1 and dim - 1")
         if self.layers < 1:
             raise FedrecError(f"layers={self.layers} does not fit neumf: it must be at least 1")
 
-    def left(self) -> int:
-        """Width of the part that is multiplied."""
+    def factor_width(self) -> int:
+        """Return the width of the part that is multiplied."""
         return max(1, self.dim // 5) if self.factors is None else self.factors
 
     def sizes(self) -> list[int]:
-        """Of the tower, from its input on: twice the width of the other part, then half of it each time."""
-        width = 2 * (self.dim - self.left())
+        """Return the widths of the tower from its input on: what the other part leaves, twice, then half each time."""
+        width = 2 * (self.dim - self.factor_width())
         return [width, *(max(1, width >> layer) for layer in range(1, self.layers + 1))]
 
     def dense_shapes(self) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, (fan_in, out) in enumerate(pairwise(self.sizes())):
             shapes |= {f"weight{layer}": (out, fan_in), f"bias{layer}": (out,)}
-        return shapes | {"output": (1, self.left() + self.sizes()[-1]), "output_bias": (1,)}
+        return shapes | {"output": (1, self.factor_width() + self.sizes()[-1]), "output_bias": (1,)}
 
     def logits(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
-        left = self.left()
+        left = self.factor_width()
         hidden = torch.cat([user[..., left:], item[..., left:]], -1)
         for layer in range(self.layers):
             hidden = torch.relu(hidden @ dense[f"weight{layer}"].mT + dense[f"bias{layer}"].unsqueeze(-2))

@@ -46,7 +46,7 @@ class Content:
 class ContentTrainer(fm.LocalTrainer):
     """Trains models whose items are rows of attributes, which clients are sent together with the weights.
 
-    The server holds `attributes`, how many items are `warm`, and weights (`keep_attributes`, `send_attributes`).
+    The server holds `attributes`, how many items are `warm`, and weights.
     """
 
     def __init__(self, settings: fm.LocalMethod, **special: Any) -> None:
@@ -58,6 +58,23 @@ class ContentTrainer(fm.LocalTrainer):
         shapes = {"embed": (self.settings.dim, attributes.shape[1]), "embed_bias": (self.settings.dim,)}
         return fm.draw_layers(world, "attributes", shapes)
 
+    def keep(self, world: fm.World, attributes: Tensor) -> fm.Tensors:
+        """Return what a server knows of items, which no round changes."""
+        return {"attributes": attributes, "warm": torch.tensor(world.items)}
+
+    def send(self, server: fm.Tensors, items: Tensor | None = None) -> fm.Down:
+        """Send all weights, and the attributes of these items; None: of those that training can meet."""
+        weights = {name: value for name, value in server.items() if name not in ("attributes", "warm")}
+        rows = slice(int(server["warm"])) if items is None else items
+        return fm.Down(shared={"attributes": server["attributes"][rows], **weights})
+
+    def fit_received(self, chunk: fm.Chunk, round: int, user: Tensor, shared: fm.Tensors, own: fm.Tensors) -> fm.Fitted:
+        """Train every client from the weights that it was sent, and from weights of its own."""
+        weights = {name: value for name, value in shared.items() if name != "attributes"}
+        dense = fm.replicate(weights, len(chunk.clients)) | own
+        # each client has weights of its own by then, so that nothing is folded into a sum
+        return self.fit(chunk, round, user, shared["attributes"], dense, fold=False)
+
     def footprint(self, world: fm.World, dense: int = 0, tables: int = 0, scored: int = 0) -> fm.Footprint:
         """Plan with `WIDE` columns of attributes: how many there are is not known beforehand."""
         size, settings = world.dtype.itemsize, self.settings
@@ -66,15 +83,3 @@ class ContentTrainer(fm.LocalTrainer):
         # weights six times: their gradients, two moments and copies; samples of a batch as wide as the widest client's
         client = 4096 + 6 * (upper + WIDE * settings.dim) * size + settings.batch * sample
         return replace(super().footprint(world, dense, tables, scored), client=client, sample=sample)
-
-
-def keep_attributes(world: fm.World, attributes: Tensor) -> fm.Tensors:
-    """Return what a server knows of items, which no round changes."""
-    return {"attributes": attributes, "warm": torch.tensor(world.items)}
-
-
-def send_attributes(server: fm.Tensors, items: Tensor | None = None) -> fm.Down:
-    """Send all weights, and the attributes of these items; None: of those that training can meet."""
-    weights = {name: value for name, value in server.items() if name not in ("attributes", "warm")}
-    rows = slice(int(server["warm"])) if items is None else items
-    return fm.Down(shared={"attributes": server["attributes"][rows], **weights})

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.cold.content_model import Content, ContentTrainer, keep_attributes, send_attributes
+from fedrec.methods.cold.content_model import Content, ContentTrainer
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,27 @@ class CsFedNCF(fm.LocalMethod):
         return ContentTrainer(self)
 
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
-        known = keep_attributes(world, self.require_attributes(attributes))
+        known = self.trainer.keep(world, self.require_attributes(attributes))
         return {**known, **self.trainer.init_embedding(world, known["attributes"]), **self.trainer.init_dense(world)}
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         return self.trainer.init_state(world, chunk)
 
     def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
-        return send_attributes(server)
+        return self.trainer.send(server)
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         """Return the weights that were sent, trained; weights of a client's own would stay with it."""
-        weights = {name: value for name, value in down.shared.items() if name != "attributes"}
-        dense = fm.replicate(weights, len(chunk.clients)) | state.per_client
-        user = state.per_user["user"]
-        fitted = self.trainer.fit(chunk, round, user, down.shared["attributes"], dense, fold=False)
+        fitted = self.trainer.fit_received(chunk, round, state.per_user["user"], down.shared, state.per_client)
         own = {name: fitted.dense[name] for name in state.per_client}
-        return fm.State(own, {"user": fitted.user}), {name: fm.Mean(fitted.dense[name]) for name in weights}
+        sent: fm.Uploads = {name: fm.Mean(value) for name, value in fitted.dense.items() if name not in own}
+        return fm.State(own, {"user": fitted.user}), sent
 
     def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
         return server | {name: ups[name] for name in server if name in ups}
 
     def offer(self, server: fm.Tensors, clients: np.ndarray, round: int, items: Tensor) -> fm.Down:
-        return send_attributes(server, items)
+        return self.trainer.send(server, items)
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         dense = down.shared | {name: value[chunk.owner] for name, value in state.per_client.items()}

@@ -64,6 +64,9 @@ class CsPFedRec(fm.LocalMethod):
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
         return self.trainer.init_state(world, chunk, self.trainer.init_dense(world))
 
+    def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        return fm.Down(shared={"item": server["item"]})
+
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         trainer = self.for_world(chunk.world).trainer
         fitted = trainer.fit(chunk, round, state.per_user["user"], down.shared["item"], state.per_client)

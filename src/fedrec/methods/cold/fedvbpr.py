@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.cold.content_model import ContentTrainer, keep_attributes, send_attributes
+from fedrec.methods.cold.content_model import ContentTrainer
 from fedrec.training.descent import Descent
 from fedrec.training.lookup import look_up
 from fedrec.training.samples import Batch
@@ -93,7 +93,7 @@ class FedVBPR(fm.LocalMethod):
         return ContentTrainer(self, phases=fm.TOGETHER, descent=Regularised)
 
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
-        known = keep_attributes(world, self.require_attributes(attributes))
+        known = self.trainer.keep(world, self.require_attributes(attributes))
         width = known["attributes"].shape[1]
         shapes = {"visual": (self.dim // 2, width), "beta": (1, width)}
         rows = fm.draw_rows(world, "item", world.items, self.dim // 2 + 1, self.init_std)
@@ -104,7 +104,7 @@ class FedVBPR(fm.LocalMethod):
         return self.trainer.init_state(world, chunk)
 
     def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
-        return send_attributes(server)
+        return self.trainer.send(server)
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         shared = dict(down.shared)
@@ -126,7 +126,7 @@ class FedVBPR(fm.LocalMethod):
         table, known = server["item"], items < len(server["item"])
         rows = table.new_zeros(len(items), table.shape[1])
         rows[known] = table[items[known]]
-        return fm.Down(shared=send_attributes(server, items).shared | {"item": rows})
+        return fm.Down(shared=self.trainer.send(server, items).shared | {"item": rows})
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         dense = dict(down.shared)

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedrec import method as fm
-from fedrec.methods.cold.content_model import Content, keep_attributes
+from fedrec.methods.cold.content_model import Content
 from fedrec.methods.cold.cs_fedncf import CsFedNCF
 
 
@@ -38,7 +38,7 @@ class IFedRecLAN(CsFedNCF):
         return Content(fm.NCF(self.dim, (self.dim,)) if self.backbone == "ncf" else fm.Linear(self.dim), squash=True)
 
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
-        known = keep_attributes(world, self.require_attributes(attributes))
+        known = self.trainer.keep(world, self.require_attributes(attributes))
         return known | self.trainer.init_embedding(world, known["attributes"])
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
