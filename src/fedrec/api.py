@@ -249,10 +249,12 @@ def fit(
     attributes: Any = None,
     skip_bad: bool = False,
     progress: bool | None = None,
+    epsilon: float | None = None,
     **columns: str | int,
 ) -> Recommender:
     """Train a run's settings on all interactions, for serving; the Python face of `fedrec fit`.
 
+    `epsilon`: of the run and all its fits together, where the run has a budget.
     `run`: a finished run with a folder. `data`: new rows with `warm=True`, which goes on from its model; otherwise all
     rows, instead of the run's. `replaces`: with `warm`, the data is the whole log. `columns` name those of the data.
     """
@@ -274,6 +276,7 @@ def fit(
         replaces=replaces,
         rounds=rounds,
         listener=_shown(f"fit {source.name}", progress),
+        epsilon=epsilon,
     )
     return Recommender(fitted.folder)
 

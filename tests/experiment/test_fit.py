@@ -214,8 +214,17 @@ def test_noise_is_that_of_the_run_and_is_said(cli: Cli, tmp_path: Path) -> None:
         ).code
         == 0
     )
-    outcome = cli("fit", "run", "-q", "--out", "fit")
+    refused = cli("fit", "run", "-q", "--out", "fit")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "the budget of epsilon 8 is gone: run and its fits have spent 8 on the same users" in refused.err
+    assert not (tmp_path / "fit").exists()
+    allowed = refused.err.split("--epsilon ")[1].split()[0]
+    outcome = cli("fit", "run", "-q", "--out", "fit", "--epsilon", allowed)
     assert "privacy: epsilon 8" in outcome.out
+    again = cli("fit", "fit", "-q", "--out", "more", "--epsilon", allowed)
+    sibling = cli("fit", "run", "-q", "--out", "sibling", "--epsilon", allowed)
+    assert (again.code, sibling.code) == (2, 2), "each sees what the others have spent"
+    assert len((tmp_path / "run" / "spent.jsonl").read_text().splitlines()) == 2
     told = [json.loads((tmp_path / name).read_text())["privacy"] for name in ("run/summary.json", "fit/fit.json")]
     assert told[0]["epsilon"] == told[1]["epsilon"]
     assert told[0]["stages"] == told[1]["stages"]

@@ -33,6 +33,9 @@ def fit_command(
         int | None, typer.Option(min=1, help="Rounds; default: the run's chosen round, with --from a tenth of it.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the model; default RUN-fit.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Of the run and all its fits together, where the run has a budget.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit, in --out or RUN-fit.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
     user: User = None,
@@ -75,6 +78,7 @@ def fit_command(
             rounds=rounds,
             resume=resume,
             listener=listener,
+            epsilon=epsilon,
         )
     _show(fitted)
 
@@ -100,7 +104,7 @@ def _show(fitted: Fitted) -> None:
         console.out.print(f"computed again from all of them; new users: {new_users:,}, new items: {new_items:,}")
     if fitted.privacy is not None:
         show_privacy(fitted.privacy)
-        console.out.print("  this covers the fit only: the earlier run spent its own budget on the same users")
+        console.out.print("  this covers the fit only; spent.jsonl in its folder has what was spent on the same users")
     console.out.print(f"model: {fitted.folder}")
 
 

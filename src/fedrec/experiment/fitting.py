@@ -21,6 +21,7 @@ from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare
 from fedrec.experiment.run_plan import plan_run
 from fedrec.experiment.run_summary import privacy_of
+from fedrec.experiment.spending import charge
 from fedrec.experiment.warm import Carried, carry_over
 from fedrec.federation.loop import Progress
 
@@ -55,6 +56,7 @@ def fit(
     rounds: int | None = None,
     resume: bool = False,
     listener: Listener | None = None,
+    epsilon: float | None = None,
 ) -> Fitted:
     """Train what `source` has chosen on all interactions of its data as it is now, or of `data`.
 
@@ -63,6 +65,7 @@ def fit(
     `warm`: go on from the model of `source`, which keeps its users and items, instead of starting afresh. `data` is
     joined with what it was fitted to, unless it `replaces` that.
     `resume`: go on with an interrupted fit in `out`, if there is one.
+    `epsilon`: that of all runs and fits of the same users together, where there is a budget; default that of `source`.
     """
     origin = RunFolder.open(source)
     origin.require_model()
@@ -87,7 +90,7 @@ def fit(
         carried = carry_over(open_model(source).run, run)
         run.progress = Progress(next_round=done)
     fitted = Fitted(run, out, rows, carried)
-    _train(fitted, source, resume, listener or Listener())
+    _train(fitted, source, resume, listener or Listener(), epsilon)
     return fitted
 
 
@@ -99,7 +102,7 @@ def _require_place(out: Path, resume: bool) -> None:
         raise FedrecError(f"{out} holds a model that is fitted already; leave --resume out to fit another one")
 
 
-def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener) -> None:
+def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener, epsilon: float | None) -> None:
     run, out = fitted.run, fitted.folder
     run.require_disk(out)
     folder = _reopen(run, out) if resume else RunFolder.create(out, run.config.to_dict())
@@ -107,6 +110,7 @@ def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener) -> No
         try:
             if resume:
                 run.resume(folder)
+            charge(source, out, make_config(RunFolder.open(source).settings()), run.config, epsilon)
             run.train(folder, listener)
         except DivergedError:
             folder.discard()
