@@ -24,6 +24,7 @@ from fedrec.deploy.framing import frame, unframe
 from fedrec.deploy.masks import Masks
 from fedrec.deploy.shard import NodeData, Shard, UnknownItems, numbers_of, prepare_shard
 from fedrec.deploy.state import SCORED, StateFolder
+from fedrec.deploy.task_checks import TaskChecks, require_possible
 from fedrec.deploy.terms import Terms, require_deployable
 from fedrec.errors import FedrecError, explain
 from fedrec.evaluation import chance, with_chance
@@ -155,6 +156,8 @@ class NodeHost:
     # -- to meet the server --
 
     def _hello(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
+        if len(parts) != 1:
+            raise BadMessage("a greeting without terms")
         terms = Terms.decode(parts[0])
         self._require_acceptable(terms)
         prepared, unknown = prepare_shard(terms, self.settings.own, self.state.shard)
@@ -167,6 +170,7 @@ class NodeHost:
         return frame(about)
 
     def _require_acceptable(self, terms: Terms) -> None:
+        require_possible(terms)
         require_deployable(terms)
         self.settings.agreed.require(terms)
         if terms.seeded and not self.settings.seeded:
@@ -229,6 +233,11 @@ class NodeHost:
         tasks = [Task.decode(part, torch.device(self.settings.device)) for part in request.tasks]
         if terms.secure and not request.masks and any(task.train is not None for task in tasks):
             raise FedrecError("the server asks for an unmasked update, but only masked ones were agreed on")
+        checks = TaskChecks(
+            terms, np.sort(numbers_of(self._prepare(terms)[0], self.settings.own, request.start).clients)
+        )
+        checks.require_place()
+        checks.require(request.turn, tasks)
         shard, side = self._side(terms, request.start, asked.task)
         kept, about, notes = self.state.load_before(request.turn)
         if kept:
@@ -261,8 +270,10 @@ class NodeHost:
 
     def _secure(self, header: Mapping[str, Any], parts: list[bytes]) -> bytes:
         """Answer phases of secure sums that travel without a turn."""
-        member, sent, errors = int(header["member"]), list[bytes](), dict[str, str]()
-        for phase, part in zip(map(str, header["phases"]), parts, strict=True):
+        member, phases, sent, errors = header.get("member"), header.get("phases"), list[bytes](), dict[str, str]()
+        if not isinstance(member, int) or not isinstance(phases, list) or len(phases) != len(parts) or member < 0:
+            raise BadMessage("the message of a secure sum cannot be read")
+        for phase, part in zip(map(str, phases), parts, strict=True):
             try:
                 sent.append(self.masks.keys(member, part) if phase == "keys" else self.masks.phase(phase, part))
                 self.masks.commit()
