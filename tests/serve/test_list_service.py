@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path) -> Iterator[str]:
-    with run_beside(Service.of_folder(folder), listen()) as url:
+    with run_beside(Service.from_folder(folder), listen()) as url:
         yield url
 
 
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_said_in_one_sentence(url: str, path: str, body: Any, s
 
 def test_its_own_description_holds(folder: Path) -> None:
     """Requests that the description allows are answered as it says, and those that it does not allow are refused."""
-    description = schemathesis.openapi.from_asgi("/openapi.json", Service.of_folder(folder, local=False)())
+    description = schemathesis.openapi.from_asgi("/openapi.json", Service.from_folder(folder, local=False)())
     paths = set()
 
     for result in description.get_all_operations():
@@ -228,7 +228,7 @@ def test_a_newer_model_is_taken_and_a_broken_one_is_not(folder: Path, tmp_path: 
 def test_the_service_looks_for_a_newer_model_by_itself(folder: Path, tmp_path: Path) -> None:
     link = tmp_path / "current"
     link.symlink_to(folder)
-    with run_beside(Service.of_folder(link, check_every=0.1), listen()) as url:
+    with run_beside(Service.from_folder(link, check_every=0.1), listen()) as url:
         before = ask(url, "/health").content["loaded"]
         old = ask(url, f"/recommendations/{name('ü/3?')}").content
         (tmp_path / "next").symlink_to(folder.parent / "run1")

@@ -47,7 +47,7 @@ def serve_command(
         local = is_loopback(opened)
         token = choose_token(local, token_file)
         if run is not None:
-            service = Service.of_folder(run, local=local, token=token, check_every=check_every)
+            service = Service.from_folder(run, local=local, token=token, check_every=check_every)
         else:
             folder = state_dir or Path()
             of_node = partial(_open_node, folder), partial(version_of_node, folder)

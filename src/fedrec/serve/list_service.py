@@ -93,23 +93,23 @@ class Line(BaseModel):
     title: str | None = None
 
 
-class Found(BaseModel):
+class UserList(BaseModel):
     user: str | int
     served: Literal["trained", "folded in", "popularity"]
     items: list[Line]
 
 
-class FoundMany(BaseModel):
-    lists: list[Found]
+class UserLists(BaseModel):
+    lists: list[UserList]
     unknown: list[str] = Field(description="Users that the model does not know")
 
 
-class FoundSimilar(BaseModel):
+class SimilarItems(BaseModel):
     item: str | int
     items: list[Line]
 
 
-class FoundNew(BaseModel):
+class NewUserList(BaseModel):
     served: Literal["folded in"]
     items: list[Line]
     unknown: list[str] = Field(description="Items of the history that the model does not know")
@@ -133,7 +133,7 @@ class Service:
     """Seconds between two looks for a newer model."""
 
     @classmethod
-    def of_folder(cls, folder: Path, **options: Any) -> Service:
+    def from_folder(cls, folder: Path, **options: Any) -> Service:
         """Serve a run or a fitted model, and the newer one that takes its place."""
         return cls(partial(open_lists, folder), partial(version_of_folder, folder), **options)
 
@@ -171,19 +171,19 @@ class _Paths:
         app.get("/try.js", include_in_schema=False)(self.send_script)
         app.get(
             "/recommendations/{user:path}",
-            response_model=Found,
+            response_model=UserList,
             responses=PROBLEMS,
             openapi_extra={"parameters": _describe_parameters("user", Question)},
         )(self.recommend)
         app.router.routes.insert(0, app.router.routes.pop())  # routes are tried in turn, and most ask for this one
-        app.post("/recommendations", response_model=FoundMany, responses=PROBLEMS)(self.recommend_many)
+        app.post("/recommendations", response_model=UserLists, responses=PROBLEMS)(self.recommend_many)
         app.get(
             "/similar/{item:path}",
-            response_model=FoundSimilar,
+            response_model=SimilarItems,
             responses=PROBLEMS,
             openapi_extra={"parameters": _describe_parameters("item", Shorter)},
         )(self.find_similar)
-        app.post("/fold-in", response_model=FoundNew, responses=PROBLEMS)(self.fold_in)
+        app.post("/fold-in", response_model=NewUserList, responses=PROBLEMS)(self.fold_in)
 
     async def show_page(self) -> Response:
         return HTMLResponse(self.page, headers={"Content-Security-Policy": POLICY})
@@ -236,7 +236,7 @@ class _Paths:
 
         def answer() -> dict[str, Any]:
             with self.folding_in:
-                folded = lists.fold_in(history.items, k, **_filtered(only))
+                folded = lists.fold_in(history.items, k, **_pass_filter(only))
             return {"served": "folded in", "items": [_line(rec) for rec in folded.offers], "unknown": folded.unknown}
 
         return _as_json(await self._in_thread(answer))
@@ -312,12 +312,12 @@ def _describe_parameters(name: str, kind: type[BaseModel]) -> list[dict[str, Any
 
 
 def _list_for(lists: Lists, user: Any, k: int, only: ItemFilter) -> dict[str, Any]:
-    found = lists.for_user(user, k, **_filtered(only))
+    found = lists.for_user(user, k, **_pass_filter(only))
     served = found[0].served if found else "trained"
     return {"user": found[0].user if found else user, "served": served, "items": [_line(rec) for rec in found]}
 
 
-def _filtered(only: ItemFilter) -> dict[str, Any]:
+def _pass_filter(only: ItemFilter) -> dict[str, Any]:
     """Pass a filter on where one is asked for: models of others may know none."""
     return {"only": only} if only else {}
 
