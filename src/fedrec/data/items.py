@@ -47,6 +47,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
     text, the size of a number (`price: 20 to 50`). Beside numbers alone a title is only shown, never learned from.
     """
     try:
+        # With or without a byte order mark, which spreadsheets write and which would become part of the first name.
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             rows = [
@@ -60,6 +61,7 @@ def read_items(path: Path | str) -> list[ItemLine]:
     _check_header(path, names, len(rows) - 1)
     cells = [_cells(place, names, row) for place, row in rows[1:]]
     kinds = _kinds(names, cells)
+    # Numbers and terms cannot be compared on one scale, so one column of words makes terms of all.
     in_words = bool({"tags", "year"} & set(names)) or "words" in kinds.values()
     found = [_line(place, row, kinds, in_words) for (place, _), row in zip(rows[1:], cells, strict=True)]
     if twice := [item for item, count in Counter(line.item for line in found).items() if count > 1]:
@@ -107,6 +109,7 @@ def _kinds(names: Sequence[str], rows: Sequence[Mapping[str, str]]) -> dict[str,
     for name in names:
         if name not in ("item", *WORDS):
             told = [row[name] for row in rows if row[name]]
+            # Not every cell: one typing error among a thousand prices must not turn them into a thousand categories.
             numbers = sum(_as_number(text) is not None for text in told)
             kinds[name] = "numbers" if numbers >= MOSTLY * len(told) else "words"
     return kinds
@@ -124,6 +127,7 @@ def _line(place: str, cells: Mapping[str, str], kinds: Mapping[str, Kind], in_wo
         elif cells[name] or not in_words:  # among terms a number may be missing
             numbers[name] = _number(f"{place}, column {name:.40}", cells[name])
     if in_words:
+        # Sizes instead of exact values: a price that nobody else has would be a term of one item.
         terms += [f"{name}: {_size(value)}" for name, value in numbers.items()]
         numbers = {}
     return ItemLine(cells["item"], tuple(dict.fromkeys(terms)), cells.get("title", ""), int(year or 0), numbers)
@@ -140,7 +144,9 @@ def _size(value: float) -> str:
     """Between which of 1, 2, 5, 10, ... a number lies: the same for every file, so that new items fit."""
     if value == 0:
         return "0"
+    # The scale is logarithmic: 10 and 20 differ as much as 1,000 and 2,000 to a buyer.
     power = 10.0 ** math.floor(math.log10(abs(value)))
+    # A little slack, since 10 ** 2 in floats may lie just above the number that it should contain.
     low = max(step for step in (1, 2, 5) if step * power <= abs(value) * (1 + 1e-12))
     high = {1: 2, 2: 5, 5: 10}[low]
     return f"{'-' if value < 0 else ''}{low * power:g} to {high * power:g}"
@@ -155,6 +161,7 @@ def _as_number(text: str) -> float | None:
 
 def _number(place: str, text: str) -> float:
     value = _as_number(text)
+    # Written with not, so that a value that is no number is refused too.
     if value is None or not abs(value) <= LARGEST:
         raise FedrecError(f"{place}: '{text:.40}' is not a number up to {LARGEST:g}, as the others of this column are")
     return value
@@ -170,6 +177,7 @@ def with_items(data: Interactions, path: Path | str) -> Interactions:
             f"{path} describes no item of '{data.name}': it has items such as {list_few(lines)}, the data "
             f"such as {list_few(names)}; use the same ids"
         )
+    # Terms may be missing, a vector of numbers may not: zeros would say something false about the item.
     if lacking and next(iter(lines.values())).numbers:
         raise FedrecError(
             f"{path} has no line for {len(lacking):,} items of '{data.name}', for instance {lacking[0]}; "

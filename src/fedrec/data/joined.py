@@ -76,11 +76,14 @@ def join(log: Interactions, rows: Interactions) -> Joined:
     numbered = in_one_numbering([log, rows])
     whole = stack(numbered)
     first, own = _earliest_equal(whole)[len(log) :], np.arange(len(log), len(whole))
+    # A row is new if its earliest equal is itself; an earlier one in the new table makes it a repeat.
     there, new = first < len(log), first == own
+    # Without new rows the log keeps its version, so that nothing is trained anew for no news.
     grown = log
     if new.any():
         grown = whole.select(np.concatenate([np.ones(len(log), dtype=bool), new]))
         grown = replace(grown, version=f"joined-{_digest(grown)}+ties{log.tie_seed}")
+    # What the log says of a company goes before the new file, which may have been written carelessly.
     silos = {**(rows.silos or {}), **(log.silos or {})} or None
     return Joined(
         data=replace(grown, notes=rows.notes, silos=silos),
@@ -124,6 +127,7 @@ def in_one_numbering(tables: Sequence[Interactions]) -> list[Interactions]:
             user_ids=user_ids,
             item_ids=item_ids,
             info=info,
+            # Lines of different files have no common order.
             first_line=None,
         )
         for one, user, item in zip(tables, users, items, strict=True)
@@ -139,6 +143,7 @@ def _drop_columns(data: Interactions, other: Interactions) -> Interactions:
 
 def _union(ids: list[Array]) -> Array:
     if len({part.dtype.kind for part in ids}) > 1:  # integers in one file, text in another
+        # As text, since 7 and '7' are the same id in two files of one owner.
         ids = [part.astype(str) for part in ids]
     return np.unique(np.concatenate(ids))
 
@@ -165,7 +170,8 @@ def keep_common_columns(tables: Sequence[Interactions]) -> list[Interactions]:
 def _earliest_equal(data: Interactions) -> Array:
     """For every row the first one with the same user, item, rating and time."""
     columns = [data.pair_keys(), *(value for name in _COLUMNS if (value := getattr(data, name)) is not None)]
-    order = np.lexsort(columns)  # stable: equal rows stay in their order
+    # Stable: equal rows stay in their order.
+    order = np.lexsort(columns)
     starts = np.ones(len(data), dtype=bool)
     starts[1:] = np.logical_or.reduce([column[order][1:] != column[order][:-1] for column in columns])
     first = np.empty(len(data), dtype=np.int64)
@@ -182,6 +188,7 @@ def _digest(data: Interactions) -> str:
     """What tells these rows from others."""
     whole = hashlib.sha256()
     for ids in (data.user_ids, data.item_ids):
+        # Joined by a character that no id may contain, so that two lists of ids cannot look alike.
         whole.update("\0".join(map(str, ids.tolist())).encode())
     for name in ("user", "item", *_COLUMNS):
         if (column := getattr(data, name)) is not None:
@@ -255,6 +262,7 @@ def _in_unit_of(log: Interactions, rows: Interactions) -> Interactions:
     if unit is None or own is None or unit == own:
         return rows
     if unit > own:
+        # Whole-number division and product: floats would lose microseconds in times of today's size.
         return replace(rows, timestamp=rows.timestamp * (unit // own))
     return replace(rows, timestamp=rows.timestamp // (own // unit))
 
@@ -262,12 +270,14 @@ def _in_unit_of(log: Interactions, rows: Interactions) -> Interactions:
 def _require_same_clock(log: Interactions, rows: Interactions) -> None:
     """Positions and times, or seconds and milliseconds, have no common order."""
     if log.timestamp is None or rows.timestamp is None or not len(log) or not len(rows):
+        # Nothing to compare: an empty table fits any clock.
         return
     if log.time == "real" and rows.time == "order":
         raise FedrecError(
             f"{rows.name} knows only the order within each user, but the log of {log.name} has times: add them, or "
             f"{WHOLE_LOG}"
         )
+    # The median instead of an end: a few times of 0 stand for unknown and must not decide the unit.
     there, here = (int(np.median(np.abs(column))) for column in (log.timestamp, rows.timestamp))
     if max(there, here) >= EARLIEST_PLAUSIBLE_TIME and max(there, here) >= _OTHER_UNIT * min(there, here):
         raise FedrecError(

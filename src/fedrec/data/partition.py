@@ -83,7 +83,8 @@ def from_labels(client: Array) -> Partition:
 
 
 def _by_taste(train: Interactions, k: int, seed: int) -> Array:
-    import torch  # imported here: listing data must not wait for it
+    # Imported here: listing data must not wait for it.
+    import torch
 
     from fedrec.models.lloyd import lloyd, spread_seeds
 
@@ -94,7 +95,8 @@ def _by_taste(train: Interactions, k: int, seed: int) -> Array:
     label = lloyd(points, seeds, _SWEEPS, tolerance=0.0, fill_empty=True)[0].numpy()
     _, met = np.unique(label, return_index=True)
     rank = np.empty(k, dtype=np.int64)
-    rank[np.argsort(met)] = np.arange(k)  # clients in the order of their first user
+    # Clients in the order of their first user.
+    rank[np.argsort(met)] = np.arange(k)
     return np.asarray(rank[label])
 
 
@@ -104,6 +106,7 @@ def _taste_space(matrix: sp.csr_matrix, rng: np.random.Generator) -> Array:
     from scipy.sparse.linalg import svds
 
     norms = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    # A user without rows has length 0; the bound keeps the row at zero instead of dividing by it.
     rows = sp.diags(1.0 / np.maximum(norms, 1e-12)) @ matrix.astype(np.float64)
     if min(rows.shape) <= _DENSE_BELOW:
         left, strength, _ = np.linalg.svd(rows.toarray(), full_matrices=False)

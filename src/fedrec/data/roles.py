@@ -37,6 +37,7 @@ class ColumnRequest:
 
     def among(self, names: Sequence[str]) -> dict[str, str | int]:
         """The columns to take of a table with these names."""
+        # What the caller named replaces what is usual, so the explicit choice is the right operand.
         return {role: name for role, name in self.usual.items() if name in names} | dict(self.columns)
 
     def names(self) -> list[str]:
@@ -125,6 +126,7 @@ class Roles:
 
         def choice_of(place: int) -> str:
             name = names[place]
+            # A name that reads as a number would be taken for a position, so such a column is recorded by its position.
             return name if names.count(name) == 1 and name != NONE and as_column(name) == name else str(place + 1)
 
         chosen = ("user", "item", "rating", "timestamp")
@@ -139,6 +141,7 @@ class Roles:
 
 def as_column(text: str | int) -> str | int:
     """A column as it is given on the command line: a name, or a number from 1."""
+    # At most nine digits: a longer run is an id or a date in a headerless file, never the number of a column.
     return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,9}", text) else text
 
 
@@ -149,6 +152,7 @@ def as_columns(given: Mapping[str, str | int | None]) -> dict[str, str | int]:
 
 def plain_name(name: str) -> str:
     """'User_ID', 'userId' and RecBole's 'user_id:token' are one name."""
+    # The part after the colon is RecBole's type of the column and no part of its name.
     return re.sub(r"[^a-z0-9]", "", name.split(":")[0].lower())
 
 
@@ -176,16 +180,19 @@ def find_roles(
     given = wish.among(names)
     asked = {role: _find_column(path, names, role, column) for role, column in given.items() if column != NONE}
     _require_ids(given, ask)
+    # One column in two roles would make every user his own item, which trains without an error.
     if len(set(asked.values())) < len(asked):
         raise FedrecError(f"{path}: the same column is given as {' and '.join(asked)}; give two different ones")
     free = [column for column in columns if column.place not in asked.values()]
     guess = _Guess(path, ask, free)
     if header:
         guess.by_names([role for role in ROLES if role not in given])
+    # Positions mean something only where nobody has named a column; one named column makes the others unclear.
     elif not asked:
         guess.by_position()
     roles = {role: place for role, place in guess.places.items() if role not in given} | asked
     numbered = {asked[role] for role, column in given.items() if isinstance(column, int)}
+    # A column asked for by number is unambiguous even if its name occurs twice.
     for place in set(roles.values()) - numbered:
         if names.count(names[place]) > 1:
             raise FedrecError(
@@ -237,6 +244,7 @@ class _Guess:
     # -- with a header --
 
     def by_names(self, roles: Sequence[str]) -> None:
+        # In this order: a role that comes first takes its column from the others, and ids are the surest.
         finders: dict[str, Callable[[], Column | None]] = {
             "user": lambda: self._ids("user"),
             "item": lambda: self._ids("item"),
@@ -252,6 +260,7 @@ class _Guess:
         # 'user_id' goes before 'user', which is often a readable name beside it.
         usual = sorted(self._find_usual(role), key=lambda c: (c.holds not in _IDS, not c.plain.endswith("id"), c.place))
         found = usual or [column for column in self._free_columns() if column.plain in LIKELY[role]]
+        # One likely name is taken, two are offered: a wrong user column gives plausible but worthless results.
         chosen = found[0] if usual or len(found) == 1 else None
         self._offer(role, [column for column in found if column is not chosen])
         return chosen
@@ -261,6 +270,7 @@ class _Guess:
         usual = sorted(
             self._find_usual("rating"), key=lambda c: (c.holds not in _NUMBERS, ROLES["rating"].index(c.plain))
         )
+        # A column named count or value counts as a rating only with numbers in it; stars is one even as text.
         if usual and (usual[0].holds in _NUMBERS or usual[0].plain in _RATING_WORDS):
             return usual[0]
         found = [column for column in self._free_columns() if _is_rating_name(column.name) and column.holds in _NUMBERS]
@@ -274,6 +284,7 @@ class _Guess:
         left = self._free_columns()
         usual = sorted(self._find_usual("timestamp"), key=lambda c: ROLES["timestamp"].index(c.plain))
         own = [column for column in left if not _OTHER_TIMES.search(column.plain)]
+        # From the surest sign to the weakest; the first tier with any column decides, the weaker ones never outvote it.
         tiers = [
             [column for column in usual if column.holds in _MOMENTS][:1],
             [column for column in own if _is_time_name(column.name) and column.holds in _MOMENTS],
@@ -282,6 +293,7 @@ class _Guess:
             usual[:1],
         ]
         found = next(filter(None, tiers), [])
+        # Two candidates are an error and not a choice: the wrong clock would put the future into training.
         if len(found) > 1:
             names = f"{', '.join(c.name for c in found[1:])} and {found[0].name}"
             raise FedrecError(
@@ -308,6 +320,7 @@ class _Guess:
 
     def by_position(self) -> None:
         """User, item, then a rating, a time or both; the time comes last unless values say otherwise."""
+        # More than user, item, rating and time cannot be told apart by position.
         if len(self.columns) > 4:
             raise FedrecError(
                 f"{self.path} has {len(self.columns)} columns and no header; add one, or choose columns "
@@ -316,6 +329,7 @@ class _Guess:
         timed = [column.holds in _MOMENTS for column in self.columns[2:]]
         rest = ["timestamp", "rating"] if timed in ([True], [True, False]) else ["rating", "timestamp"]
         for role, column in zip(["user", "item", *rest], self.columns, strict=False):
+            # A third or fourth column of words is a title or a note, neither rating nor time.
             if role in ("user", "item") or column.holds != "words":
                 self.places[role] = column.place
 

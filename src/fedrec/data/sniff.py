@@ -42,11 +42,13 @@ class Shape:
 def read_raw(path: Path) -> bytes:
     """The file's bytes, unzipped, without a byte order mark, lines ended by LF."""
     try:
+        # By its first bytes and not by its name: browsers unzip downloads and keep the ending, or the reverse.
         raw = path.read_bytes()
         raw = gunzip(path) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
         raise FedrecError(f"cannot read {path}: {reason(error)}; check the file") from error
     raw = _utf8(path, raw)
+    # Old spreadsheets end lines by CR alone; counting lines and parsing both need one convention.
     return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in raw else raw
 
 
@@ -119,6 +121,7 @@ def bad_line(path: Path, text: bytes, shape: Shape, reason: str) -> FedrecError:
 
 
 def _head(path: Path, text: bytes) -> list[str]:
+    # Cut bytes may end within a character; it belongs to a line that is dropped below.
     lines = text[:_SAMPLE_BYTES].decode("utf-8", "ignore").split("\n")[: _SAMPLE_LINES + 1]
     cut = len(text) > _SAMPLE_BYTES and len(lines) <= _SAMPLE_LINES
     if cut and len(lines) <= 2:
@@ -133,8 +136,10 @@ def _delimiter(path: Path, head: list[str]) -> str:
     best, best_share = "", 0.0
     for candidate in (*_DELIMITERS, " "):
         widths = [len(row) for row in csv.reader(head, delimiter=candidate)]
+        # The most common width, not that of the first line: titles may stand above a table.
         common = max(set(widths), key=widths.count)
         share = widths.count(common) / len(widths) if common >= 2 else 0.0
+        # Strictly more, so that on a tie the earlier candidate wins; a blank, which occurs in names, comes last.
         if share > best_share:
             best, best_share = candidate, share
     if not best:
@@ -146,6 +151,7 @@ def _has_header(rows: list[tuple[str, ...]], wish: ColumnRequest) -> bool:
     first, rest = rows[0], rows[1:]
     if any(name in first for name in (*wish.names(), *wish.usual.values())):
         return True
+    # A number in the first line is data: nobody names a column 5.
     if any(_number(cell) is not None for cell in first):
         return False
     if wish.names():

@@ -58,16 +58,20 @@ def leave_one_out(data: Interactions, time: Time = "real", ties: Ties = "random"
     if ties not in ("random", "first"):
         raise unknown("tie rule", ties, ("random", "first"))
     notes = []
+    # Falling back is said in the notes: a random cut answers another question than one by time.
     if time == "real" and data.timestamp is None:
         time = "random"
         notes.append(f"no times in '{data.name}': random leave-one-out by ties{data.tie_seed}")
     order = _chronological(data, time, ties)
     counts = data.counts()
+    # The distance from the user's last row by cumulated counts: no loop over users, which can be millions.
     from_end = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(data))
     large = np.repeat(counts >= FEWEST_TO_SPLIT, counts)
+    # One byte a row is enough for three labels.
     part = np.empty(len(data), dtype=np.int8)
     part[order] = np.where(large & (from_end == 0), _TEST, np.where(large & (from_end == 1), _VALID, _TRAIN))
     if small := int(((counts > 0) & (counts < FEWEST_TO_SPLIT)).sum()):
+        # They still help to train items for the others, so they are not dropped.
         notes.append(f"{small} users with fewer than {FEWEST_TO_SPLIT} interactions are in training only")
     return _cut_parts(data, part, f"leave_one_out(time={time},ties={ties})", notes, order)
 
@@ -82,6 +86,7 @@ def ratio(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: int =
     _check_shares(test, valid)
     if per not in ("dataset", "user"):
         raise unknown("ratio split", per, ("dataset", "user"))
+    # Shuffled first and then grouped with a stable sort: within a user the random order survives.
     shuffled = generator(seed).permutation(len(data))
     group = data.user[shuffled] if per == "user" else np.zeros(len(data), dtype=np.int64)
     order = shuffled[np.argsort(group, kind="stable")]
@@ -98,6 +103,7 @@ def cold_items(data: Interactions, test: float = 0.2, valid: float = 0.1, seed: 
     can leak through interactions, only through its attributes. Users are the same in all parts and time is ignored.
     """
     _check_shares(test, valid)
+    # Shares are of items that occur; those without rows would make the test part smaller than asked.
     present = np.unique(data.item)
     part_of_item = np.zeros(data.n_items, dtype=np.int8)
     part_of_item[generator(seed).permutation(present)] = _shares(np.array([present.size]), test, valid)
@@ -118,7 +124,8 @@ def global_time(data: Interactions, test: float = 0.1, valid: float = 0.1) -> Sp
             f"'{data.name}' has {known}; a global cut needs timestamps comparable between users: use leave_one_out"
         )
     for_valid, for_test = (int(size[0]) for size in _sizes(np.array([len(data)]), test, valid))
-    moments = np.append(np.sort(data.timestamp), np.iinfo(np.int64).max)  # the last stands for "never"
+    # The last stands for "never".
+    moments = np.append(np.sort(data.timestamp), np.iinfo(np.int64).max)
     test_from = moments[len(data) - for_test]
     valid_from = moments[len(data) - for_test - for_valid] if for_valid else test_from
     part = np.where(data.timestamp >= test_from, _TEST, np.where(data.timestamp >= valid_from, _VALID, _TRAIN))
@@ -155,6 +162,7 @@ def _join_in_time(split: Split, parts: tuple[Interactions, ...]) -> tuple[Array,
 
 def train_on_all(data: Interactions) -> Split:
     """Everything in the training part, for a model that serves and is not tested."""
+    # Empty parts with all columns, so that whatever reads a split needs no special case.
     none = data.select(np.arange(0))
     return Split(data.select(order_in_time(data)), none, none, "undivided", data.notes)
 
@@ -162,6 +170,7 @@ def train_on_all(data: Interactions) -> Split:
 def reunite(split: Split) -> Split:
     """A given split with all its parts in training, each pair once."""
     parts = (split.train, split.valid, split.test)
+    # Times count only where every part has them: rows without would be sorted to the beginning.
     timed = all(part.timestamp is not None for part in parts)
     user, item = (np.concatenate([getattr(part, column) for part in parts]) for column in ("user", "item"))
     rows = replace(
@@ -185,6 +194,7 @@ def read(train: Path | str, valid: Path | str | None, test: Path | str, columns:
     """A user's own split, taken as it is; what looks wrong is noted, not corrected."""
     paths = {"train": train, "valid": valid, "test": test}
     parts = {name: read_table(path, columns)[0] for name, path in paths.items() if path is not None}
+    # Only column choices on which all files agree can be asked for again.
     alike = dict(sorted(set.intersection(*(set(part.columns.items()) for part in parts.values()))))
     digest = hashlib.sha256("".join(part.version for part in parts.values()).encode()).hexdigest()[:12]
     numbered = in_one_numbering(list(parts.values()))
@@ -220,8 +230,10 @@ def order_in_time(data: Interactions) -> Array:
 def _chronological(data: Interactions, time: Time, ties: Ties) -> Array:
     """Rows sorted by user, within the user from the earliest to the latest."""
     row, moments = np.arange(len(data)), _times_of_rows(data, time)
+    # The negative row puts the first line last, hence latest, as published code does with its stable descending sort.
     if ties == "first" and time != "random":
         return np.lexsort((-row, moments, data.user))
+    # The row decides only where the same pair occurs twice at the same time, so that the order is total.
     return np.lexsort((row, _tie_order(data), moments, data.user))
 
 
@@ -237,8 +249,11 @@ def _tie_order(data: Interactions) -> Array:
 
 def _id_hashes(ids: Array) -> Array:
     if np.issubdtype(ids.dtype, np.integer):
+        # Integers hash by value, so that an id is the same whether it was read as 32 or 64 bits.
         return _mix(ids.astype(np.int64).view(np.uint64))
+    # A fixed hash instead of Python's own, which differs from process to process.
     digests = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in ids]
+    # Little-endian by name: the order of ties must not depend on the machine.
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
@@ -254,7 +269,9 @@ def _check_shares(test: float, valid: float) -> None:
 
 def _sizes(sizes: Array, test: float, valid: float) -> tuple[Array, Array]:
     """Rows for validation and for test in groups of these sizes, rounded half up."""
+    # Half up by hand: numpy rounds half to even, so shares of 0.5 and 1.5 rows would become 0 and 2.
     for_test = np.floor(sizes * test + 0.5).astype(np.int64)
+    # Validation is a share of what is left, so that it does not shrink when the test part grows.
     for_valid = np.floor((sizes - for_test) * valid + 0.5).astype(np.int64)
     return for_valid, for_test
 

@@ -71,6 +71,7 @@ def _fedcia(
         name=name,
         folder=folder,
         train=f"{prefix}train.csv.gz",
+        # Two of the published splits were never divided further by their authors.
         valid=f"{prefix}valid.csv.gz" if whole else None,
         test=f"{prefix}test.csv.gz" if whole else None,
         n_users=n_users,
@@ -114,6 +115,7 @@ def _checksum(file: Path) -> str:
 def _features(file: Path) -> sp.csr_matrix:
     """[items, features] real numbers, one row for each article."""
     try:
+        # Pickles can run code, and this file comes from a stranger's repository.
         values = np.load(file, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise FedrecError(f"{file} is not a NumPy array ({error}); put the released file there, or remove it") from None

@@ -68,13 +68,16 @@ def synthetic(
     """
     total = interactions if interactions is not None else min(_PER_USER, max(1, items // 3)) * users
     _check(users, items, total, factors, attributes, popularity_skew)
+    # A stream of its own (0): what users choose is drawn elsewhere from the same seed and must not shift this.
     rng = generator(seed, 0)
+    # The variance of the inner product must not grow with the number of factors, or tastes would get steeper.
     scale = factors**-0.5
     item_factors = rng.standard_normal((items, factors), dtype=np.float32)
     taste = rng.standard_normal((users, factors), dtype=np.float32) * np.float32(_TASTE * scale)
     drift = rng.standard_normal((users, factors), dtype=np.float32) * np.float32(_DRIFT * scale)
     popularity = (-popularity_skew * np.log1p(rng.permutation(items))).astype(np.float32)
     counts = _counts(rng, users, items, total)
+    # At the middle of the drift, so that a user's taste averaged over time is what the items were chosen by.
     item = choose(seed, counts, taste + drift / 2, item_factors, popularity)
     user = np.repeat(np.arange(users), counts)
     item = _in_time_order(rng, user, item, drift, item_factors)
@@ -83,6 +86,7 @@ def synthetic(
         item=item,
         user_ids=np.arange(users),
         item_ids=np.arange(items),
+        # Items nobody took are kept, since the true preferences are known for them too.
         timestamp=_timestamps(rng, user, counts),
         time="real",
         name="synthetic",
@@ -128,6 +132,7 @@ def _version(
 
 def _counts(rng: np.random.Generator, users: int, items: int, total: int) -> Array:
     """Interactions per user: log-normal above a minimum, at most half the items if possible, ``total`` in all."""
+    # Half the items at most: somebody who took everything leaves nothing to recommend.
     most = items if 4 * total > users * items else max(1, items // 2)
     counts = np.full(users, min(_FEWEST, total // users, most), dtype=np.int64)
     weight = rng.lognormal(sigma=1.0, size=users)
@@ -135,7 +140,8 @@ def _counts(rng: np.random.Generator, users: int, items: int, total: int) -> Arr
         room = most - counts
         open_weight = np.where(room > 0, weight, 0.0)
         share = np.minimum((left * open_weight / open_weight.sum()).astype(np.int64), room)
-        if not share.any():  # fewer left than users: one each to the heaviest
+        # Fewer left than users: one each to the heaviest.
+        if not share.any():
             share[np.argsort(-open_weight, kind="stable")[:left]] = 1
             share = np.minimum(share, room)
         counts += share
@@ -144,6 +150,7 @@ def _counts(rng: np.random.Generator, users: int, items: int, total: int) -> Arr
 
 def _in_time_order(rng: np.random.Generator, user: Array, item: Array, drift: Array, item_factors: Array) -> Array:
     """Each user's items with those the taste moves towards (noisily) later."""
+    # Gumbel noise: sorting by it draws an order with the odds of the taste instead of a fixed one.
     pull = -np.log(rng.standard_exponential(user.size, dtype=np.float32) + _TINY)
     for rows in np.array_split(np.arange(user.size), user.size // _ROWS + 1):
         pull[rows] += np.einsum("nf,nf->n", drift[user[rows]], item_factors[item[rows]])

@@ -109,7 +109,8 @@ def read_table(
     import polars as pl
 
     path = Path(path)
-    if os.path.isdir(path):  # False, where the name is too long to ask
+    # os.path.isdir instead of Path.is_dir: a name that is too long to ask about is no folder, while pathlib may raise.
+    if os.path.isdir(path):
         raise folder_error(path)
     if not _is_file(path):
         raise FedrecError(f"there is no file {path}; check the path")
@@ -123,20 +124,24 @@ def read_table(
     )
     frame, guess, broken = read(path, ColumnRequest(columns or {}, usual or {}, ask), skip_bad)
     if frame.height == 0:
+        # Asked before anything is computed: an empty table has no ids to number and no digest worth naming.
         raise FedrecError(f"{path} has no interactions")
     try:
+        # Hashed as it lies on disk, so that a renamed copy has the same digest and one changed byte has another.
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         bad = BadRows(())
         if skip_bad:
             frame, bad = _set_aside(frame, guess, broken)
         data = to_interactions(frame.drop(LINE, strict=False), guess, path.name, digest)
         return (data.with_bad_rows(bad) if len(bad) else data), guess
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # dates outside the calendar, say
+    # The panic is a Rust one that polars raises past its own error class, for instance on dates outside the calendar.
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise FedrecError(f"{path} has invalid values: {_first_line(error)}") from error
 
 
 def folder_error(path: Path) -> FedrecError:
     """The error for a folder that was given instead of a file, with a file in it where there is one."""
+    # Sorted, because the order in which a folder lists its files differs between machines.
     inside = sorted(file.name for file in path.iterdir() if file.suffix.lower() in _SUFFIXES)
     example = f", e.g. {path / inside[0]}" if inside else ""
     return FedrecError(f"{path} is a folder; give the file in it that has the interactions{example}")
@@ -160,9 +165,11 @@ def write_csv(data: Interactions, path: Path | str) -> None:
     columns = {"user": _guard_ids(data.user_ids)[data.user], "item": _guard_ids(data.item_ids)[data.item]}
     columns |= {} if data.rating is None else {"rating": data.rating}
     columns |= {} if data.timestamp is None else {"timestamp": data.timestamp}
+    # Titles are written last, so that a reader by position still finds user, item, rating and time where they were.
     if data.info is not None and data.info.titles is not None:
         columns["item_title"] = _guard_ids(data.info.titles)[data.item]
     try:
+        # Written beside its place and moved there: an interrupted export must not leave a file that looks complete.
         with atomic_file(Path(path)) as temporary:
             pl.DataFrame(columns).write_csv(temporary)
     except (FileExistsError, NotADirectoryError) as error:
@@ -172,15 +179,18 @@ def write_csv(data: Interactions, path: Path | str) -> None:
 
 
 def _guard_ids(ids: Array) -> Array:
+    # Integers cannot start a spreadsheet formula, and a loop over millions of them would be slow for nothing.
     return ids if ids.dtype.kind in "iu" else np.array([guard(name) for name in ids.tolist()])
 
 
 def _read_delimited(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[pl.DataFrame, Guess, list[BadRow]]:
     import polars as pl
 
+    # Lines are split only where rows may be dropped: otherwise the line in the file follows from the row number.
     lines = split_lines(read_raw(path)) if skip_bad else None
     shape, text = sniff(path, read_text(path) if lines is None else lines.text, wish)
     roles = find_roles(path, shape.columns(), shape.header, wish)
+    # After the roles, so that a header that names nothing is reported first: it is the likelier mistake.
     if not shape.sample:
         raise FedrecError(f"{path} has a header but no interactions")
     if lines is not None:
@@ -188,10 +198,12 @@ def _read_delimited(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[pl
         text = lines.text
     try:
         frame = pl.read_csv(
+            # Trailing blank lines would be read as rows of nulls.
             text.rstrip(),
             separator=shape.delimiter,
             has_header=False,
             skip_rows=int(shape.header),
+            # Everything is read as text: an inferred type would turn the id 007 into 7, and fail on the first odd cell.
             schema={str(j): pl.String for j in range(len(shape.names))},
         )
     except pl.exceptions.PolarsError as error:
@@ -214,6 +226,7 @@ def _read_parquet(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[pl.D
     import polars as pl
 
     try:
+        # The first rows decide which columns are needed, so that the wide ones of a large file are never loaded.
         first = pl.read_parquet(path, n_rows=SAMPLE)
         roles = find_roles(path, columns_of(first), True, wish)
         guess = Guess.from_roles(str(path), "parquet", True, roles, first.columns)
@@ -231,8 +244,10 @@ def _read_json_lines(path: Path, wish: ColumnRequest, skip_bad: bool) -> tuple[p
     lines = drop_odd_lines(split_lines(read_raw(path)), is_no_object) if skip_bad else None
     try:
         text = read_text(path) if lines is None else lines.text
+        # Types are inferred from all lines: a field that turns from number to text late in the file would be an error.
         whole = pl.read_ndjson(text, infer_schema_length=None)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        # Polars does not say which line is broken, so the file is searched again; only a failing read pays for that.
         line = next((n for n, text in enumerate(read_text(path).split(b"\n"), 1) if not _is_object(text)), 1)
         raise FedrecError(
             f'{path}, line {line}: not a JSON object; write one such as {{"user": 1, "item": 2}} on each line'
@@ -247,15 +262,19 @@ def _set_aside(frame: pl.DataFrame, guess: Guess, broken: Sequence[BadRow]) -> t
     """The rows that can be used, and the others with those that could not even be read."""
     import polars as pl
 
+    # Built by repetition, because an empty frame must give an empty column and not one of length 1.
     usable, rows = pl.Series([True]).new_from_index(0, frame.height), list(broken)
     for problem, bad in _value_problems(frame, guess):
+        # A row counts once, by its first problem, so that the counts of all problems add up to the rows put aside.
         found = bad.fill_null(True) & usable
         usable = usable & ~found
         for row in frame.filter(found).iter_rows(named=True):
+            # The line number is ours and not in the file: it must not appear in the text that the owner gets back.
             line = row.pop(LINE)
             rows.append(BadRow(line, problem, ",".join("" if value is None else str(value) for value in row.values())))
     if not usable.any():
         raise FedrecError(f"{guess.path} has no row that can be used: {BadRows(tuple(rows))}")
+    # Problems were found one kind after another; the owner goes through the file from top to bottom.
     return frame.filter(usable), BadRows(tuple(sorted(rows, key=lambda row: row.line)))
 
 
@@ -294,6 +313,7 @@ def to_interactions(frame: pl.DataFrame, guess: Guess, name: str, digest: str) -
 
     location = _Location(guess)
     silos = None
+    # Companies come before ids are numbered, since they can make two users out of one id.
     if "silo" in frame.columns:
         location.check(
             frame["silo"], frame["silo"].is_null() | (frame["silo"].cast(pl.String) == ""), "silo", "a company"
@@ -325,6 +345,7 @@ def _name_companies(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     """A table with users of their own for every value of the column `silo`, and whose each is."""
     import polars as pl
 
+    # Stripped like ids elsewhere; else a blank behind a name would make another company.
     user, silo = frame["user"].cast(pl.String).str.strip_chars(), frame["silo"].cast(pl.String).str.strip_chars()
     whose = pl.DataFrame({"user": user, "silo": silo}).unique()
     if whose["user"].n_unique() < whose.height:  # the same number is somebody else at another company
@@ -339,6 +360,7 @@ def _remarks(frame: pl.DataFrame, data: Interactions, guess: Guess) -> list[str]
 
     found = []
     written = "timestamp" in guess.columns and frame["timestamp"].dtype == pl.String
+    # Only text can lack a zone: typed columns have been brought to UTC or never had one.
     if written and (zoneless := dates.count_without_zone(frame["timestamp"])):
         found.append(f"{guess.path}: {zoneless:,} of {len(data):,} times have no zone, as others have: taken for UTC")
     if repeated := len(data) - data.distinct_pairs().size:
@@ -355,6 +377,7 @@ class _Location:
     def error(self, row: int, role: str, problem: str) -> FedrecError:
         line = f"row {row}" if self.guess.has_types else f"line {row + 1 + int(self.guess.header)}"
         return FedrecError(
+            # The header is a line too, and people count lines from 1.
             f"{self.guess.path}, {line}, column {self.guess.columns[role]}: {problem}; fix or remove this row, "
             "or put such rows aside (--skip-bad)"
         )
@@ -363,6 +386,7 @@ class _Location:
         if bad.any():
             row = int(bad.arg_max() or 0)
             value = series[row]
+            # A long cell is cut, so that the message stays readable and a whole broken file is not printed.
             shown = f"{value!s:.40}..." if len(str(value)) > 40 else value
             raise self.error(row, role, f"{role} is missing" if value is None else f"'{shown}' is not {wanted}")
 
@@ -382,6 +406,7 @@ def _number_ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
     series = _plain_ids(series, location.guess.has_types)
     for wanted, bad in odd_ids(series, location.guess.has_types):
         location.check(series, bad, role, wanted)
+    # Floats come from columns with missing values that pandas or Parquet widened; the ids were whole.
     if series.dtype.is_float():
         series = series.cast(pl.Int64)
     elif series.dtype == pl.String:
@@ -391,8 +416,10 @@ def _number_ids(series: pl.Series, location: _Location) -> tuple[Array, Array]:
             series = whole
     if series.dtype.is_integer() and series.cast(pl.Int64, strict=False).null_count():
         series = series.cast(pl.String)  # beyond 64 bits
+    # Ranked by polars: np.unique would compare Python objects where ids are text.
     index = series.rank("dense").cast(pl.Int64).to_numpy() - 1
     distinct = series.unique().sort()
+    # numpy's own text type, not objects: later parts sort, search and join ids with it.
     if series.dtype == pl.String:
         return np.array(distinct.to_list(), dtype=str), index
     return distinct.cast(pl.Int64).to_numpy(), index
@@ -414,6 +441,7 @@ def _titles(series: pl.Series, item: Array, n_items: int) -> Array:
 
     text = unguard_column(series.cast(pl.String).str.strip_chars()).fill_null("").to_numpy()
     titles = np.full(n_items, "", dtype=object)
+    # Only rows that say something, so that a blank in the first row does not hide a title in the second.
     told = np.flatnonzero(text != "")
     places, first = np.unique(item[told], return_index=True)
     titles[places] = text[told[first]]
