@@ -44,6 +44,7 @@ def candidate_targets(
             held_out,
             mask,
             n_items,
+            # Draws are by user number, while rows of targets are only the users who hold something out, ascending.
             candidates=None if draws is None else draws[part][np.unique(held_out[0])],
             catalogue=held_out[1] if cold else None,
             names=(others[part], *["training"] * len(known), others[1 - part]),
@@ -84,4 +85,5 @@ def _draw(rule: str, known: Sequence[Pairs], n_items: int, seed: int) -> tuple[I
                 f"someone has only {len(pool)} of them; rank all items instead: candidates=full, as honest does"
             )
         drawn[user] = np.random.default_rng([seed, int(user)]).choice(pool, count * parts, replace=False)
+    # From both ends: in a draw of one part these are the same columns, in one of two parts different ones.
     return drawn[:, :count], drawn[:, -count:]

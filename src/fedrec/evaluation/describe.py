@@ -40,6 +40,7 @@ def _users(protocol: Protocol) -> str:
 
 def _split(protocol: Protocol) -> str:
     test, valid = protocol.test_share, protocol.valid_share
+    # The validation part is a share of what the test part leaves, not of everything.
     shares = {"test": test, "valid": (1 - test) * valid, "train": (1 - test) * (1 - valid)}
     text = _SPLITS[protocol.split].format(**shares)
     if protocol.split == "leave-one-out":

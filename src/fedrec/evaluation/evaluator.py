@@ -45,6 +45,7 @@ class Evaluation:
         places = np.repeat(np.isin(self.users, users), counts)
         positions = self.positions[0][places], self.positions[1][places]
         indptr = np.concatenate([[0], np.cumsum(counts[rows])])
+        # The harmonic mean of averages is no average of users' values, so it is computed afresh for these users.
         ks = [int(name.partition("@")[2]) for name in self.overall if name.startswith("f1_of_means@")]
         overall = from_means(*positions, indptr, ks, ("f1_of_means",))
         values = {name: value[rows] for name, value in self.per_user.items()}
@@ -53,6 +54,7 @@ class Evaluation:
 
 def novelty_by_item(item_counts: NDArray[Any]) -> Floats:
     """Surprise of each item in bits: -log2 of its share of the training interactions, one added to every count."""
+    # One is added, or an item that nobody has trained on would be infinitely surprising.
     smoothed = np.asarray(item_counts, np.float64) + 1
     return np.asarray(-np.log2(smoothed / smoothed.sum()), np.float64)
 
@@ -101,13 +103,16 @@ class Evaluator:
             scores, rows = scores[torch.from_numpy(np.flatnonzero(rows >= 0)).to(scores.device)], rows[rows >= 0]
         if not len(rows):
             return
+        # The second scores would silently replace the first, and who sent them both would not know.
         if self._seen[rows].any() or len(np.unique(rows)) < len(rows):
             raise FedrecError("a user was scored twice in one evaluation; start a new Evaluator for each evaluation")
         chunk = self.targets.take(rows)
         values, ids = candidate_scores(scores, chunk)
         places = self._places(rows)
         self._higher[places], self._equal[places] = pool_positions(values, held_out_columns(chunk), chunk, self.ties)
+        # A list costs a search for the best k of every row; positions are enough for all other metrics.
         if any(name in LIST_METRICS for name in self.metrics):
+            # One list of the greatest length serves all k, since shorter ones are its beginnings.
             self._take_lists(rows, pool_top_k(values, ids, max(self.ks)), chunk)
         self._seen[rows] = True
 
@@ -137,6 +142,7 @@ class Evaluator:
             *self._gain.values(),
         ):
             array[:] = total(array)
+        # Flags cannot be added, and `total` does nothing else: as counts, above 0 means that anybody has seen it.
         for flags in (self._seen, *self._listed.values()):
             flags[:] = total(flags.astype(np.int64)) > 0
 
@@ -154,6 +160,7 @@ class Evaluator:
         return PartialEvaluation(len(self.targets), sums, listed, self._count_ranked())
 
     def _count_ranked(self) -> int:
+        # Items that no list can hold must not lower coverage.
         return self.targets.n_items if self.targets.catalogue is None else len(self.targets.catalogue)
 
     def _places(self, rows: Ints) -> Ints:
@@ -164,6 +171,7 @@ class Evaluator:
 
     def _take_lists(self, rows: Ints, lists: Ints, chunk: Targets) -> None:
         there = lists >= 0
+        # Lists can be shorter than k; the padding, -1, would index the last item.
         bits = np.where(there, self._bits[lists], 0)
         for k in self.ks:
             self._listed[k][lists[:, :k][there[:, :k]]] = True

@@ -27,9 +27,11 @@ _COUNT = integer(1, _MOST)
 _SHARE = number("a number between 0 and 1", lambda value: 0 < value < 1)
 _FRACTION = number("a number above 0, up to 1", lambda value: 0 < value <= 1)
 _RATING = number("a number")
+# Up to nine digits, because larger counts overflow sooner or later.
 _METRIC_AT_K = rf"{NAME}@[1-9][0-9]{{0,8}}"
 
 KINDS: dict[str, Kind] = {
+    # Comma and = separate the fields in a label, which must be readable again.
     "name": matching(r"[^,=\s]+", "a word without comma or ="),
     "min_interactions": _COUNT,
     "min_interactions_at": several(Kind("dataset:integer", _is_pair, _read_pair), least=0),

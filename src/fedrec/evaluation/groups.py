@@ -25,6 +25,7 @@ def by_activity(counts: NDArray[Any], share: float = 0.3) -> Ints:
     """Cold: the share of users with the fewest training interactions; warm: that with the most; ties by user."""
     if not 0 < share <= 0.5:
         raise FedrecError(f"share = {share} must lie above 0 and be at most 0.5: two groups must not overlap")
+    # Halves round up; without the 1e-9 a product that is a hair below one half in binary would round down.
     return _extremes(np.asarray(counts, np.float64), max(1, int(np.floor(len(counts) * share + 0.5 + 1e-9))))
 
 
@@ -40,6 +41,7 @@ def by_taste(train: Pairs, n_users: int, n_items: int, size: int = 100, popular:
     liked = np.zeros(n_items, bool)
     liked[popular_items(item, n_items, popular)] = True
     own = np.bincount(user, minlength=n_users)
+    # Users without training interactions are left out below; the 1 only avoids dividing by 0 for them.
     share = np.bincount(user, liked[item], n_users) / np.maximum(own, 1)
     known = np.flatnonzero(own)
     labels = np.ones(n_users, np.int64)  # users without training interactions have no taste: middle
@@ -62,7 +64,9 @@ def by_popularity(item_counts: NDArray[Any], items: NDArray[Any]) -> Ints:
     order = np.argsort(-counts, kind="stable")
     before = np.cumsum(counts[order]) - counts[order]
     label = np.empty(len(counts), np.int64)
+    # Items behind the last interaction would otherwise fall into a fourth third.
     label[order] = np.minimum(np.floor(3 * before / max(counts.sum(), 1)), 2)
+    # Where nobody has trained on anything, all items would count as the head.
     label[counts == 0] = 2
     return np.asarray(label[np.asarray(items, np.int64)], np.int64)
 

@@ -25,12 +25,14 @@ def set_order(lists: Ints) -> Ints:
     ordered = np.full_like(lists, -1)
     for row, listed in enumerate(lists.tolist()):
         there = [item for item in listed if item >= 0]
+        # A real set, because no formula for CPython's order of iteration would hold for every version and size.
         ordered[row, : len(there)] = list(set(there))
     return ordered
 
 
 def index_order(lists: Ints) -> Ints:
     """Each row by ascending item number; -1 fills up at the end."""
+    # Larger than any item number, so that the padding sorts behind all of them.
     last = np.iinfo(np.int64).max
     ordered = np.sort(np.where(lists < 0, last, lists), 1)
     return np.where(ordered == last, -1, ordered)
@@ -38,6 +40,7 @@ def index_order(lists: Ints) -> Ints:
 
 def hits(lists: Ints, targets: Targets) -> Hits:
     """Whether each listed item is held out for the user of its row."""
+    # A row and an item as one integer, so that one look-up serves all users.
     rows = np.arange(len(targets)) * targets.n_items
     keys = np.repeat(rows, targets.counts) + targets.items
     return np.asarray((lists >= 0) & np.isin(lists + rows[:, None], keys), np.bool_)
@@ -73,6 +76,7 @@ def inverse_ideal(counts: Ints, k: int) -> Floats:
 
 def _ratio(found: Hits, best: Ints) -> Floats:
     ideal = _ideal(best, found.shape[1])
+    # Without a hit both are 0, and the released code counts that as 0.
     return np.asarray(_gain(found) / np.where(ideal > 0, ideal, 1), np.float64)
 
 

@@ -28,10 +28,12 @@ MEAN_METRICS = ("f1_of_means",)
 
 
 def _sum_by_row(values: Floats, indptr: Ints) -> Floats:
+    # Only users with a held-out item have a row: reduceat would be wrong for an empty one.
     return np.asarray(np.add.reduceat(values, indptr[:-1]), np.float64)
 
 
 def _prefix(terms: Floats) -> Floats:
+    # From 0 on, so that the sum between any two positions is one subtraction.
     return np.concatenate([[0.0], np.cumsum(terms)])
 
 
@@ -88,8 +90,10 @@ def mrr(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
     above, size, hits = top.higher[first], top.equal[first], top.relevant[first]
     chance = hits / size
     total = np.zeros(len(chance))
+    # As far as k at most, however large the group is: beyond k a reciprocal rank counts 0.
     for step in range(1, k + 1):
         total += np.where(above + step <= k, chance / (above + step), 0)
+        # The bounds keep a chance that has run out at 0: it must not turn negative or divide by 0.
         chance = chance * np.maximum(size - step - hits + 1, 0) / np.maximum(size - step, 1)
     return total
 
@@ -105,6 +109,7 @@ def map_(higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
     places = np.clip(k - a, 0, b)
     inverse = _within(_reciprocals(k), a, b)  # sum of 1 / (a+j)
     weighted = places - (a + 1) * inverse  # sum of (j-1) / (a+j)
+    # In a group of one there is no other hit, and the bound 1 avoids 0 / 0.
     gain = r / b * ((found.hits_above + 1) * inverse + (r - 1) / np.maximum(b - 1, 1) * weighted)
     total = np.bincount(found.row, gain, len(indptr) - 1)
     return np.asarray(total / np.minimum(np.diff(indptr), k), np.float64)

@@ -31,6 +31,7 @@ OfRanks: TypeAlias = Callable[[Ints, Floats, Ints], Any]
 
 NAME = r"[a-z][a-z0-9_]*"
 LARGEST = 1e6
+# Sums of floats may pass a bound by rounding alone, which is no mistake of the metric's author.
 _ROUNDING = 1e-9
 
 
@@ -54,10 +55,12 @@ class Metric:
 
     def __call__(self, relevance: Any, held_out: Any) -> Floats:
         """One checked value per user, from lists of ones and zeros [users, k]."""
+        # Copies, because they are made read-only below and the caller's should stay as they are.
         lists, counts = np.array(relevance, np.float64), np.array(held_out, np.int64)
         ranks = np.arange(1, lists.shape[1] + 1)
         for given in (ranks, lists, counts):
-            given.flags.writeable = False  # one metric must not spoil another's input
+            # One metric must not spoil another's input.
+            given.flags.writeable = False
         try:
             values = np.asarray(self.function(ranks, lists, counts), np.float64)
         except FedrecError:
@@ -65,6 +68,7 @@ class Metric:
         except Exception as error:
             raise FedrecError(f"metric '{self.name}' failed: {plugins.in_words(error)}") from error
         self._require_sound(values, len(lists))
+        # Nothing but rounding can be outside by now, and `most` promises an exact bound.
         return np.clip(values, 0.0, self.most)
 
     def from_positions(self, higher: Ints, equal: Ints, indptr: Ints, k: int) -> Floats:
@@ -114,6 +118,7 @@ def own_metrics() -> dict[str, Metric]:
 
 def own_metric(name: str) -> Metric | None:
     """Return the metric of that name, if it is registered; an error where its package cannot be used."""
+    # Before the packages are looked through: that imports each of them.
     if name in _REGISTERED:
         return _REGISTERED[name]
     usable, broken = _load_packaged()
@@ -127,6 +132,7 @@ def rehearse(names: Sequence[str], ks: Sequence[int]) -> None:
     for metric in filter(None, map(own_metric, names)):
         for k in ks:
             lists = np.concatenate([np.eye(k + 1, k), np.ones((2, k))])
+            # The two full lists stand for users who have as many held-out items as fit, and one more than fit.
             metric(lists, [1] * k + [1, k, k + 1])
 
 
@@ -143,6 +149,7 @@ def _code(metric: Metric) -> str:
         return f"{metric.name} {metric.most} {getattr(metric.function, '__code__', metric.function)}"
 
 
+# Every call would search all installed packages, and warn of broken ones again.
 @cache
 def _load_packaged() -> tuple[dict[str, Metric], dict[str, str]]:
     usable, broken = plugins.load_plugins("fedrec.metrics", "metric", _name_metric, TAKEN)

@@ -25,11 +25,13 @@ class PartialEvaluation:
 
     def mean(self) -> dict[str, float]:
         """As `Evaluation.mean` of all the users together."""
+        # A part may be of nobody; its sums are 0 and so are its means.
         means = {name: total / max(self.users, 1) for name, total in self.sums.items()}
         precision = {name.partition("@")[2]: means.pop(name) for name in list(means) if name.startswith(PRECISION)}
         recall = {name.partition("@")[2]: means.pop(name) for name in list(means) if name.startswith(RECALL)}
         for k, p in precision.items():
             means[f"f1_of_means@{k}"] = 2 * p * recall[k] / (p + recall[k]) if p + recall[k] else 0.0
+        # A list of names first, since entries are taken out and added on the way.
         for name in [name for name in means if name.startswith(GAIN)]:
             k = name.partition("@")[2]
             means[f"ndcg_ifedrec@{k}"] = means.pop(name) * means.pop(f"{INVERSE_IDEAL}@{k}")

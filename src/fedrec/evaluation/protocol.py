@@ -105,8 +105,10 @@ class Protocol:
         """Preset name and the fields that differ from it; `protocol(label)` gives the protocol back."""
         preset = PRESETS.get(self.name, self)
         changed = {key for key in FIELDS if getattr(self, key) != getattr(preset, key)}
+        # Overriding the minimum drops the exceptions by itself, so a label that is read again needs no word of it.
         if "min_interactions" in changed and not self.min_interactions_at:
             changed.discard("min_interactions_at")
+        # Likewise for what another field of the label brings with it.
         changed -= {other for key, value, other, *_ in IMPLIED if key in changed and getattr(self, key) == value}
         return ",".join([self.name, *(f"{key}={fields.text(getattr(self, key))}" for key in sorted(changed))])
 
@@ -274,7 +276,8 @@ PRESETS: dict[str, Protocol] = {
             min_interactions_at=(),
             split="cold-items",
             test_share=0.14,
-            valid_share=0.0698,  # 6 of the 86 percent that the test part leaves
+            # 6 of the 86 percent that the test part leaves.
+            valid_share=0.0698,
             negatives=5,
             history_at_test="train",
             neg_unique="user",
@@ -309,6 +312,7 @@ def parse_protocol(spec: str) -> Protocol:
         if key not in FIELDS:
             raise unknown("protocol field", key, FIELDS)
         changes[key] = fields.parse(key, value)
+    # A plain number is meant for every data set; exceptions stay only if they are written beside it.
     if "min_interactions" in changes:
         changes.setdefault("min_interactions_at", ())
     for key, value, other, implied, _ in IMPLIED:

@@ -19,7 +19,8 @@ from fedrec.evaluation.ties import last_among_equals
 Positions: TypeAlias = tuple[Ints, Ints]
 """For each held-out item: candidates scoring strictly higher, and candidates scoring equal, itself included."""
 
-_MASKED = -torch.inf  # scores are finite, so a masked item neither beats nor ties with a candidate
+# Scores are finite, so a masked item neither beats nor ties with a candidate.
+_MASKED = -torch.inf
 
 
 def positions(scores: Tensor, targets: Targets, ties: str = "expected") -> Positions:
@@ -86,6 +87,7 @@ def pool_top_k(values: Tensor, ids: Tensor | None, k: int) -> Ints:
     cut = (values == edge).sum(1) > (best == edge).sum(1)
     if cut.any():
         best[cut], places[cut] = (part[:, :width] for part in values[cut].sort(dim=1, descending=True, stable=True))
+    # By column first, so that the stable sort by score leaves equals in the order of their items.
     places, order = places.sort(1)
     best, order = best.gather(1, order).sort(dim=1, descending=True, stable=True)
     places = places.gather(1, order)
@@ -107,10 +109,12 @@ def _mask_spots(targets: Targets, device: torch.device) -> Tensor:
 def _mask(scores: Tensor, masked: Tensor) -> Tensor:
     if scores.dtype in (torch.float16, torch.bfloat16):
         raise FedrecError(f"scores are {scores.dtype}, which makes ties; rank logits in float32 or float64")
+    # NaN is neither higher nor equal, so a held-out item with such a score would seem to come first.
     finite = torch.isfinite(scores).all(1)
     if not finite.all():
         bad = int((~finite).sum())
         raise DivergedError(f"non-finite scores for {bad} of {len(scores)} users")
+    # Integers have no infinity to mask with.
     dtype = scores.dtype if scores.is_floating_point() else torch.float64
     # a copy: whoever scored keeps the scores as they were
     values = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores.detach())
@@ -125,6 +129,7 @@ def _to(array: NDArray[Any], device: torch.device) -> Tensor:
 def _pool_items(targets: Targets) -> Ints:
     """Sampled and held-out items of each row, ascending; `n_items` fills rows with fewer held-out items."""
     assert targets.candidates is not None
+    # One past the last item: it sorts behind them all and is the number of the masked column that pads the scores.
     held_out = np.full((len(targets), int(targets.counts.max())), targets.n_items, np.int64)
     held_out.ravel()[targets.spots()] = targets.items
     return np.sort(np.concatenate([targets.candidates, held_out], 1), 1)
@@ -133,7 +138,8 @@ def _pool_items(targets: Targets) -> Ints:
 def _compare(values: Tensor, columns: Ints) -> Positions:
     """One held-out item per row: two passes of comparisons, no sort."""
     own = values.gather(1, _to(columns, values.device)[:, None])
-    higher, equal = _counts(torch.stack([(values > own).sum(1), (values == own).sum(1)]))  # copied back together
+    # Both counts are copied back together: each copy waits for the accelerator.
+    higher, equal = _counts(torch.stack([(values > own).sum(1), (values == own).sum(1)]))
     return higher, equal
 
 
@@ -154,6 +160,7 @@ def _search(values: Tensor, columns: Ints, targets: Targets) -> Positions:
 
 def _places(values: Tensor, columns: Ints, targets: Targets) -> Ints:
     """How many candidates precede each held-out item when lower columns win ties."""
+    # Stable, because lower columns must come first among equals.
     order = values.sort(dim=1, descending=True, stable=True).indices
     ranks = torch.empty_like(order)
     ranks.scatter_(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))

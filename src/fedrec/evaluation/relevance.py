@@ -24,8 +24,10 @@ def expectation(values: OfLists, higher: Ints, equal: Ints, indptr: Ints, k: int
     if len(higher) == len(indptr) - 1:
         return _mean_of_single(values, higher, equal, k)
     groups, counts = tie_groups(higher, equal, indptr), np.diff(indptr)
+    # A group changes the list only if it begins within k and holds an item that is not held out.
     unsure = np.zeros(len(counts), bool)
     unsure[groups.row[(groups.equal > groups.relevant) & (groups.higher < k)]] = True
+    # A fixed seed, because the same ranking must have the same figure every time.
     drawn = np.random.default_rng(0)
     found = values(_lists(groups, len(counts), k, drawn), counts)
     if unsure.any():
@@ -37,6 +39,7 @@ def expectation(values: OfLists, higher: Ints, equal: Ints, indptr: Ints, k: int
 
 def _mean_of_single(values: OfLists, higher: Ints, equal: Ints, k: int) -> Floats:
     """Average over orders: of one held-out item there are k + 1 lists, it stands at one of k places or beyond."""
+    # A single hit makes k + 1 different lists, so the metric is asked k + 1 times and not once per user.
     of_place = values(np.eye(k + 1, k), np.ones(k + 1, np.int64))
     before = np.concatenate([[0.0], np.cumsum(of_place[:k])])
     first, last = np.minimum(higher, k), np.minimum(higher + equal, k)

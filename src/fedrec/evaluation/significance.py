@@ -19,6 +19,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 RESAMPLES = 10_000
 LEVEL = 0.95
+# Bounds memory to some 100 MB, whatever the number of users and resamples.
 _DRAWS_AT_ONCE = 4_000_000
 
 
@@ -53,9 +54,11 @@ def paired_bootstrap(
 
 def paired_t(first: NDArray[Any], second: NDArray[Any]) -> float | None:
     """Two-sided p of a paired t test; None where fewer than two pairs or equal differences leave nothing to test."""
+    # Imported here, because scipy.stats loads slowly and most commands never test anything.
     from scipy import stats
 
     difference = _subtract_paired(first, second)
+    # Equal differences deviate by rounding alone, which would make t enormous; 1e-300 is for differences all 0.
     if len(difference) < 2 or difference.std() <= 1e-12 * max(abs(difference).max(), 1e-300):
         return None
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
@@ -98,6 +101,7 @@ def _resample_means(values: Floats, resamples: int, rng: np.random.Generator) ->
     step = max(1, _DRAWS_AT_ONCE // max(len(moved), 1))
     for start in range(0, resamples if len(moved) else 0, step):
         part = counts[start : start + step]
+        # Samples differ in length and make no matrix, so their sums are cut out of one running sum.
         ends = np.cumsum(part)
         running = np.concatenate([[0.0], np.cumsum(moved[rng.integers(len(moved), size=int(ends[-1]))])])
         sums[start : start + step] = running[ends] - running[ends - part]

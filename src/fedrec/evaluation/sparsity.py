@@ -20,9 +20,11 @@ def select_rows(train: Pairs, fraction: float, seed: int) -> NDArray[np.bool_]:
     """
     user, item = (np.asarray(side, np.int64) for side in train)
     draw = fold_array(fold_array(stream(seed, Purpose.CANDIDATES, _STREAM), user), item)
+    # The item settles equal draws, so that the order of rows in the data does not matter.
     order = np.lexsort((item, draw, user))
     counts = np.bincount(user)
     rank = np.empty(len(user), np.int64)
     rank[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
-    quota = np.maximum(np.floor(counts * fraction + 0.5 + 1e-9), 1)  # 0.29 of 50 is a hair below 14.5 in binary
+    # 0.29 of 50 is a hair below 14.5 in binary, so the 1e-9 rounds it up as on paper.
+    quota = np.maximum(np.floor(counts * fraction + 0.5 + 1e-9), 1)
     return np.asarray(rank < quota[user], np.bool_)

@@ -96,16 +96,19 @@ class Targets:
         if self.catalogue is not None:
             open_items[:] = False
             open_items[self.catalogue] = True
+        # Differences of a running sum, because numpy's reduceat is wrong for empty rows.
         masked = np.concatenate([[0], np.cumsum(open_items[self.mask_items])])
         return np.asarray(open_items.sum() - np.diff(masked[self.mask_indptr]), np.int64)
 
     def rows(self, users: NDArray[Any]) -> Ints:
         """The row of each user, -1 for users without held-out items."""
+        # Behind the last user searchsorted gives an index too many.
         spots = np.minimum(np.searchsorted(self.users, users), len(self.users) - 1)
         return np.where(self.users[spots] == users, spots, -1).astype(np.int64)
 
     def take(self, rows: NDArray[Any]) -> Targets:
         """The targets of some rows, in the order given."""
+        # All users in order is the usual case: it shares the arrays, and their copies on an accelerator.
         if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
             return self
         indptr, items = _take_csr(self.indptr, self.items, rows)
@@ -146,6 +149,7 @@ class Targets:
         if self.candidates.ndim != 2 or len(self.candidates) != len(self):
             raise FedrecError(f"sampled candidates need one row for each of the {len(self)} evaluated users")
         rows = np.arange(len(self)) * self.n_items
+        # Sorted, a repeated item differs by 0 from its neighbour; keys of different rows cannot be equal.
         drawn = np.sort(self.candidates + rows[:, None], 1).ravel()
         held_out = np.repeat(rows, self.counts) + self.items
         masked = np.repeat(rows, np.diff(self.mask_indptr)) + self.mask_items
@@ -167,7 +171,8 @@ def pair_keys(parts: Sequence[Pairs], n_items: int) -> Ints:
         raise FedrecError(f"item indices must lie in 0..{n_items - 1}, found {items.min()}..{items.max()}")
     keys = np.sort(users * n_items + items)
     fresh = np.ones(len(keys), bool)
-    fresh[1:] = np.diff(keys) != 0  # np.unique would hash, ten times slower on millions of pairs
+    # np.unique would hash, ten times slower on millions of pairs.
+    fresh[1:] = np.diff(keys) != 0
     return np.asarray(keys[fresh], np.int64)
 
 
@@ -175,6 +180,7 @@ def csr_rows(keys: Ints, users: Ints, n_items: int) -> tuple[Ints, Ints]:
     """CSR of the keys that belong to `users`."""
     owners = keys // n_items
     keys = keys[np.isin(owners, users)]
+    # One bound more, to close the last row.
     indptr = np.searchsorted(keys, np.append(users, users[-1] + 1) * n_items)
     return indptr.astype(np.int64), keys % n_items
 

@@ -23,13 +23,16 @@ from fedrec.secure.terms import Aborted, Circle, Terms, closed, hash_digests, ke
 
 HEADER = 1 << 13  # bytes of a message beside what grows with members or numbers
 SIGNATURE, SIGNED = ("identity", "signature"), 1024  # what is relayed of it, and letters of each at most
-TRIES = 2000  # with a fifth of forty wrong and half of them needed, all honest ones are met once in some 600
+# With a fifth of forty wrong and half of them needed, all honest ones are met once in some 600 draws.
+TRIES = 2000
 PER_MEMBER = 512  # bytes of shares for one neighbour, with room to spare
 
 
 def _choices(holders: Sequence[int], needed: int) -> Iterator[Sequence[int]]:
     """Choose holders to trust: the first ones, then others at random, as often as is likely to meet honest ones."""
+    # Nearly always everybody is honest, and then nothing needs to be drawn.
     yield holders[:needed]
+    # Nothing secret hangs on these draws: they change how long it takes, never the sum, and repeat for debugging.
     draw = random.Random(0)
     for _ in range(TRIES):
         yield draw.sample(holders, needed)
@@ -56,6 +59,7 @@ class Collector:
         self._sealed: dict[int, dict[int, str]] = {}
         self._commitments: dict[int, str] = {}
         self._clients: dict[int, np.ndarray] = {}
+        # Unsigned integers wrap modulo 2^64, which is the arithmetic that masks cancel in.
         self._sum = np.zeros(terms.layout.entries, dtype=np.uint64)
         self._shares: dict[int, dict[int, bytes]] = {}  # by whose secret it is, then by who held it
         self._unopened: dict[int, set[int]] = {}  # by whose shares they are, who could not open them
@@ -71,10 +75,12 @@ class Collector:
     # -- keys --
 
     def take_keys(self, member: int, message: bytes) -> None:
+        # Every message has a bound in bytes, or one member could fill the server's memory.
         header, _ = self._opened(member, message, "keys", HEADER)
         mask, seal = (str(header.get(kind)) for kind in ("mask", "seal"))
         self._public[member] = binary(mask, KEY_BYTES, f"the key of member {member}")
         binary(seal, KEY_BYTES, f"the key of member {member}")
+        # Cut, because what is relayed goes to every neighbour: one overlong text would be multiplied.
         signed: dict[str, str] = {
             name: str(header[name])[:SIGNED] for name in ("identity", "signature") if name in header
         }
@@ -112,6 +118,7 @@ class Collector:
         for member in sharing:
             sealed = {str(other): self._sealed[other][member] for other in self._neighbours(member)}
             found[member] = closed(self.terms, "masked", {"sealed": sealed})
+        # Relayed and never needed again, and they grow with members times neighbours.
         self._sealed = {}
         return found
 
@@ -134,6 +141,7 @@ class Collector:
             raise BadMessage(f"member {member} cannot open shares that it was not sent")
         for other in unopened:
             self._unopened.setdefault(other, set()).add(member)
+        # Last of all: an upload that was added is not stored and so could not be taken out again.
         self._sum += total.numpy().view(np.uint64)
         self._clients[member] = clients.numpy()
         self._heard.add(member)
@@ -154,6 +162,7 @@ class Collector:
         if not isinstance(given, dict) or set(given) != set(map(str, others)):
             raise BadMessage(f"member {member} has not sent a share for each of its neighbours")
         given = {**given, str(member): header.get("own")}
+        # All are read before the first is stored, so that a refused message leaves nothing behind.
         shares = {
             int(name): binary(share, shamir.SHARE_BYTES, f"a share from member {member}")
             for name, share in given.items()
@@ -164,6 +173,7 @@ class Collector:
 
     def result(self) -> Update:
         """The sum over all members whose uploads arrived, exact to fixed point."""
+        # How many holders must have answered is decided secret by secret, when it is put together.
         self._close("unmask", "done", least=1)
         for member in sorted(self._clients):
             wanted = self._commitments[member]
@@ -182,6 +192,7 @@ class Collector:
         for other in self._neighbours(gone):
             if other in self._clients:
                 pair = pair_key(key.agreed(self._public[other]), self.terms.session, gone, other)
+                # The opposite of the sign that the one who stayed has put it on with.
                 add_mask(self._sum, pair, -1 if other < gone else 1)
 
     def _recover(self, member: int, what: str, fits: Callable[[bytes], bool]) -> bytes:
@@ -189,6 +200,7 @@ class Collector:
         held, needed = self._shares.get(member, {}), self._circle.threshold
         if len(held) < needed:
             raise Aborted(f"{len(held)} shares of member {member} are left; the secure sum needs {needed}")
+        # Sorted, so that the outcome does not depend on who answered first.
         for some in _choices(sorted(held), needed):
             good = {holder: held[holder] for holder in some}
             secret = shamir.combine(good, needed)
@@ -228,6 +240,7 @@ class Collector:
         self._left, self._heard, self.phase = self._heard, set(), then
         needed = self.terms.minimum if least is None else least
         if len(self._left) < needed:
+            # For good: a late message must not revive a sum that was given up.
             self.phase = "done"
             raise Aborted(f"{len(self._left)} members sent '{phase}'; a secure sum needs {needed}")
         return sorted(self._left)
@@ -237,6 +250,7 @@ class Collector:
         for name in sorted({part.cohort for part in self.terms.layout.parts} - {""}):
             inside = self._cohorts.get(name, np.zeros(0, dtype=np.int64))
             count = sum(bool(np.isin(clients, inside).any()) for clients in self._clients.values())
+            # Nobody of a cohort is fine: there is no upload then that a small group would have to hide.
             if 0 < count < self.terms.minimum:
                 self.phase = "done"
                 raise Aborted(f"{count} members of the cohort {name} arrived; a secure sum needs {self.terms.minimum}")

@@ -55,6 +55,7 @@ class Layout:
     fraction: int = FRACTION
 
     def __post_init__(self) -> None:
+        # A double has 53 bits, so finer fractions would only carry its rounding.
         if not 1 <= self.fraction <= 52:
             raise FedrecError(f"secure sums cannot have {self.fraction} fractional bits; choose 1 to 52")
 
@@ -81,6 +82,7 @@ class Layout:
                 weight = np.array([update.weights[part.name]])
                 numbers[at + part.entries] = self._whole(weight, f"the weight of '{part.name}'", members)[0]
             at += part.entries + 1
+        # In two's complement, negative numbers add up right modulo 2^64 too.
         return numbers.view(np.uint64)
 
     def _require_sums(self, update: Update) -> None:
@@ -95,12 +97,14 @@ class Layout:
 
     def _whole(self, values: np.ndarray, what: str, members: int) -> np.ndarray:
         largest, limit = float(np.abs(values).max(initial=0.0)), self.limit(members)
-        if not largest <= limit:  # so that NaN is refused as well
+        # Written this way round so that NaN, which compares false with everything, is refused as well.
+        if not largest <= limit:
             raise FedrecError(
                 f"{what} holds {largest:.4g}, but with {self.fraction} fractional bits each of {members} members "
                 f"of a secure sum may send up to {limit:.4g}; lower --secure-bits, clip uploads (--privacy clip=1) or "
                 "lower the learning rate"
             )
+        # Rounded, because the cast alone cuts towards zero and would bias every sum.
         return np.rint(values * 2.0**self.fraction).astype(np.int64)
 
     def decode(self, sums: np.ndarray, clients: np.ndarray) -> Update:
@@ -121,6 +125,7 @@ class Layout:
                     f"the weight of '{part.name}' is {weight:g} for {len(clients)} clients; a member has sent a "
                     "wrong one"
                 )
+            # A copy, since a view would keep the numbers of all parts alive.
             totals[part.name], weights[part.name] = torch.from_numpy(flat.reshape(part.shape).copy()), weight
         means = frozenset(part.name for part in self.parts if part.mean and part.name in totals)
         return Update(totals, weights, means, {}, clients)
@@ -135,6 +140,7 @@ class Layout:
             Part(str(name), tuple(int(size) for size in shape), bool(mean), bool(equal))
             for name, shape, mean, equal in values["parts"]
         ]
+        # Checked one by one, because two negative sizes multiply to a plausible count.
         if any(size < 0 for part in parts for size in part.shape):
             raise BadMessage("a secure sum has a negative size")
         return Layout(tuple(parts), int(values["fraction"]))

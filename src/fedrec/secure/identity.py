@@ -33,6 +33,7 @@ class Peers:
 
     def require(self, session: str, keys: Mapping[int, Mapping[str, object]]) -> None:
         """That the keys of all these members are signed, each by a key of its own, as it is known."""
+        # With its own in it: a key that comes back as a neighbour's would stand for nobody else.
         seen = {self.own}
         for member, given in keys.items():
             public = given.get("identity")
@@ -47,6 +48,7 @@ class Peers:
             if not _is_signed(public, session, member, given):
                 raise BadMessage(f"the keys of member {member} are not those that it signed")
             seen.add(public)
+        # After all checks: a message with one bad signature must not fix anybody's identity.
         self.met |= {member: str(given["identity"]) for member, given in keys.items()}
 
 

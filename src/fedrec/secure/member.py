@@ -36,6 +36,7 @@ def text(value: bytes) -> str:
 def binary(value: Any, size: int, what: str) -> bytes:
     """Bytes of a header, of the size that they must have."""
     try:
+        # Letters outside the alphabet would be skipped, so that many texts would stand for one key.
         found = base64.b64decode(value, validate=True)
     except (ValueError, TypeError):
         raise BadMessage(f"{what} is not base64 text") from None
@@ -46,6 +47,7 @@ def binary(value: Any, size: int, what: str) -> bytes:
 
 def pair_key(secret: bytes, session: str, one: int, other: int) -> bytes:
     """Of the mask between two members, from what they agreed on."""
+    # In one order, because both ends must derive the same key.
     return derived(secret, f"fedrec mask {session} {min(one, other)} {max(one, other)}")
 
 
@@ -56,6 +58,7 @@ def own_key(seed: bytes, session: str, member: int) -> bytes:
 
 def commitment(seed: bytes) -> str:
     """By which a seed that was put together from shares is recognised."""
+    # The prefix keeps this hash apart from anything else that is made of the seed.
     return hashlib.sha256(b"fedrec seed " + seed).hexdigest()
 
 
@@ -72,6 +75,7 @@ class Member:
     terms: Terms
     least: int = LEAST
     phase: str = PHASES[0]
+    # No secret is part of the repr, so that none gets into a log or a traceback.
     _mask_key: PrivateKey = field(default_factory=PrivateKey, repr=False)
     _seal_key: PrivateKey = field(default_factory=PrivateKey, repr=False)
     _seed: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
@@ -115,20 +119,24 @@ class Member:
         self._require("shares")
         header, _ = opened(message, self.terms, "shares")
         self._roster = list(numbers(header.get("roster"), "the roster"))
+        # The server is not trusted with the minimum: every member counts for itself.
         if len(self._roster) < self.terms.minimum:
             raise Aborted(f"{len(self._roster)} members are left; a secure sum needs {self.terms.minimum}")
         if self.number not in self._roster:
             raise BadMessage("the roster of the secure sum leaves this member out")
+        # Before the keys of the neighbours, because the digests decide who the neighbours are.
         digests = self._check_own_digest(header.get("digests"))
         self._graph = hash_digests(digests)
         self._keys = self._public_keys(header.get("keys"))
         if peers is not None:
             peers.require(self.terms.session, {other: header["keys"][str(other)] for other in self._keys})
+            # Without them the server could try sessions until this member sits among accomplices.
             if not digests:
                 raise BadMessage("the secure sum does not say what keys its circle is made of")
         for other in self._keys if digests else ():
             if digests[self._roster.index(other)] != key_digest(other, header["keys"][str(other)]):
                 raise BadMessage(f"the keys of member {other} are not those that the circle was made of")
+        # The member is a holder too: the threshold is a majority of all holders, itself included.
         mine, holders = self._circle, [*self._keys, self.number]
         of_key, of_seed = (shamir.split(secret, holders, mine.threshold) for secret in (self._mask_key.raw, self._seed))
         sealed = {
@@ -153,13 +161,16 @@ class Member:
         self._require_enough(len(self._held) + len(unopened) + 1, "took part")
         total = self.terms.layout.encode(update, len(self._roster))
         add_mask(total, own_key(self._seed, self.terms.session, self.number), 1)
+        # Whoever sent shares has put its half of the mask on, even where they could not be opened.
         for other in (*self._held, *unopened):
             secret = self._mask_key.agreed(self._keys[other][0])
             key = pair_key(secret, self.terms.session, self.number, other)
+            # One end adds what the other takes away, so the pair cancels in the sum.
             add_mask(total, key, 1 if self.number < other else -1)
         self._enter("masked", "unmask")
         clients = torch.from_numpy(np.ascontiguousarray(update.clients, dtype=np.int64))
         told = {"unopened": unopened} if unopened else {}
+        # Tensors of uint64 are hardly supported, so the same bits travel as int64.
         return self._closed("masked", told, {"sum": torch.from_numpy(total.view(np.int64)), "clients": clients})
 
     def unmask(self, message: bytes) -> bytes:
@@ -175,7 +186,9 @@ class Member:
         given = {
             str(other): text(of_seed if other in arrived else of_key) for other, (of_key, of_seed) in self._held.items()
         }
+        # Answered once: two lists of arrivals would get the share of the key and that of the seed of one neighbour.
         self._enter("unmask", "done")
+        # No phase needs them any more, and a stored member should hold no more secrets than it needs.
         self._held = {}
         return self._closed("unmask", {"own": text(self._own_share), "shares": given})
 
@@ -198,6 +211,7 @@ class Member:
     def _public_keys(self, given: Any) -> dict[int, tuple[bytes, bytes]]:
         """Of the neighbours that follow from the roster, neither more nor fewer."""
         neighbours = self._circle.neighbours(self.number)
+        # With others on the list, the server would choose who holds this member's shares.
         if not isinstance(given, dict) or set(given) != set(map(str, neighbours)):
             raise BadMessage("the keys are not those of this member's neighbours")
         found = {}
@@ -223,6 +237,7 @@ class Member:
 
     def _open_share(self, sender: int, sealed: Any, size: int) -> bytes | None:
         try:
+            # The cipher adds an authentication tag of 16 bytes.
             wrapped = binary(sealed, size + 16, f"the share from member {sender}")
         except BadMessage:
             return None
@@ -269,6 +284,7 @@ class Member:
         }
         header = {"number": self.number, "least": self.least, "phase": self.phase, "roster": self._roster}
         header |= {"graph": self._graph, "signed": self._signed}
+        # A bytearray, because torch warns of buffers that cannot be written to.
         terms = torch.frombuffer(bytearray(self.terms.encode()), dtype=torch.uint8)
         return pack({**header, **pairs, **single}, {"terms": terms})
 

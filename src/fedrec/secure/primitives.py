@@ -34,6 +34,7 @@ except ImportError:
 
 KEY_BYTES = 32
 BLOCK = 1 << 16  # numbers of a mask that are made at a time: they stay in the cache
+# The keystream itself is wanted, which is what the cipher makes of zeros.
 _ZEROS = bytes(8 * BLOCK)
 
 
@@ -56,6 +57,7 @@ class PrivateKey:
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
+            # A point of small order gives the same result for every private key, so anybody would know the mask.
             raise BadMessage("a public key of the secure sum is invalid: it yields no shared secret") from None
 
 
@@ -79,11 +81,13 @@ def unseal(key: bytes, sealed: bytes, about: str) -> bytes | None:
 
 def add_mask(total: np.ndarray, key: bytes, sign: int) -> None:
     """Add the mask of a key to an array of uint64 in place, or (-1) take it off. Sums wrap modulo 2^64."""
+    # Each key is for one mask of one sum, so the counter may always start at 0.
     cipher = Cipher(AES(key), CTR(bytes(16))).encryptor()
     room = np.empty(8 * BLOCK + 15, dtype=np.uint8)  # the cipher asks for a block more than it writes
     for start in range(0, len(total), BLOCK):
         part = total[start : start + BLOCK]
         size = cipher.update_into(memoryview(_ZEROS)[: 8 * len(part)], room.data)
+        # The byte order is spelled out, because both ends of a pair need the same mask on any machine.
         mask = room[:size].view("<u8")
         if sign > 0:
             part += mask

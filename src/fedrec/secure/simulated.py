@@ -109,6 +109,7 @@ class SimulatedSum:
                 self._downs = collector.close_shares()
             except Aborted:
                 self.is_given_up = True
+            # Not when the upload comes in: a client that drops out in between was sent this as well.
             for client, down in self._downs.items():
                 self._counted("down", "masked", client, down)
         return self._collector

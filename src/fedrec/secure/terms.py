@@ -41,6 +41,7 @@ class Terms:
     def __post_init__(self) -> None:
         if self.minimum < LEAST:
             raise FedrecError(f"a secure sum of {self.minimum} members hides nobody; the minimum is {LEAST}")
+        # A secret needs a majority of its holders, which nobody can plan for once half of them are lost.
         if not 0 <= self.lost < 0.5:
             raise FedrecError(f"secure sums cannot be planned for {self.lost:.0%} lost uploads; below 50% they can")
 
@@ -63,6 +64,7 @@ class Terms:
 
         Of the session alone, the server could try names until it has put somebody among members of its own.
         """
+        # A tuple, because the cache needs arguments that can be hashed.
         return _circle(f"{self.session} {keys}", tuple(roster), self.lost)
 
 
@@ -103,7 +105,9 @@ def degree(members: int, lost: float) -> int:
     """
     if members <= COMPLETE:
         return members - 1
+    # Even numbers only: as many neighbours on one side as on the other.
     for count in range(2 * math.ceil(math.log2(members)), members - 1, 2):
+        # A union bound: members share holders, and independence between them could not be claimed.
         if members * bdtr(Circle((), count).threshold - 1, count, 1 - lost) < FAILS:
             return count
     return members - 1
@@ -111,6 +115,7 @@ def degree(members: int, lost: float) -> int:
 
 def key_digest(member: int, keys: Mapping[str, object]) -> str:
     """Hash the keys of a member with what it signed them by."""
+    # Everybody has to hash the same text, in whatever order the dictionary has arrived.
     return hashlib.sha256(json.dumps([member, dict(keys)], sort_keys=True).encode()).hexdigest()
 
 
