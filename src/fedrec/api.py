@@ -66,13 +66,15 @@ __all__ = [
 Callback = Listener | Tracker | Callable[[dict[str, float]], Any]
 
 
-GIVEN = ("train", "valid", "test", "attributes")  # fields of a run that may be frames
+# These go into the config as paths of files, so a frame must be written to one before it can be named there.
+GIVEN = ("train", "valid", "test", "attributes")
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([A-Z][A-Z]+\b|[0-9][\w.-]*|[\w./-]+\.csv\b))?")
 Face = TypeVar("Face", bound=Callable[..., Any])
 
 
 def in_python(message: str) -> str:
     """A message with the keywords of Python in the place of flags."""
+    # Before the flags below, because `--set lr=` would otherwise become `set=...`, which no function here takes.
     words = re.sub(r"--set ([a-z_]+)=", r"\1=", message)
     return FLAG.sub(lambda found: f"{found[1].replace('-', '_')}={found[2] or '...'}", words)
 
@@ -85,6 +87,7 @@ def speaks_python(function: Face) -> Face:
         try:
             return function(*given, **named)
         except FedrecError as error:
+            # The same object is raised again, so that its class and traceback stay what they were.
             error.args = (in_python(str(error)), *error.args[1:])
             raise
 
@@ -158,15 +161,18 @@ def run(
     values: dict[str, Any] = dict(config or {})
     values |= {name: value for name, value in params.items() if name in fields}
     own = {name: value for name, value in params.items() if name not in fields}
+    # What is no field of a run must be a parameter of the method, which knows better than this module which it has.
     name, table = _table(data, values)
     values |= {"method": method, "data": name, "params": {**values.get("params", {}), **own}}
     values |= _settings(values, protocol)
+    # Adopted before the config is checked, for its name stands in the config.
     made = None if isinstance(method, str) else adopt_method(method, values)
     shared: Data = table
     found = list[Result]()
     for one in _configs(make_config(values), seeds):
         folder = _folder(out, None if seeds is None else one.seed)
         result, shared = _run_one(one, folder, resume, _followers(one, callbacks, progress), shared, made, keep)
+        # A result's frames are of the library that the data came in, which is what its user works with.
         found.append(replace(result, pandas=is_pandas(data)))
     return found[0] if seeds is None else Results(found)
 
@@ -262,7 +268,9 @@ def fit(
 
     source = run.folder if isinstance(run, Result) else Path(run)
     if source is None:
+        # Fitting starts from what the run chose, so a run that left nothing on disk has nothing to start from.
         raise FedrecError('this run was not kept; give it a folder: fedrec.run(..., out="runs/mine")')
+    # The folder has not kept the frame whole, so its rows must be handed over again.
     if data is None and str(RunFolder.open(source).settings()["data"]).split("@")[0] == FRAME:
         raise FedrecError(f"{source} was made from a frame, which it has not kept whole; give it again with data=frame")
     fitted = fit_model(
@@ -283,6 +291,7 @@ def fit(
 
 def _study_config(method: str, data: Any, protocol: str | Protocol, params: Mapping[str, Any]) -> RunConfig:
     """The config of a study: fields of the runs, and parameters that stay as they are."""
+    # Rows in memory cannot be found again by the process that resumes a study.
     if isinstance(data, Interactions):
         raise FedrecError("give a name, a file or a frame: a study reads its data again when it goes on")
     fields = set(RunConfig.__dataclass_fields__)
@@ -314,6 +323,7 @@ def _folder_for(out: str | Path | None) -> Iterator[Path]:
 def _shown(label: str, progress: bool | None) -> Listener:
     if not _is_shown(progress):
         return Listener()
+    # Imported late: the drawing of progress is of no use in a script whose output goes to a file.
     from fedrec.commands import progress as drawn
 
     return drawn.listener(label, quiet=False, as_json=False, notes=False)
@@ -346,6 +356,7 @@ def advise(
     table_name, table = _table(data, fields)
     noise = {} if epsilon is None else {"epsilon": epsilon, "delta": delta}
     where = {} if silos is None else {"silos": str(silos)}
+    # Any method would do in this config, which advice replaces; popularity has no parameters that could be wrong.
     values = {**fields, **noise, **where, "method": "popularity", "data": table_name}
     config = make_config(values | _settings(values, protocol))
     folder = None if out is None else Path(out)
@@ -353,6 +364,7 @@ def advise(
     wishes = Wishes(minutes, blind, max_upload)
     advice = find_advice(config, wishes, folder, table, clock, follow=lambda label: _shown(label, progress))
     if folder is not None:
+        # The page needs the report's packages, which advice without a folder does not.
         from fedrec.report.pages.advice_page import write_advice
 
         write_advice(advice, folder / "advice.html")
@@ -368,7 +380,8 @@ def protocol(name: str = "honest", **fields: Any) -> Protocol:
 def _settings(values: Mapping[str, Any], protocol: str | Protocol) -> dict[str, Any]:
     """What comes as objects in the words of a config: the protocol, the parts of a split and the items' description."""
     label = protocol.label if isinstance(protocol, Protocol) else protocol
-    kept = values.get("protocol", label) if label == "honest" else label  # a config may bring its own
+    # An explicit protocol wins; the default must not, since a config may bring its own.
+    kept = values.get("protocol", label) if label == "honest" else label
     return {"protocol": kept} | {name: as_file(values[name]) for name in GIVEN if values.get(name) is not None}
 
 
@@ -385,6 +398,7 @@ def _table(data: Any, values: dict[str, Any]) -> tuple[str, Interactions | None]
         return _paths(data), None
     columns = as_columns({role: values.get(role) for role in COLUMNS})
     if columns and isinstance(data, Interactions):
+        # Columns of loaded interactions have been read already, so a choice here would silently do nothing.
         raise FedrecError(f"the columns of '{data.name}' are known: choose {' and '.join(columns)} where it is loaded")
     table = from_frame(data, columns=columns) if is_frame(data) else data if isinstance(data, Interactions) else None
     return (str(data) if table is None else table.label), table
@@ -392,12 +406,14 @@ def _table(data: Any, values: dict[str, Any]) -> tuple[str, Interactions | None]
 
 def _configs(config: RunConfig, seeds: Iterable[int] | None) -> list[RunConfig]:
     chosen = None if seeds is None else [int(seed) for seed in seeds]
+    # The same seed twice would give two equal results that look like agreement.
     if chosen is not None and (not chosen or len(set(chosen)) < len(chosen)):
         raise FedrecError(f"seeds={chosen}: give at least one, and each once")
     return [config] if chosen is None else [replace(config, seed=seed) for seed in chosen]
 
 
 def _folder(out: str | Path | None, seed: int | None) -> Path | None:
+    # A single run takes the folder itself; only several need one each.
     return None if out is None else Path(out) if seed is None else Path(out) / f"seed{seed}"
 
 
@@ -408,10 +424,13 @@ def _run_one(
     keeping = Keeping(listener)
     try:
         result = execute(config, out, resume, keeping, data, method, keep=keep)
+    # Stopped in every case, or an error would leave a progress bar and trackers open behind it.
     finally:
         keeping.stop()
-    if out is None:  # with a folder the model is there
+    # With a folder the model is on disk, and holding it as well would double what several seeds take.
+    if out is None:
         result = replace(result, chosen=keeping.chosen)
+    # The next seed trains on the same prepared data, whose preparation can take longer than a short run.
     return result, data if isinstance(data, Interactions) else keeping.chosen.run.prepared
 
 
@@ -425,6 +444,7 @@ def _followers(config: RunConfig, callbacks: Iterable[Callback], progress: bool 
 
 
 def _is_shown(progress: bool | None) -> bool:
+    # A notebook is no terminal, yet somebody watches it.
     return sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
 
 
@@ -448,7 +468,8 @@ def compare(
     found = finished(runs)
     if len({comparison.rows_of(run) for run in found}) > 1:
         return compare_across(found, metrics, comparison.part_shown(found, on or "test"))
-    comparison.compare(found)  # refuses what cannot be compared, before any work is done
+    # Before any reference is trained, which may take hours.
+    comparison.compare(found)
     beside = find_references(found, references, listener_of)
     absent = absent_references([*found, *beside]) if references is None else []
     note = f"Without {' and '.join(absent)}; references=True trains what is missing." if absent else ""

@@ -31,8 +31,10 @@ from fedrec.commands.tune_flags import tune_command
 from fedrec.errors import FedrecError, FedrecWarning, explain, visible, visible_line
 from fedrec.experiment.command_line import take_files
 
-UsageProblem: Any = typer.BadParameter.__mro__[2]  # ClickException of the click that this typer uses
+# Typer carries its own copy of click, so the class is found by inheritance and not by an import of click.
+UsageProblem: Any = typer.BadParameter.__mro__[2]
 
+# A terminal shows so much at once; longer messages come from values such as a whole file that was given as a flag.
 LONGEST_MESSAGE = 1_500
 NO_NUMBER = re.compile(
     r"Input should be a valid (integer|number), unable to parse string as an? \1"
@@ -44,6 +46,7 @@ app = App(
     cls=PluggedGroup,
     help="Federated recommendation: train, evaluate honestly, compare.",
     no_args_is_help=True,
+    # Tracebacks are for developers: `main` says every mistake in one line instead.
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,6 +72,7 @@ def _root(
 ) -> None:
     take_files(use or [])
     for path in use or []:
+        # Loaded before the command runs, because the file may add the method that the command names.
         from fedrec.commands import own_files
 
         own_files.use(path)
@@ -170,9 +174,11 @@ def main() -> None:
     try:
         _require_text(sys.argv[1:])
         code = app(prog_name="fedrec", standalone_mode=False)
+        # Flushed inside the try: a closed pipe shows itself only now, and at exit Python would print a traceback of it.
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except (typer.Abort, KeyboardInterrupt):
+        # The code that shells give to programs ended by an interrupt.
         sys.exit(130)
     except UsageProblem as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -180,6 +186,7 @@ def main() -> None:
             sys.exit(0)
         _fail(_in_words(error.format_message()))
     except BrokenPipeError:  # whoever reads our output has seen enough, as in `fedrec methods | head -1`
+        # What is still buffered goes nowhere, or the interpreter would fail a second time when it flushes on exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -219,7 +226,8 @@ def _fail(message: str) -> None:
     message = visible(" ".join(message.split()))
     if len(message) > LONGEST_MESSAGE:  # for instance a whole file given as a flag
         message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
-    if os.environ.get("RANK", "0") == "0":  # of several processes the first one speaks
+    # Of several processes the first one speaks, or the same message would come once for each.
+    if os.environ.get("RANK", "0") == "0":
         print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
 

@@ -19,6 +19,7 @@ __all__ = [
     "visible_line",
 ]
 
+# Not every system has all of these numbers.
 FULL = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG") if hasattr(errno, name)}
 
 
@@ -40,8 +41,10 @@ class DivergedError(FedrecError):
 
 def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> FedrecError:
     """The error for a name that is not in a list, with the nearest one offered; `more` is said where none is near."""
+    # Below this likeness suggestions are more often silly than helpful.
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    # Names such as `honest,ks=5` contain commas, so the list is separated by something else.
     between = "; " if any("," in name for name in names) else ", "
     hint = f"did you mean '{close[0]}'?" if close else f"known: {between.join(names)}" + (f"; {more}" if more else "")
     return FedrecError(f"unknown {kind} '{name}'; {hint}")
@@ -49,6 +52,7 @@ def unknown(kind: str, name: str, known: Iterable[str], more: str = "") -> Fedre
 
 def list_few(names: Iterable[str]) -> str:
     """The first few, short enough for one line."""
+    # Both number and length are limited, since names come from data and may be whole sentences.
     return ", ".join(f"{name:.40}" for name in list(names)[:3])
 
 
@@ -60,12 +64,14 @@ def explain(error: Exception) -> str | None:
         full = error.errno in FULL
         what_to_do = "free some space or choose another folder" if full else "choose another file or folder"
         return f"{error.filename or 'writing'}: {error.strerror or error}; {what_to_do}"
+    # Python raises a plain ValueError here, and only its text tells it from a programming mistake.
     if isinstance(error, ValueError) and "embedded null" in str(error):
         return "a file name contains a null byte; remove it"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error or 'an array is too large'}; use smaller data or parameters"
     if isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error)):
-        return f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters"  # by torch
+        # Torch has no class of its own for this on the CPU, so its words have to do.
+        return f"not enough memory: {str(error).splitlines()[0]}; use smaller data or parameters"
     return None
 
 

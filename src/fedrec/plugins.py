@@ -21,6 +21,7 @@ def load_plugins(
     `kind`: what they are, for messages. `named`: the name of what was loaded, and the thing itself; an error where it
     is none of this kind.
     """
+    # Imported here, because looking for entry points reads the metadata of every installed package.
     from importlib.metadata import entry_points
 
     usable: dict[str, T] = {}
@@ -30,7 +31,8 @@ def load_plugins(
             name, loaded = named(point.load())
             if name in taken or name in usable:
                 raise FedrecError(f"the name '{name}' belongs to another {kind}; rename it")
-        except (Exception, SystemExit) as error:  # whatever its module does when it is imported
+        # Whatever its module does on import, even an exit, must not take the program down: others can still be used.
+        except (Exception, SystemExit) as error:
             package = f" of the package {point.dist.name}" if point.dist is not None else ""
             broken[point.name] = f"the {kind} '{point.name}'{package} cannot be used: {in_words(error)}"
         else:
@@ -60,6 +62,7 @@ def lazily(
             return get_old(name)
         home = importlib.import_module(homes[name])
         value = home if home.__name__ == f"{package}.{name}" else getattr(home, name)
+        # Stored in the package, so that the second use of a name does not come through here.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -88,6 +91,7 @@ def answer_to_old_hooks(cls: type, new_names: Mapping[str, str]) -> None:
     For `__init_subclass__` of a class whose functions are there to be overridden.
     """
     for old, new in new_names.items():
+        # A class that defines both names has been ported already and keeps the old one for older versions.
         if old in vars(cls) and new not in vars(cls):
             setattr(cls, new, vars(cls)[old])
             # past this function and `__init_subclass__`, to the line that defines the class

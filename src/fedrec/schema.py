@@ -74,6 +74,8 @@ class Kind:
 
 def is_number(value: Any) -> bool:
     return (
+        # True is an integer in Python, and a metric of infinity or beyond would break every plot and comparison after
+        # it.
         isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and math.isfinite(value)
     )
 
@@ -87,6 +89,7 @@ def choice(*values: str) -> Kind:
 
 
 def integer(least: int, most: int) -> Kind:
+    # Not merely an integer: negative numbers are no sizes, and `True` is refused by the same test.
     return Kind(f"an integer from {least}", lambda value: is_count(value) and least <= value <= most, int)
 
 
@@ -105,6 +108,7 @@ def optional(kind: Kind, none: str = " or null") -> Kind:
     return Kind(
         f"{kind.words}{none}",
         lambda value: value is None or kind.valid(value),
+        # TOML has no null, so the word stands for it in files and flags alike.
         lambda text: None if text == "none" else kind.read(text),
     )
 
@@ -137,6 +141,7 @@ COUNT = Kind("an integer", is_count, int)
 NUMBER = Kind("a number", is_number, float)
 TEXT = Kind("text", lambda value: isinstance(value, str))
 TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(TEXT.valid, value)))
+# A bounded k: a file from elsewhere could otherwise make a column for an absurd one.
 METRICS = table_of(NUMBER, "metrics with numbers", r"\w+@[1-9][0-9]{0,8}")
 NAMES = table_of(TEXT, "names with texts")
 SIZES = table_of(COUNT, "names with integers")
@@ -146,6 +151,7 @@ def kind_of(hint: Any) -> Kind:
     """The kind that a type hint of a setting stands for; its reader takes text as well as values of TOML."""
     if typing.get_origin(hint) is typing.Literal:
         choices = typing.get_args(hint)
+        # Values of a literal come as they are, because "1" and 1 may both be choices.
         return Kind(" | ".join(map(str, choices)), lambda value: value in choices, lambda value: value)
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return _parse_first([kind_of(part) for part in typing.get_args(hint)])
@@ -168,6 +174,7 @@ def kind_of(hint: Any) -> Kind:
 def _parse_first(kinds: list[Kind]) -> Kind:
     def read(text: Any) -> Any:
         for kind in kinds:
+            # In the order of the hint, so that `int | str` reads a number as one and everything else as text.
             try:
                 return kind.parse(text)
             except ValueError:
@@ -179,6 +186,7 @@ def _parse_first(kinds: list[Kind]) -> Kind:
 
 def _parse_integer(value: Any) -> int:
     found = _real(value) if isinstance(value, float) else int(_no_bool(value))
+    # The bounds of int64, which is what numpy and torch would silently wrap to.
     if found != int(found) or not -(1 << 63) < found < 1 << 63:
         raise ValueError
     return int(found)
@@ -192,11 +200,13 @@ def _real(value: Any) -> float:
 
 
 def _no_bool(value: Any) -> Any:
+    # Python would read `True` as 1, and as a number of rounds it is a mistake, never a wish.
     if isinstance(value, bool):
         raise ValueError
     return value
 
 
+# Reading type hints evaluates every annotation of the class, and the kinds never change.
 @cache
 def kinds_of_fields(cls: type[Any]) -> Mapping[str, Kind]:
     """Of every field of a dataclass."""
@@ -229,6 +239,7 @@ def read_json(path: Path, name: str, shape: Shape) -> Any:
     """A JSON document that has been checked; ValueError says what is wrong with it."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+    # A deeply nested document must not end the program, since files may come from strangers.
     except RecursionError as error:
         raise ValueError(str(error)) from None
     check(name, value, shape)
@@ -240,6 +251,7 @@ def json_line(line: str, shape: Shape) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
         check("line", value, shape)
+    # The caller decides: a last line that was cut short by a kill is no error, one in the middle is.
     except (ValueError, RecursionError):
         return None
     return dict(value)

@@ -49,7 +49,8 @@ class CohortState:
     cohort: Cohort
     unfinished: State  # with work on it left, or not
     user_ptr: np.ndarray
-    left: dict[range, list[DeferredWork]] = field(default_factory=dict)  # by the run of clients that it is about
+    # Kept by run, so that a later training of the very same run can drop the work instead of doing it.
+    left: dict[range, list[DeferredWork]] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -65,6 +66,7 @@ class CohortState:
         """For a run of clients: what these have left need not be done any more, because they write all of it anew."""
         if run is None:
             return self.state
+        # Dropped before the others are finished: their result would be overwritten at once by this training.
         self.left.pop(run, None)
         self._finish([other for other in self.left if other.start < run.stop and run.start < other.stop])
         return self.unfinished
@@ -73,15 +75,19 @@ class CohortState:
         for run in runs:
             for work in self.left[run]:
                 work()
-            del self.left[run]  # not before: an interrupt leaves work that can be done again
+            # Deleted only afterwards, so that an interrupt leaves work that can be done again; doing it twice does no
+            # harm.
+            del self.left[run]
 
     def positions(self, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which of `clients`, ascending, live here, and where."""
         if len(self.cohort.clients) == 0:
             return clients[:0], clients[:0]
-        if np.array_equal(clients, self.cohort.clients):  # as it is when all take part
+        # Full participation is the usual case, and comparing two arrays is cheaper than searching in one.
+        if np.array_equal(clients, self.cohort.clients):
             return clients, np.arange(len(clients))
         at = np.searchsorted(self.cohort.clients, clients)
+        # A number beyond the last one would index out of range; clamped, it simply fails the comparison below.
         at = np.minimum(at, len(self.cohort.clients) - 1)
         here = self.cohort.clients[at] == clients
         return clients[here], at[here]
@@ -102,6 +108,7 @@ class ClientSide:
     ) -> None:
         """`sealed`: nothing may leave that no noise reaches. `apart`: each upload by itself, in a secure sum."""
         self.method, self.data, self.world, self.memory, self.sealed = method, data, data.world, memory, sealed
+        # A quarter, because the chunk that is trained may fill half of the memory at the same time.
         self.wire = Wire(self.world, stages, memory // 4, method.disclosure.own_noise, data.secret, apart)
         self.cohorts = [self._init_cohort(cohort) for cohort in cohorts_of(method, self.world)]
 
@@ -115,6 +122,7 @@ class ClientSide:
 
     def _require_rows(self, owner: str, tensors: Tensors, rows: int) -> None:
         """Kernels count on it: they would read and write beyond the end of what is shorter."""
+        # A compiled kernel checks no bounds, so a short tensor would corrupt memory instead of raising an error.
         for name, value in tensors.items():
             if not value.dim() or len(value) != rows:
                 raise FedrecError(
@@ -147,8 +155,11 @@ class ClientSide:
                 delivered = down(chunk.clients)
                 payload = self._train(members, chunk, where, round, delivered)
                 if send:
+                    # Checked before the upload is counted or folded, because what has passed the wire cannot be taken
+                    # back.
                     self._require_covered(payload, chunk, round, accumulator)
                     self._send(payload, chunk, round, delivered, accumulator, fewest, blind)
+                # What was seen is kept apart from the update, for it must never reach server code.
                 seen.append(chunk.observed)
         if blind is not None:
             return blind.result(), seen
@@ -160,6 +171,7 @@ class ClientSide:
         self.wire.send_down(down, chunk.clients, round)
         with explain_divergence(self.method, round):
             state, payload = self.method.local(self._take(members, where, to_train=True), down, chunk, round)
+        # Scattered clients train on a copy of their state, on which work left for later would be lost.
         run = _run_of(where)
         if chunk.later and run is not None:
             members.left[run] = chunk.later
@@ -199,9 +211,11 @@ class ClientSide:
         `known` are the histories to answer from, where they are longer than what was trained on.
         Downloads for evaluation are not counted: a client that only serves its user keeps what it last received.
         """
+        # Scoring holds logits of all items for each user, so the number of users bounds a chunk, not that of samples.
         cost = np.diff(self.data.client_ptr) * self.method.footprint(self.world).score
         for members, chunk, where in self._chunks(self.data.clients if clients is None else clients, cost):
             with torch.no_grad():
+                # Only this copy knows the longer histories, so that no training chunk can ever see validation items.
                 asked = replace(chunk, known=known)
                 yield chunk.users, self.method.score(self._take(members, where), offer(chunk.clients), asked, items)
 
@@ -212,6 +226,7 @@ class ClientSide:
         members, at = next(
             (members, int(at[0])) for members in self.cohorts for _, at in [members.positions(data.clients)] if len(at)
         )
+        # A user's row among its cohort's: where its client starts, plus how far into the client it is.
         row = int(members.user_ptr[at]) + place - int(self.data.client_ptr[self.data.positions(data.clients)[0]])
         state = State(
             {name: value[at : at + 1] for name, value in members.state.per_client.items()},
@@ -226,6 +241,7 @@ class ClientSide:
 
     def preview_payload(self, client: int, round: int, down: Down) -> dict[str, Reduction]:
         """What a client would send; nothing is sent or kept."""
+        # A copy of the state is trained, because `local` may update in place and a preview must leave no trace.
         return next(self._rehearse(client, round, down))[1]
 
     def preview_names(self, client: int, round: int, down: Down) -> tuple[set[str], set[str]]:
@@ -260,6 +276,7 @@ class ClientSide:
         for members in self.cohorts:
             for name, value in (members.unfinished.per_client | members.unfinished.per_user).items():
                 size = value.numel() * value.element_size()
+                # What serves only training could be dropped on a device that merely answers, so it is told apart.
                 kept += size
                 scoring += size * (name not in idle)
         return kept, scoring
@@ -280,6 +297,7 @@ class ClientSide:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put tensors of `tensors()` back in place."""
+        # In place: kernels and deferred work hold views of these very tensors.
         for name, value in self.tensors().items():
             value.copy_(tensors[name])
 
@@ -290,14 +308,20 @@ class ClientSide:
     ) -> Iterator[tuple[CohortState, Chunk, np.ndarray]]:
         """`cost`: bytes of every client, by position in the group. `leaving`: training may put
         work off, where clients train on their state itself and not on a copy."""
+        # Half, because the wire may hold dense uploads of a quarter beside it.
         budget = self.memory // 2
         if cost is None:
             needed = self.method.footprint(self.world)
             cost = self.data.positives * needed.sample * (1 + self.data.negatives) + needed.client
+            # A chunk that fits the processor's cache trains faster than a larger one; an accelerator wants it large
+            # instead.
             if needed.cache is not None and self.world.device.type == "cpu":
                 budget = min(budget, needed.cache)
         for members in self.cohorts:
-            here, where = members.positions(sort_if_needed(clients))  # `_index` counts on ascending places
+            # Ascending places are what `_index` needs to recognise a run, which is then a view rather than a gather.
+            here, where = members.positions(sort_if_needed(clients))
+            # Cut by position and not by number of clients, since clients of one federation differ in size by orders of
+            # magnitude.
             for part in _pieces(cost[self.data.positions(here)], budget):
                 later: list[DeferredWork] | None = [] if leaving and _run_of(where[part]) is not None else None
                 yield members, self.data.chunk(here[part], members.cohort.name, self.wire.foldable, later), where[part]
@@ -317,6 +341,8 @@ class ClientSide:
             (members.unfinished.per_user, state.per_user, users),
         ):
             for name, value in new.items():
+                # A method that trained in place returns the very view it was given, and copying it onto itself would
+                # cost a pass.
                 if not isinstance(index, slice) or value.data_ptr() != kept[name][index].data_ptr():
                     kept[name][index] = value
 
@@ -328,12 +354,14 @@ class ClientSide:
 
 def _run_of(where: np.ndarray) -> range | None:
     """Ascending places as a run, where none is left out."""
+    # Ascending places without gaps, so both ends tell; no need to look at those in between.
     whole = len(where) > 0 and where[-1] - where[0] + 1 == len(where)
     return range(int(where[0]), int(where[-1]) + 1) if whole else None
 
 
 def _by_sending(clients: np.ndarray, sending: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
     """Those who send, then those who do not."""
+    # By identity first, since comparing two long arrays each round would cost more than the split saves.
     if sending is clients or not len(sending):
         yield clients, len(sending) > 0
         return
@@ -347,7 +375,9 @@ def _pieces(cost: np.ndarray, budget: int) -> Iterator[slice]:
     total = np.concatenate([[0], np.cumsum(cost)])
     start = 0
     while start < len(cost):
+        # Sums of costs searched by bisection: a loop over millions of clients would take longer than their training.
         stop = int(np.searchsorted(total, total[start] + budget, side="right")) - 1
+        # At least one client, even above the budget, for a client cannot be split; it may still fit in fact.
         stop = max(start + 1, min(stop, len(cost)))
         yield slice(start, stop)
         start = stop

@@ -85,9 +85,11 @@ class World:
     items: int
     clients: int
     seed: int = 0
+    # Float64 would double every message.
     participation: float = 1.0
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    # Can be turned off, because the plain implementation is the reference that the kernels are tested against.
     compiled: bool = True  # let training use compiled kernels where they apply
     most_users: int = 0  # of the largest client; 0: not known, as in a deployment
 
@@ -124,10 +126,16 @@ class Plan:
 
 def participants(world: World, round: int, fraction: float) -> np.ndarray:
     """floor(fraction * clients), at least one, without replacement: the clients with the smallest hashes."""
+    # A hair is added, since 0.1 * 30 is 2.9999999999999996 in floating point and would lose a client.
     count = max(1, int(fraction * world.clients + 1e-9))
+    # Everybody takes part in the usual case, and then no hash is needed.
     if count >= world.clients:
         return np.arange(world.clients)
+    # Hashes rather than a shuffled list: whether a client takes part depends on its number and the round alone, so any
+    # process can tell.
     draws = fold_array(stream(world.seed, Purpose.PARTICIPATION, round), np.arange(world.clients))
+    # A partition finds the smallest without a sort of all; the sort of the few makes clients ascend, as everybody
+    # expects.
     return np.sort(np.argpartition(draws, count)[:count])
 
 
@@ -142,10 +150,12 @@ class Method:
 
     def __init_subclass__(cls) -> None:
         """Refuse parameters that hide a member of the contract; read the settings that lie beside the method's file."""
+        # Methods written for an older version go on working, under the name the hook had then.
         answer_to_old_hooks(cls, {"decided": "round_parameters"})
         if "info" in vars(cls):
             cls.info = with_settings_beside(cls.info, cls.__module__)
         own = [name for name, kind in vars(cls).get("__annotations__", {}).items() if "ClassVar" not in str(kind)]
+        # A hyper-parameter called `plan` would silently replace the function, and the error would come rounds later.
         hidden = [name for name in own if hasattr(Method, name) and name not in Method.__dataclass_fields__]
         if hidden:
             raise TypeError(f"{cls.__name__}.{hidden[0]} has the name of a member of every method; choose another")
@@ -242,4 +252,5 @@ class NoisesItself(Protocol):
 
 
 def cohorts_of(method: Method, world: World) -> Sequence[Cohort]:
+    # Most methods have clients of one shape, so these need not know that cohorts exist.
     return method.cohorts(world) if isinstance(method, Cohorted) else [Cohort("all", np.arange(world.clients))]

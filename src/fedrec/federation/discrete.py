@@ -33,11 +33,18 @@ from fedrec.federation.noise import (
 from fedrec.federation.stages import Clip, Stage
 from fedrec.random import fold_tensor, normal_of, uniform
 
-FINE = 24  # bits of a clipping norm in units
-BITS = 32  # behind the point in a secure sum, unless a run says otherwise: units must fit
-COARSE = 8.0  # units: shares of noise below that no longer add up to a discrete Gaussian
-SHRINK = 1 - 1e-5  # of a clipped upload: more than rounding can have added to its norm before it is cut to units
-WORDS = 3  # random ones, for each try
+# Units this fine cost a clipped upload no accuracy that float32 had, and leave room for exact sums over millions of
+# clients in float64.
+FINE = 24
+# Behind the point in a secure sum, unless a run says otherwise: a unit below its last bit could not be represented.
+BITS = 32
+# Below this width, in units, the sum of shares is no longer close enough to one discrete Gaussian for the accountant.
+COARSE = 8.0
+# Shrunk by more than rounding can have added to the norm, so that the cut upload lies in the ball without a second
+# pass.
+SHRINK = 1 - 1e-5
+# Two random words make a normal and one decides on its acceptance.
+WORDS = 3
 
 Words = Callable[[Tensor, int], Sequence[Tensor]]
 """Three random integers for each of some places, in a try of this number."""
@@ -45,6 +52,7 @@ Words = Callable[[Tensor, int], Sequence[Tensor]]
 
 def unit_of(norm: float, bits: int = BITS) -> float:
     """The unit of uploads that are clipped to a norm: a power of two, which secure sums of so many bits can hold."""
+    # A power of two divides exactly, so that going to units and back adds no rounding of its own.
     return 2.0 ** max(math.floor(math.log2(norm)) - FINE, -bits)
 
 
@@ -54,15 +62,19 @@ def discrete_normal(scale: float, count: int, words: Words, device: torch.device
     A normal of the slightly larger variance scale^2 + scale, rounded, is accepted by the ratio of the two densities at
     the number that was drawn, divided by the largest that this ratio can be.
     """
+    # A wider proposal, because the ratio to a normal of the same width has no bound in the tails.
     wide = scale**2 + scale
     gap = 0.5 / scale**2 - 0.5 / wide
+    # The exact largest ratio, so that no more tries are thrown away than must be.
     highest = 0.25 / scale**4 / (4 * gap) - 0.125 / scale**2
+    # Float64 holds whole numbers up to 2^53 exactly, float32 only up to 2^24.
     found = torch.empty(count, dtype=torch.float64, device=device)
     rest, turn = torch.arange(count, device=device), 0
     while len(rest):
         first, second, third = words(rest, turn)
         drawn = math.sqrt(wide) * normal_of(first, second)
         whole = drawn.round()
+        # In logarithms, since both densities underflow for narrow scales.
         ratio = drawn.square() * (0.5 / wide) - whole.square() * (0.5 / scale**2) - highest
         good = torch.log(uniform(third)) < ratio
         found[rest[good]] = whole[good]
@@ -86,8 +98,11 @@ class WholeClip(Clip):
     def _cut(self, value: Tensor | Rows, factor: Tensor, name: str, context: UploadContext) -> Tensor | Rows:
         if is_exact(value):
             return value
+        # Rows that did not change stay out of the table: making it dense would take memory for every item and client.
         if isinstance(value, Rows) and value.shift is None:
             return self._cut_rows(value, factor)
+        # Clipped is the change from what was broadcast, which is public; the absolute values would tell nothing but
+        # cost the clip.
         base = value.base if isinstance(value, Rows) else context.reference.get(name)
         dense = to_dense(value).double()
         by = factor.reshape(-1, *[1] * (dense.dim() - 1))
@@ -98,12 +113,15 @@ class WholeClip(Clip):
     def _cut_rows(self, rows: Rows, factor: Tensor) -> Rows:
         base, start = self._in_units(rows.base), rows.base[rows.item].double()
         change = factor[rows.owner, None] * (rows.value.double() - start)
+        # A method's shortcut to the target no longer holds once its rows are in units.
         return replace(rows, base=base, value=base[rows.item] + self._cut_to_units(change), towards=None)
 
     def _cut_to_units(self, change: Tensor) -> Tensor:
+        # Towards zero: rounding to the nearest could lengthen an upload beyond the norm that it was clipped to.
         return (change / self.unit).trunc_() * self.unit
 
     def _in_units(self, public: Tensor) -> Tensor:
+        # What is public may be rounded to the nearest, for nobody's data moves it.
         return (public.double() / self.unit).round_() * self.unit
 
 
@@ -142,6 +160,7 @@ class DiscreteSumGaussian(SumGaussian):
     def _add_noise(
         self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float, world: World
     ) -> Tensor:
+        # A share is checked and not the sum, since it is the share that must look like a discrete Gaussian.
         if scale < COARSE * self.unit:
             raise FedrecError(
                 f"a client's share of the noise is {scale / self.unit:.2g} units wide, too coarse to count on; raise "
@@ -157,6 +176,7 @@ def add_discrete(
 ) -> Tensor:
     """Add noise in units, from one stream per leading index, each of which has an owner."""
     if not stream.secret.repeatable:
+        # Real clients have a secret each, so the draws cannot be made in one batch as below.
         each = [
             discrete_normal(scale / unit, value[0].numel(), _words_of_bits(stream, name, owner), value.device)
             for owner in owners.tolist()
@@ -170,6 +190,8 @@ def add_discrete(
 def _words_of_keys(keys: Tensor, width: int) -> Words:
     def draw(places: Tensor, turn: int) -> Sequence[Tensor]:
         owner, position = places // width, places % width
+        # Tries use negative numbers, which no position has, and each place has its own: what one draws never depends on
+        # its neighbours' failures.
         tries = fold_tensor(keys, -1 - turn)[owner]
         return [fold_tensor(tries, WORDS * position + k) for k in range(WORDS)]
 
@@ -195,8 +217,10 @@ def in_whole_units(stages: Sequence[Stage], bits: int = BITS) -> tuple[Stage, ..
     """Replace a clip right before noise on everything, and that noise, by their counterparts in whole units."""
     found = list(stages)
     for at, (clip, noise) in enumerate(pairwise(stages)):
+        # Exactly this class: one that is in units already must not be cut a second time.
         if type(clip) is Clip and isinstance(noise, Noise) and not noise.only and type(noise) in DISCRETE:
             clips = takewhile(lambda stage: isinstance(stage, Clip), reversed(stages[: at + 1]))
+            # Neighbouring clips bound the same upload, so the tightest decides the unit.
             norm = min(stage.norm for stage in clips if isinstance(stage, Clip))
             unit = unit_of(norm, bits)
             found[at : at + 2] = WholeClip(norm, unit), DISCRETE[type(noise)](noise.scale, unit=unit)

@@ -34,10 +34,13 @@ class Stream:
 
     def name(self, what: str, upload: str) -> str:
         """Of the stream of noise on `what` is made of an upload. Every noise on it has one of its own."""
+        # A second noise on the same upload must not repeat the first one's draws, or the two would add up to a known
+        # multiple.
         earlier = sum(only in ("", upload) for only in self.earlier)
         return f"{what}, noise {earlier + 1}" if earlier else what
 
     def key(self, what: str, upload: str) -> int:
+        # A checksum rather than Python's hash, which differs between processes.
         return fold(self.secret.stream(Purpose.NOISE, self.round), zlib.crc32(self.name(what, upload).encode()))
 
 
@@ -71,6 +74,7 @@ class SumContext:
 
     def label(self, text: str) -> str:
         """The stream of noise on a sum: every group has its own."""
+        # One group alone keeps the plain name; several must differ, or their shares would be the same draws.
         return text if self.share == 1.0 else f"{text} from client {int(self.clients[0])} on"
 
 
@@ -96,6 +100,7 @@ class Noise:
         return self.only in ("", name)
 
     def _add_to_upload(self, value: Tensor, name: str, context: UploadContext) -> Tensor:
+        # Item numbers and counts would mean something else with noise on them.
         if not value.is_floating_point():
             return value
         return self._add_noise(value, context.stream, name, name, context.clients, self.scale, context.world)
@@ -104,12 +109,15 @@ class Noise:
         self, value: Tensor, stream: Stream, what: str, upload: str, owners: np.ndarray, scale: float, world: World
     ) -> Tensor:
         """With noise from one stream per leading index, each of which has an owner."""
+        # Bits of the operating system exist once; a kernel that derives its draws from a key would need them as a seed.
         if not stream.secret.repeatable:
             return value + scale * self._draw_each_from_bits(value, stream, stream.name(what, upload), owners)
         keys = fold_tensor(stream.key(what, upload), torch.from_numpy(owners).to(value.device))
         add = find(self.kernel, value.device, world.compiled)
         if add is not None:
+            # A copy, since the kernel writes in place and an upload may be a view of the client's state.
             noised = value.clone(memory_format=torch.contiguous_format)
+            # Kernels work on one row per owner, whatever the shape of an upload.
             add(keys.view(torch.uint64), scale, noised.reshape(len(value), -1))
             return noised
         position = torch.arange(value[0].numel(), device=value.device)[None]
@@ -117,6 +125,7 @@ class Noise:
 
     def _draw_each_from_bits(self, value: Tensor, stream: Stream, name: str, owners: np.ndarray) -> Tensor:
         words, where, parts = self.words * value[0].numel(), f"{stream.round},{name}", []
+        # One owner at a time, because each has a secret of its own that nobody else can draw from.
         for owner in owners.tolist():
             bits = stream.secret.bits(where, owner, words).reshape(self.words, -1)
             parts.append(self._draw_from_bits(bits).reshape(value.shape[1:]))
@@ -134,6 +143,8 @@ class Noise:
         base = where.stream.key(where.label(f"all of {key}"), upload_name(key))
         keys = fold_tensor(base, torch.arange(len(total), device=total.device))[:, None]
         position = torch.arange(total[0].numel(), device=total.device)[None]
+        # The width comes from a sub-stream at minus one, which is no position: numbers shared with the normal would
+        # correlate the two.
         noise = self.scale * self._width(clients, fold_tensor(keys, -1), position) * normal(keys, position)
         return total + noise.reshape(total.shape)
 
@@ -159,6 +170,7 @@ class Laplace(Noise):
 
     def _width(self, clients: int, key: Tensor, position: Tensor) -> Tensor:
         """A Laplace draw is normal with a variance of twice an exponential one; these add up to a gamma."""
+        # One gamma draw replaces as many exponential ones as there are clients, and gives the same distribution.
         return (2 * gamma(key, position, clients)).sqrt()
 
 
@@ -176,6 +188,7 @@ class Gaussian(Noise):
         return normal_of(bits[0], bits[1])
 
     def _width(self, clients: int, key: Tensor, position: Tensor) -> float:
+        # Variances of independent normals add up, so the width grows with the root of their number.
         return float(clients**0.5)
 
 
@@ -195,12 +208,14 @@ class SumGaussian(Gaussian):
 
     def add_share_to_sum(self, key: str, total: Tensor, where: SumContext) -> Tensor:
         """With the share of these clients."""
+        # Shares are of variance, so the scale takes the root.
         what, scale = where.label(f"sum of {key}"), self.scale * where.share**0.5
         return self._add_noise(total, where.stream, what, upload_name(key), np.arange(len(total)), scale, where.world)
 
 
 def upload_name(key: str) -> str:
     """The upload that a sum is made of: there may be one for each cohort."""
+    # A cohort's name follows the sign, and it must not change which noise reaches an upload.
     return key.split("@")[0]
 
 

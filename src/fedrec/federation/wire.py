@@ -31,8 +31,11 @@ from fedrec.federation.secret import Secret, SeededSecret
 from fedrec.federation.stages import Shortening, Stage, TopRows
 from fedrec.federation.update import Update
 
-DRAWS = 1 << 32  # of noise in a round: from here on the noise of a plain sum is drawn at once
-LENGTH = 8  # bytes of a length that is told
+# Beyond so many draws in a round, noise takes longer than training; a plain sum has the same distribution if drawn
+# once.
+DRAWS = 1 << 32
+# Lengths travel as 64-bit integers.
+LENGTH = 8
 LARGEST = "largest_"
 LARGEST_WAYS = (LARGEST + "up", LARGEST + "down")
 
@@ -49,6 +52,7 @@ class Ledger:
     unprotected: dict[str, int] = field(default_factory=dict)  # bytes of all clients and rounds, by what they are
 
     def __post_init__(self) -> None:
+        # Totals outgrow 32 bits within a few rounds of large tables.
         self.up = np.zeros(self.clients, dtype=np.int64)
         self.down = np.zeros(self.clients, dtype=np.int64)
         self.uploads = np.zeros(self.clients, dtype=np.int64)
@@ -58,6 +62,7 @@ class Ledger:
         (self.up if direction == "up" else self.down)[clients] += each
         entry = self._entry(round)
         entry[direction] += int(np.broadcast_to(each, len(clients)).sum())
+        # Means hide the one message that a device's link has to carry, so the largest is kept beside them.
         entry[LARGEST + direction] = max(entry.get(LARGEST + direction, 0), int(np.max(each, initial=0)))
 
     def record_upload(self, clients: np.ndarray, unprotected: Mapping[str, int]) -> None:
@@ -74,6 +79,7 @@ class Ledger:
 
     def per_client_round(self) -> dict[str, float]:
         """Mean bytes per client that took part, and round; and the largest single message each way."""
+        # Per turn of a client and not per client: those that never took part would make the mean look cheaper.
         turns = max(1, sum(entry["trained"] for entry in self.rounds.values()))
         means = {f"{way}_per_client_round": float(getattr(self, way).sum() / turns) for way in ("up", "down")}
         entries = self.rounds.values()
@@ -95,6 +101,7 @@ class Wire:
         `apart`: every client's upload leaves by itself, in a secure sum.
         """
         self.world, self.stages, self.memory, self.noised = world, tuple(stages), memory, tuple(noised)
+        # A simulation derives noise from the seed, so that runs can be repeated; a deployment passes a real secret.
         self.secret, self.apart = secret or SeededSecret(world.seed), apart
         self.ledger = Ledger(world.clients)
 
@@ -105,6 +112,7 @@ class Wire:
 
     def send_down(self, down: Down, clients: np.ndarray, round: int) -> None:
         common = sum(t.numel() * t.element_size() for t in down.shared.values())
+        # Own values hold a row for each client of the chunk, so one client's part is counted.
         own = sum(t.numel() * t.element_size() // max(1, len(clients)) for t in down.own.values())
         self.ledger.record("down", round, clients, common + own)
 
@@ -121,14 +129,17 @@ class Wire:
         if not payload:
             return
         _require_reductions(payload)
+        # From what stages declare of their sizes, so that no message need be encoded just to count its bytes.
         self.ledger.record("up", round, clients, sum(self._bytes(name, r, len(clients)) for name, r in payload.items()))
         self.ledger.record_upload(clients, self.bytes_without_noise(payload, len(clients), cohort, accumulator))
         if not self.stages:
             accumulator.add(payload, clients, cohort)
             return
+        # Noise that can wait is added to the sum, which takes one draw per entry instead of one per entry and client.
         now = len(self.stages) - self._count_deferrable_stages(payload, len(clients))
         stages, late = self.stages[:now], range(now, len(self.stages))
         per_client = sum(8 * _entries(r.value, len(clients)) * self.world.dtype.itemsize for r in payload.values())
+        # Stages that need dense values would hold a table for every client at once, so they work on as many as fit.
         block = max(1, self.memory // per_client) if any(s.per_entry for s in stages) else len(clients)
         for start in range(0, len(clients), block):
             keep = slice(start, min(start + block, len(clients)))
@@ -154,6 +165,7 @@ class Wire:
             return
         _require_reductions(payload)
         self.ledger.record_upload(clients, self.bytes_without_noise(payload, len(clients), cohort, Accumulator()))
+        # One by one although slower: a secure sum masks single uploads, so nothing may be folded before it.
         for k in range(len(clients)):
             keep, one = slice(k, k + 1), Accumulator()
             part = {name: _slice_clients(reduction, keep) for name, reduction in payload.items()}
@@ -167,12 +179,15 @@ class Wire:
         """
         every = self.world.clients * self.world.participation
         draws = every * sum(_entries(reduction.value, clients) for reduction in payload.values())
+        # Real clients noise their upload before it leaves; only a simulation can put that off.
         if (
             draws < DRAWS
             or not self.secret.repeatable
             or not all(_is_plain_sum(reduction) for reduction in payload.values())
         ):
             return 0
+        # Only from the end backwards: a stage behind noise acts on what was noised, and the order would change the
+        # result.
         last = takewhile(lambda stage: isinstance(stage, Noise) and stage.per_entry, reversed(self.stages))
         return len(list(last))
 
@@ -182,8 +197,11 @@ class Wire:
         `fewest`: of how many uploads the whole round's sum is at least; None: of these clients' alone.
         """
         clients = accumulator.clients
+        # A group adds the share of noise that its clients make up of the fewest in a sum; the variances add up over
+        # groups.
         share = len(clients) / fewest if fewest else 1.0
         for number, stage in enumerate(self.stages):
+            # Every stage has its own stream, since two draws of one stream would cancel or double.
             where = SumContext(self.world, Stream(self.secret, round, self._earlier_noise(number)), clients, share)
             if isinstance(stage, SumGaussian):
                 accumulator.add_noise_to_sums(stage, where)
@@ -203,6 +221,7 @@ class Wire:
         reference = down.shared | {name: value[keep] for name, value in down.own.items()}
         values: Values = {}
         for name, reduction in payload.items():
+            # A kernel folds only where there are no stages, so this cannot happen unless a method ignores `foldable`.
             assert not isinstance(reduction.value, PartialSum), "folded uploads cannot pass stages"
             values[name] = reduction.value
         for number, stage in enumerate(stages):
@@ -226,6 +245,7 @@ class Wire:
         for name, reduction in payload.items():
             found |= dict(self._parts_without_noise(name, reduction, clients))
             shape = _shape(reduction.value)
+            # A size unlike others' tells something about the data by itself, so it counts as unprotected.
             if not _has_lengths(reduction) and accumulator.shapes.setdefault((cohort, name), shape) != shape:
                 found[f"the size of '{name}'"] = clients * LENGTH
         return found
@@ -233,6 +253,7 @@ class Wire:
     def _parts_without_noise(self, name: str, reduction: Reduction, clients: int) -> Iterator[tuple[str, int]]:
         weighted = isinstance(reduction, Mean) and reduction.weight is not None
         weights = clients * self.world.dtype.itemsize if weighted else 0
+        # Whole numbers pass noise stages untouched, because adding real noise would destroy what they encode.
         if is_exact(reduction.value) or not any(_adds_noise(stage, name, reduction) for stage in self.stages):
             sizes = np.broadcast_to(self._bytes(name, reduction, clients), clients)
             yield f"'{name}'", int(sizes.sum()) - weights
@@ -245,6 +266,7 @@ class Wire:
         """Of one client's upload; one number for each where they differ in length."""
         tensor = content(reduction.value)
         entries = _entries(reduction.value, clients)
+        # A vector is one row, so that sizes of row-wise stages are defined for it as well.
         rows = max(1, entries // max(1, tensor.shape[-1]))
         if isinstance(reduction, Gather) and reduction.lengths is not None:
             return np.array([self._size(name, rows * length, rows, tensor) for length in reduction.lengths.tolist()])
@@ -253,12 +275,14 @@ class Wire:
 
     def _size(self, name: str, entries: int, rows: int, tensor: Tensor) -> int:
         size, indices = entries * tensor.element_size(), 0
+        # Whole numbers are neither rounded nor thinned out by the stages.
         for stage in self.stages if tensor.is_floating_point() else ():
             if isinstance(stage, Shortening) and not stage.reaches(name):
                 continue
             size = stage.bytes(entries, rows, size)
             if isinstance(stage, TopRows) and stage.rows_sent(rows) < rows:
                 entries, rows = entries // rows * stage.rows_sent(rows), stage.rows_sent(rows)
+                # Rows that were picked need their numbers told, which the dense table did not.
                 indices = rows * stage.INDEX
         return size + indices
 
@@ -299,6 +323,7 @@ def _slice_clients(reduction: Reduction, keep: slice) -> Reduction:
     value = reduction.value
     if isinstance(value, Rows):
         inside = (value.owner >= keep.start) & (value.owner < keep.stop)
+        # Owners are positions in the chunk, so they start at zero again in the part.
         owner = value.owner[inside] - keep.start
         value = replace(
             value,
@@ -322,5 +347,6 @@ def _with_value(reduction: Reduction, value: Upload, weight: Tensor | None = Non
     if isinstance(reduction, Gather):
         assert not isinstance(value, PartialSum)
         same = Gather(value, reduction.lengths)
+        # Noise also reaches the padding behind a client's own entries, which must not travel.
         return same if reduction.lengths is None else Gather(same.sent() * to_dense(value), reduction.lengths)
     return type(reduction)(value, reduction.by_cohort)

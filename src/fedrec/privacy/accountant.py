@@ -47,8 +47,11 @@ BLIND = {
 }
 
 _CLOSE = 1e-12  # relative width at which a bisection ends
-_MARGIN = 1e-8  # more noise than the bisection found, so that rounding cannot overspend a budget
-_ORDERS = tuple(1 + np.geomspace(1e-4, 1e6, 600))  # of Renyi divergences
+# The search stops this near to the exact noise, so a little more is added: rounding must not overspend a budget.
+_MARGIN = 1e-8
+# Renyi orders from barely above 1 (tiny losses) to a million (huge ones): the best order varies with rho, and one
+# outside the grid would only make the epsilon looser, never wrong.
+_ORDERS = tuple(1 + np.geomspace(1e-4, 1e6, 600))
 
 
 class NoAccountantError(FedrecError):
@@ -81,6 +84,8 @@ def guarantee(
     """
     if any(isinstance(stage, Gaussian | Laplace) and stage.only for stage in stages):
         return Guarantee(None, None, uploads, "noise on one upload leaves the others unprotected")
+    # Noise of several stages is not composed: the first Gaussian alone is accounted for, which can only overstate the
+    # loss.
     at = next((index for index, stage in enumerate(stages) if isinstance(stage, Gaussian)), len(stages))
     noise = stages[at] if at < len(stages) else None
     # whatever clients do after the clipping changes a sum before its noise comes, wherever that stage is written
@@ -92,7 +97,11 @@ def guarantee(
         return Guarantee(None, None, uploads, f"no noise reaches {open_to_all}")
     if not isinstance(noise, DiscreteGaussian | DiscreteSumGaussian):
         return Guarantee(None, None, uploads, "floating-point noise proves nothing; clip right before it")
+    # Colluding clients know their own shares, so only the variance of the honest ones hides anybody; scales go with its
+    # root.
     unseen = noise.scale * (math.sqrt(honest) if blind else 1.0)
+    # A client without data sends zeros, so one norm bounds the change; on single uploads even an empty one is seen,
+    # hence `apart`.
     distance = norm * (1.0 if blind and adjacency == "zero-out" else apart)
     try:
         epsilon = epsilon_of_rho(uploads * distance**2 / (2 * unseen**2), delta)
@@ -108,11 +117,13 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     if rho == 0:
         return 0.0
     dp = _dp_accounting()
+    # The relation is a formality here: rho was computed for the right one before.
     accountant = dp.rdp.RdpAccountant(_ORDERS, dp.NeighboringRelation.REPLACE_SPECIAL)
     accountant.compose(dp.ZCDpEvent(rho))
     return float(accountant.get_epsilon(delta))
 
 
+# Each search asks the accountant dozens of times, for a budget that does not change within a run.
 @cache
 def rho_of(epsilon: float, delta: float) -> float:
     """The largest rho that keeps within (epsilon, delta), found by bisection."""
@@ -122,8 +133,10 @@ def rho_of(epsilon: float, delta: float) -> float:
     while epsilon_of_rho(low, delta) > epsilon:
         low, high = low / 2, low
     while high / low > 1 + _CLOSE:
+        # The geometric middle, because rho ranges over many orders of magnitude and the width is a relative one.
         middle = math.sqrt(low * high)
         low, high = (middle, high) if epsilon_of_rho(middle, delta) <= epsilon else (low, middle)
+    # The lower end: it is known to keep within epsilon, while the upper end is known not to.
     return low
 
 
@@ -144,6 +157,8 @@ def epsilon_of(multiplier: float, uploads: int, delta: float) -> float:
         raise FedrecError(f"delta {delta} is not between 0 and 1; 1e-5 is usual")
     if uploads == 0:
         return 0.0
+    # Gaussian mechanisms compose exactly: many of one multiplier are one of a smaller multiplier, so no bound is
+    # needed.
     single = multiplier / math.sqrt(uploads)
     if delta_of(single, 0.0) <= delta:
         return 0.0
@@ -153,12 +168,15 @@ def epsilon_of(multiplier: float, uploads: int, delta: float) -> float:
     while high - low > _CLOSE * high:
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(single, middle) > delta else (low, middle)
+    # The upper end errs towards a larger epsilon, which is the side a guarantee may err to.
     return high
 
 
 def delta_of(multiplier: float, epsilon: float) -> float:
     """Delta of one Gaussian mechanism of sensitivity 1 at `epsilon` (Balle & Wang 2018, theorem 8)."""
     gain, loss = 0.5 / multiplier - epsilon * multiplier, -0.5 / multiplier - epsilon * multiplier
+    # The logarithm of the tail, since exp(epsilon) overflows and the tail underflows long before their product is
+    # large.
     return float(ndtr(gain) - math.exp(min(epsilon + float(log_ndtr(loss)), 0.0)))
 
 
@@ -173,6 +191,7 @@ def zcdp(ratio: float, steps: int, delta: float) -> tuple[float, float]:
 
 def noise_for(clip: float, uploads: int, epsilon: float, delta: float, apart: float = 2.0) -> float:
     """The scale of discrete Gaussian noise that gives (epsilon, delta) over all uploads of a client."""
+    # With no upload planned the scale would be zero, which is no noise at all.
     return apart * clip * math.sqrt(max(1, uploads) / (2 * rho_of(epsilon, delta))) * (1 + _MARGIN)
 
 
@@ -196,6 +215,8 @@ def with_budget(
         raise FedrecError("--epsilon needs --delta between 0 and 1, for example --delta 1e-5")
     if any(isinstance(stage, Gaussian | Laplace) for stage in stages):
         raise FedrecError("--epsilon chooses the noise itself: remove gaussian and laplace from --privacy")
+    # Right behind the first clip, for a stage in between could lift an upload out of the ball that the noise was chosen
+    # for.
     at = next((index + 1 for index, stage in enumerate(stages) if isinstance(stage, Clip)), 0)
     norm = _norm_of(stages[:at])
     if norm is None:
@@ -211,6 +232,7 @@ def _norm_of(stages: Sequence[Stage]) -> float | None:
     norm = None
     for stage in stages:
         if isinstance(stage, Clip):
+            # The tightest of several clips counts, in whatever order they stand.
             norm = stage.norm if norm is None else min(norm, stage.norm)
         else:
             norm = None

@@ -9,7 +9,8 @@ from fedrec.federation.noise import SumGaussian
 from fedrec.federation.stages import Stage
 from fedrec.privacy.accountant import Adjacency
 
-COLLUDING = 0.2  # the share of clients that are taken to tell the server what noise they added
+# An assumption for reports, not a measurement: colluders tell the server what noise they added, which it can subtract.
+COLLUDING = 0.2
 
 
 def describe_relation(
@@ -29,6 +30,8 @@ def describe_relation(
     found: dict[str, Any] = {"unit": unit, "adjacency": adjacency}
     if not any(isinstance(stage, SumGaussian) for stage in stages):
         return found | {"trust": "nobody outside the client is trusted"}
+    # Both relations are reported, because papers state either and the figures differ by up to a factor of two in
+    # distance.
     other: Adjacency = "replace" if adjacency == "zero-out" else "zero-out"
     return found | {
         "trust": "the server sees nothing but sums" + ("" if computed else ", which is assumed here"),
@@ -59,6 +62,7 @@ def _limits(privacy: Mapping[str, Any]) -> str:
 
 
 def _relation(privacy: Mapping[str, Any]) -> str:
+    # Run folders of old versions stay readable.
     """Whose data are protected against whom, and the other figures that follow; empty for runs that do not say."""
     if "unit" not in privacy:
         return ""

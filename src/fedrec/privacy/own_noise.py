@@ -8,6 +8,7 @@ from fedrec.privacy.accountant import NOT_COVERED, epsilon_of, zcdp
 
 def epsilon(noise: OwnNoise) -> float:
     """By exact composition, for a client whose data are replaced."""
+    # The exact figure leads; the looser bound is for comparison with work that composes so.
     return epsilon_of(noise.scale / noise.sensitivity, noise.steps, noise.delta)
 
 

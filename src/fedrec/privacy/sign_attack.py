@@ -10,15 +10,21 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
-STILL = 1e-9  # of the longest move: rows that moved less did not move
+# Relative to the longest move, since learning rates scale all moves alike; float32 leaves dust on rows that did not
+# move.
+STILL = 1e-9
 
 
 def sign_attack(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     """For every item how far its row moved along the line of all moves, towards the smaller side."""
+    # In double precision, because the difference of two nearly equal float32 tables loses most of its digits.
     change = np.asarray(after, dtype=np.float64) - before
+    # All moves are multiples of one user vector, so the first singular direction is the line, without knowing the
+    # vector.
     _, _, lines = np.linalg.svd(change, full_matrices=False)
     along = change @ lines[0]
     moved = np.abs(along) > STILL * np.abs(along).max(initial=0.0)
+    # The sign of a singular vector is arbitrary, so the counts decide which side are the items.
     return along if (along[moved] > 0).sum() <= (along[moved] < 0).sum() else -along
 
 

@@ -50,10 +50,12 @@ def _forget_learning(method: Method, world: World, seed: int) -> Tensors:
     What is learned starts at random and differs between seeds of the world; the rest is made of attributes alone.
     """
     x = _attributes(world, seed)
+    # Two seeds tell what is learned: it starts at random, while a copy of attributes does not.
     server, other = (method.init_server(replace(world, seed=start), x) for start in (0, 1))
     learned = {
         name: value.is_floating_point() and not torch.equal(value, other[name]) for name, value in server.items()
     }
+    # Learned tables are set to zero, so that what still differs between the servers comes straight from attributes.
     return {name: torch.zeros_like(value) if learned[name] else value for name, value in server.items()}
 
 
@@ -73,6 +75,7 @@ def _require_learned_uploads(method: Method, data: ClientData) -> None:
     for round in range(ROUNDS):
         for members in list_nonempty_cohorts(simulator):
             for client in members.cohort.clients.reshape(-1, 1):
+                # Each client alone, for in a sum of several the items of one would be hidden among the others'.
                 chunk, down = data.chunk(client, members.cohort.name), method.broadcast(simulator.server, client, round)
                 _, payload = method.local(state_of(simulator, members, client), down, chunk, round)
                 for name, value in dense_uploads(payload).items():
@@ -89,5 +92,6 @@ def _marks(sent: Tensor, before: Tensor, items: int, mine: np.ndarray) -> bool:
     """Whether the rows of a table that a client has moved are its own items and no others."""
     if not sent.dim() or len(sent) != items or not len(mine):
         return False
+    # Exact comparison: a row that was not touched keeps every bit.
     moved = (sent != before).reshape(items, -1).any(1).nonzero().flatten()
     return np.array_equal(moved.numpy(), mine)

@@ -21,14 +21,17 @@ from fedrec.federation.server_side import ServerSide
 from fedrec.federation.simulator import Simulator
 from fedrec.federation.update import Update
 
+# Small enough that every upload is really clipped; an unclipped one would say nothing about the bound.
 NORM = 0.5
-SHIFTED = 17  # items, by which the neighbour's are others
+# As many items as before, but others: the sizes of neighbouring data stay equal.
+SHIFTED = 17
 
 
 def replace_items(data: ClientData, place: int) -> ClientData:
     """Return the same data but for the items of one user, as many others."""
     items, history = data.items.copy(), data.history.copy()
     mine = slice(data.user_ptr[place], data.user_ptr[place + 1])
+    # Sorted again, because items ascend within a user and kernels rely on it.
     items[mine] = np.sort((items[mine] + SHIFTED) % data.world.items)
     history[mine] = (history[mine] + SHIFTED) % data.world.items
     return replace(data, items=items, history=history)
@@ -42,8 +45,10 @@ def measure_distances(method: Method, data: ClientData, place: int, attributes: 
     unit = unit_of(NORM)
     noised = (WholeClip(NORM, unit), DiscreteGaussian(1.0, unit=unit))
     covered = Simulator(method, data, noised, attributes=attributes)
+    # With noise for this question only: it asks what noise would reach, and the distances are measured without it.
     if preview_names(covered.server_side, covered.client_setup())[1]:
         return []
+    # Clipped but not noised, since the noise would hide the distance that is to be measured.
     both = [Simulator(method, each, noised[:1], attributes=attributes) for each in (data, replace_items(data, place))]
     # what clients are answered may differ from then on, which is no further loss but that of the first round
     rounds = 2 if type(method).answer is Method.answer else 1
@@ -52,6 +57,7 @@ def measure_distances(method: Method, data: ClientData, place: int, attributes: 
 
 def _distances(both: list[Simulator], rounds: int) -> Iterator[float]:
     for number in range(min(rounds, both[0].method.rounds)):
+        # Both start from the same broadcast, for the bound is on one round given what went down.
         both[1].server = {name: value.clone() for name, value in both[0].server.items()}
         updates = [_train(simulator, number) for simulator in both]
         yield _distance(*updates) / NORM
@@ -71,6 +77,7 @@ def _broadcast(side: ServerSide, number: int, clients: np.ndarray) -> Down:
 
 def _distance(one: Update, other: Update) -> float:
     """Of all sums and single uploads together."""
+    # The server sees weights as well, so a difference there would be a loss that no distance shows.
     assert one.weights == other.weights, "weights of means leave as well"
     square = sum(float((one.totals[name] - other.totals[name]).square().sum()) for name in one.totals)
     for name, parts in one.gathered.items():

@@ -27,16 +27,20 @@ class Grid:
 
     def round(self, number: int) -> None:
         self.coordinator.begin(number)
+        # Every reply is made before any is folded, as in a round of real clients, who do not see each other's.
         replies = [node.handle(self.coordinator.task(k).encode()) for k, node in enumerate(self.nodes)]
         for k, reply in enumerate(replies):
             self.coordinator.fold(k, reply)
+        # A refusal is a failure here, although a deployment goes on without that group.
         assert not self.coordinator.rejected, self.coordinator.rejected
         self.coordinator.end()
 
     def outcome(self, round: int) -> Tensors:
         """As `worlds.outcome`, after the last answer has gone out."""
+        # The last answer rides on the next task, so one more goes out, without training.
         for k, node in enumerate(self.nodes):
             node.handle(self.coordinator.task(k, train=False).encode())
+        # Told to everybody once, and must not be told again.
         self.coordinator.drop_answer()
         found = {f"server.{name}": value for name, value in self.coordinator.server.tensors.items()}
         return found | self._states() | {"scores": self._scores(round)}
@@ -69,4 +73,5 @@ class Grid:
 def _sort_by_owner(parts: list[tuple[np.ndarray, Tensor]]) -> Tensor:
     """All rows by the number of their owner."""
     owners = np.concatenate([owner for owner, _ in parts])
+    # A stable sort keeps the users of one client in their own order.
     return torch.cat([value for _, value in parts])[torch.from_numpy(np.argsort(owners, kind="stable"))]

@@ -47,6 +47,7 @@ class Watched:
         self.away = np.zeros(0, dtype=np.int64)  # clients that take part in no round
 
     def __getattr__(self, name: str) -> Any:
+        # Anything not watched goes to the method itself, so that the simulator cannot tell the difference.
         return getattr(self._method, name)
 
     @property
@@ -56,6 +57,7 @@ class Watched:
     def plan(self, world: World, server: Tensors, round: int) -> Plan:
         plan = self._method.plan(world, server, round)
         if len(self.away):
+            # Taken off the plan and not only off the uploads, because a client that is away does not train either.
             plan = Plan(np.setdiff1d(plan.train, self.away), np.setdiff1d(plan.uploads(), self.away))
         self.plans[round] = plan
         return plan
@@ -85,6 +87,7 @@ class Watched:
 
 def encode_upload(payload: Mapping[str, Reduction]) -> dict[str, bytes]:
     """Every byte of an upload as it stands in memory."""
+    # Bytes rather than values: two NaNs differ as values, and the check must see the slightest change.
     return {f"{name}.{part}": value.contiguous().numpy().tobytes() for name, part, value in parts(payload)}
 
 
@@ -112,6 +115,7 @@ def dense_uploads(payload: Mapping[str, Reduction]) -> Tensors:
 
 def upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) -> np.ndarray:
     """Bytes of every client's upload in the dense encoding, a weight being one more number."""
+    # Counted anew from the payload, without the wire's own code, or both would share a mistake.
     total = np.zeros(clients, np.int64)
     for reduction in payload.values():
         value = reduction.value
@@ -120,6 +124,7 @@ def upload_bytes(payload: Mapping[str, Reduction], clients: int, itemsize: int) 
         one = value[0] if isinstance(value, Tensor) else value.base
         if isinstance(reduction, Gather) and reduction.lengths is not None:
             sent = reduction.lengths.numpy()
+            # Only a client's own entries travel; the padding beside them exists in the simulation alone.
             total += sent * (one.numel() // max(1, one.shape[-1])) * one.element_size()
             continue
         total += one.numel() * one.element_size()

@@ -32,9 +32,11 @@ class MetricTests:
     def lists(self, k: int, users: int = 60) -> tuple[Lists, Counts]:
         """Lists with no, some and only hits, and users who have more held-out items than were found."""
         rng = np.random.default_rng(k)
+        # Every share of hits in turn, so that lists with none and lists full of hits are always among them.
         share = np.array([0.0, 0.2, 0.5, 1.0])[np.arange(users) % 4]
         found = (rng.random((users, k)) < share[:, None]).astype(np.float64)
         missed = rng.integers(0, 3, users)
+        # At least one held-out item, because a user without any is never ranked.
         return found, np.maximum(found.sum(1).astype(np.int64) + missed, 1)
 
     def test_every_user_has_one_sound_value(self) -> None:
@@ -47,6 +49,7 @@ class MetricTests:
             found, held_out = self.lists(k)
             together = self.metric(found, held_out)
             alone = np.concatenate([self.metric(found[u : u + 1], held_out[u : u + 1]) for u in range(len(found))])
+            # Not bit for bit: summing over another number of users may round differently.
             assert np.allclose(together, alone, rtol=0, atol=1e-12), (
                 f"{self.metric.name}: a user's value depends on the other users in the array"
             )
@@ -61,6 +64,7 @@ class MetricTests:
             found, held_out = self.lists(k)
             before = self.metric(found, held_out)
             for place in range(1, k):
+                # Only neighbouring ranks are exchanged; any longer move is a chain of these.
                 swapped = found.copy()
                 swapped[:, place - 1] = np.maximum(found[:, place - 1], found[:, place])
                 swapped[:, place] = np.minimum(found[:, place - 1], found[:, place])
@@ -71,7 +75,8 @@ class MetricTests:
     def test_a_hit_more_is_never_worse(self) -> None:
         for k in self.ks:
             found, held_out = self.lists(k)
-            held_out = np.maximum(held_out, found.sum(1).astype(np.int64) + 1)  # there is one more to find
+            # One more is held out than was found, or recall would be asked for more than all.
+            held_out = np.maximum(held_out, found.sum(1).astype(np.int64) + 1)
             before = self.metric(found, held_out)
             for place in range(k):
                 more = found.copy()
@@ -93,4 +98,5 @@ class MetricTests:
             ranks = list(range(1, k + 1))
             for row, count, value in zip(found, held_out, self.metric(found, held_out), strict=True):
                 expected = self.reference(ranks, [int(hit) for hit in row], int(count))
+                # Looser than between arrays, since a plain loop adds in another order.
                 assert abs(value - expected) <= 1e-9, f"{self.metric.name}@{k} of {row}: {value}, reference {expected}"

@@ -59,6 +59,7 @@ def _private(method: Method, state: State) -> Tensors:
 
 
 def _perturb(value: Tensor) -> None:
+    # A boolean has no sum, so it is turned round; either way every entry changes.
     value.copy_(~value if value.dtype == torch.bool else value + 1)
 
 
@@ -101,6 +102,7 @@ class MethodTests:
 
     def test_the_world_is_hard_enough(self) -> None:
         batch = getattr(self.method, "batch", 40)
+        # With larger batches each client would have one, and mistakes between batches would stay unseen.
         assert batch <= 40, f"choose a batch of at most 40 samples (not {batch}), so that a client has two batches"
 
     def test_scores_are_finite_and_for_all(self) -> None:
@@ -116,6 +118,7 @@ class MethodTests:
             for round in range(self.rounds):
                 simulator.round(round)
             before = outcome(simulator, self.rounds)
+            # Some users only, and the last one, whose place is where an off-by-one would show.
             grown = [1, 3, len(data.users) - 1]
             known, _ = add_one_item(data, grown)
             longer = all_scores(simulator, self.rounds, known)
@@ -125,6 +128,7 @@ class MethodTests:
 
     def test_reference_gives_the_same(self) -> None:
         checked = False
+        # The first world has everybody in every round, where a reference is simplest and failures are easiest to read.
         for data in (self.data(), *self.worlds()):
             expected = self.reference(data, self.rounds)
             start = run(self.method, data, 0)
@@ -135,6 +139,7 @@ class MethodTests:
                 found = {name: found[name] for name in expected}
                 assert_close(found, expected, self.tolerance, f"against the reference, {data.world}")
                 still = {name for name, value in found.items() if torch.equal(value, start[name])}
+                # A tensor that never moved equals its reference whatever the method does.
                 assert still <= set(self.still), f"{still} never moved: the comparison says nothing"
             checked = checked or bool(expected)
         if not checked:
@@ -155,11 +160,13 @@ class MethodTests:
         for data in self.worlds():
             whole = self.compared(run(self.method, data, self.rounds))
             everyone = np.arange(data.world.clients)
+            # Ragged groups, one of them with a single client, since equal halves hide mistakes about positions.
             ragged = [part for part in (everyone[::2], everyone[1:2], everyone[3::2]) if len(part)]
             for groups in ([everyone], ragged, np.split(everyone, len(everyone))):
                 grid = Grid(self.method, data, groups)
                 for number in range(self.rounds):
                     grid.round(number)
+                # Looser than bit for bit, because sums over groups add up in another order than in one chunk.
                 found, tolerance = self.compared(grid.outcome(self.rounds)), max(1e-10, 0.1 * self.tolerance)
                 assert_close(found, whole, tolerance, f"{len(groups)} groups against one simulation")
 
@@ -179,6 +186,7 @@ class MethodTests:
             asked = Simulator(absent.as_method, data)
             for simulator in (lossy, asked):
                 simulator.round(0)
+            # Those whose uploads were lost have trained in one world and not in the other, so they may differ.
             here = np.setdiff1d(data.clients, absent.away)
             assert_close(lossy.server, asked.server, self.tolerance, "the server, with uploads lost")
             for left, right in zip(list_nonempty_cohorts(lossy), list_nonempty_cohorts(asked), strict=True):
@@ -196,6 +204,7 @@ class MethodTests:
             before = {name: value.clone() for name, value in simulator.server.items()}
             for number in range(self.rounds):
                 simulator.round(number)
+                # A round that planned no upload may still change the server by the method's own schedule.
                 if len(simulator.server_side.plan(number).uploads()):
                     assert_close(simulator.server, before, 0, "the server without uploads")
                 before = {name: value.clone() for name, value in simulator.server.items()}
@@ -205,6 +214,7 @@ class MethodTests:
         """Its state rests while it is away, and the round in which it returns is as good as any."""
         for data in self.worlds(participation=1.0):
             if len(data.clients) < 3:
+                # One client is away, and those that stay must be more than one.
                 raise SkipTest("there is one client")
             watched = Watched(self.method)
             watched.away = data.clients[1:2]
@@ -223,6 +233,7 @@ class MethodTests:
             for members in list_nonempty_cohorts(simulator):
                 everyone = members.cohort.clients
                 expected = self._alone(simulator, members, everyone)
+                # Another order, since code that relies on ascending clients passes with any sorted group.
                 shuffled = np.random.default_rng(1).permutation(everyone)
                 for company in ([c] for c in everyone):
                     self._same(self._alone(simulator, members, np.array(company)), expected)
@@ -269,6 +280,7 @@ class MethodTests:
     def test_seed_decides_everything(self) -> None:
         for data in self.worlds():
             first = run(self.method, data, self.rounds)
+            # Tolerance 0: a repetition has no excuse for a different rounding.
             assert_close(run(self.method, data, self.rounds), first, 0, "the same seed again")
             other = run(self.method, replace(data, world=replace(data.world, seed=data.world.seed + 1)), self.rounds)
             if self.random:
@@ -283,6 +295,7 @@ class MethodTests:
             for number in (0, 1):
                 stopped.round(number)
             resumed = Simulator(self.method, data)
+            # Cloned, or training on would change what both share.
             resumed.server = {name: value.clone() for name, value in stopped.server.items()}
             for members, old in zip(resumed.cohorts, stopped.cohorts, strict=True):
                 members.state = state_of(stopped, old, old.cohort.clients)
@@ -307,11 +320,14 @@ class MethodTests:
         down = self.method.broadcast(simulator.server, clients, 1)
         new, payload = self.method.local(mine, down, chunk, 1)
         before = encode_upload(payload)
+        # A zero to begin with, because a list of nothing cannot be joined.
         sent = torch.cat([torch.zeros(0), *(value.double().flatten() for _, _, value in parts(payload))])
         start = _private(self.method, old)
         for name, value in _private(self.method, new).items():
+            # Values that did not change were public before, such as an initial zero, and prove nothing.
             fresh = value[value != start[name]].double()
             assert not torch.isin(fresh, sent).any(), f"values of the private '{name}' are in the upload"
+            # The private tensor is changed afterwards: an upload that shares its memory would change along with it.
             _perturb(value)
             assert encode_upload(payload) == before, f"the private '{name}' reaches an upload after local training"
         for name, value in _private(self.method, mine).items():
@@ -328,6 +344,7 @@ class MethodTests:
             raise SkipTest(str(error)) from None
         for data in self.worlds():
             cohorts = cohorts_of(self.method, data.world)
+            # More bits than usual, so that fixed point stays below the tolerance of the comparison.
             blind = simulated_sums(self.method.info.name, 0.0, torch.device("cpu"), bits=40, cohorts=cohorts)
             if self.method.disclosure.gathers:
                 refused = _find_refusal(partial(Simulator, self.method, data, blind=blind))
@@ -337,7 +354,8 @@ class MethodTests:
             if any(np.isin(uploads, cohort.clients).sum() < MINIMUM for cohort in cohorts):
                 continue  # nobody could hide in so few
             clear, hidden = (run(self.method, data, self.rounds, **how) for how in ({}, {"blind": blind}))
-            tolerance = max(1e-5, self.tolerance)  # Adam magnifies fixed point where a gradient is near zero
+            # Adam divides by the root of a tiny gradient, and so magnifies the rounding of fixed point.
+            tolerance = max(1e-5, self.tolerance)
             assert_close(self.compared(hidden), self.compared(clear), tolerance, "with secure sums")
 
     def test_a_client_moves_what_leaves_by_no_more_than_is_declared(self) -> None:
@@ -348,12 +366,14 @@ class MethodTests:
         data = self.data(self._layouts()[0], empty=False)
         for place in (1, 5):
             distances = measure_distances(method, data, place)
+            # A hair more than declared, for the distance itself is summed in floating point.
             bound = method.disclosure.sensitivity * (1 + 1e-9)
             assert all(distance <= bound for distance in distances), f"{distances} clipping norms, {bound} declared"
 
     def test_every_byte_is_counted(self) -> None:
         for data in self.worlds():
             watched = Watched(self.method)
+            # A small memory makes several chunks, whose bytes must add up all the same.
             simulator = Simulator(watched.as_method, data, memory=1 << 14)
             for number in range(self.rounds):
                 simulator.round(number)
@@ -374,6 +394,7 @@ class MethodTests:
     def test_rows_nobody_drew_stay(self) -> None:
         if not self.sampled_rows_only or "item" not in self.method.init_server(self.data().world):
             raise SkipTest("the server has no item table, or its rows move without being drawn")
+        # Many items, so that some are drawn by nobody.
         for data in self.worlds(items=500):
             watched = Watched(self.method)
             simulator = Simulator(watched.as_method, data)

@@ -14,9 +14,12 @@ from fedrec.federation.clients import ClientData, Forbidden, Histories, Unique, 
 from fedrec.federation.contract import Method, State, Tensors, World
 from fedrec.federation.simulator import Simulator
 
+# Uneven on purpose: batches end ragged, one user fills two batches, and some have a single item.
 ITEMS_PER_USER = (3, 15, 1, 7, 2, 9, 4, 5, 1, 6, 2, 8)
-WHOLE = 8 << 30  # a memory budget under which all clients share a chunk
-SINGLE = 2  # one under which every client is alone in its chunk
+# Far more than the tiny worlds take, so that all clients share a chunk.
+WHOLE = 8 << 30
+# Less than any client takes, so that each is alone in its chunk.
+SINGLE = 2
 
 
 def tiny_world(
@@ -37,13 +40,17 @@ def tiny_world(
     place, nor are items in time order ascending, so that taking one for the other shows. `world`: fields of `World`.
     """
     counts = [*per_user[:-1], 0] if empty else list(per_user)
+    # A fixed seed: the world is the same for every method, so that a failure can be repeated.
     rng = np.random.default_rng(7)
+    # Indices are shuffled, or code that takes a place for an index would pass.
     users = rng.permutation(len(counts))
     user = np.repeat(users, counts)
     item = np.concatenate([rng.choice(items, count, replace=False) for count in counts])
+    # Rows are out of order for the same reason.
     time = rng.permutation(len(user))
     sizes = [1] * len(counts) if silos is None else list(silos)
     assert sum(sizes) == len(counts), f"the silos must hold {len(counts)} users together"
+    # Float64, so that tolerances can be tight enough to tell a mistake from rounding.
     world = {"dtype": torch.float64} | world
     facts = World(items=items, clients=len(sizes), seed=seed, **world)
     client_ptr = np.concatenate([[0], np.cumsum(sizes)])
@@ -65,6 +72,7 @@ def add_one_item(data: ClientData, places: Sequence[int]) -> tuple[Histories, np
     for place, index in enumerate(data.users):
         mine = data.history[data.user_ptr[place] : data.user_ptr[place + 1]]
         if place in places:
+            # An item that is new to the user, because a repeated one could leave the scores as they were.
             added.append(int(rng.choice(np.setdiff1d(np.arange(data.world.items), mine))))
             mine = np.append(mine, added[-1])
         user.append(np.full(len(mine), index))
@@ -73,6 +81,7 @@ def add_one_item(data: ClientData, places: Sequence[int]) -> tuple[Histories, np
 
 
 LAYOUTS: Mapping[str, Sequence[int] | None] = {"devices": None, "silos": (5, 4, 3), "central": (12,)}
+# Half of the devices, so that some have stale state; companies are few, and usually all take part.
 PARTICIPATION = {"devices": 0.5, "silos": 1.0, "central": 1.0}
 
 
@@ -84,6 +93,7 @@ def outcome(simulator: Simulator, round: int) -> Tensors:
         found |= {f"client.{name}{mark}": value for name, value in members.state.per_client.items()}
         found |= {f"user.{name}{mark}": value for name, value in members.state.per_user.items()}
     found["scores"] = all_scores(simulator, round)
+    # Copies, since further rounds may write into the same tensors.
     return {name: value.detach().clone() for name, value in found.items()}
 
 
@@ -107,11 +117,13 @@ def assert_close(left: Mapping[str, Tensor], right: Mapping[str, Tensor], tolera
     assert left.keys() == right.keys(), f"{what}: {sorted(left)} against {sorted(right)}"
     for name, value in left.items():
         assert value.shape == right[name].shape, f"{what}: {name} is {value.shape} against {right[name].shape}"
+        # Zero means bit for bit, which even the smallest tolerances of allclose would not demand.
         same = torch.equal(value, right[name]) if tolerance == 0 else _near(value, right[name], tolerance)
         assert same, f"{what}: {name} differs by up to {_gap(value, right[name]):.3g}"
 
 
 def _near(left: Tensor, right: Tensor, tolerance: float) -> bool:
+    # Booleans and integers have no tolerance of their own, so all are compared as numbers.
     return torch.allclose(left.double(), right.double(), rtol=tolerance, atol=tolerance)
 
 
