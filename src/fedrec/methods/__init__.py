@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedrec.errors import FedrecError, FedrecWarning, unknown
 from fedrec.methods import index, plugins
 
+# For the checker alone: the contract imports torch, and this module is read to list names.
 if TYPE_CHECKING:
     from fedrec.federation.contract import Method
 
@@ -138,6 +139,7 @@ def register(method: type[Method]) -> type[Method]:
     """Know a method by its name from now on; defined again, as in a notebook, it replaces the former one."""
     known, _ = _registered()
     name = method.info.name
+    # In lower case, because names are looked up in any case: two that differ in it alone could not be told apart.
     taken = {spoken.lower() for spoken, found in known.spoken() if found is not method}
     if name.lower() in taken:
         raise FedrecError(
@@ -189,6 +191,7 @@ def listing(name: str) -> index.Listing:
 
 def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, object]]:
     """The method with this name or alias (in any case), and the parameters that the alias implies."""
+    # A class needs no name: methods in a notebook work before they are registered.
     if isinstance(name, type):
         return name, {}
     known, broken = _all(), _registered()[1]
@@ -201,6 +204,7 @@ def method_class(name: str | type[Method]) -> tuple[type[Method], Mapping[str, o
         if name.lower() == spoken.lower():
             raise FedrecError(reason)
     _warn()
+    # Last, so that a method of another package may have such a name.
     if name.lower() in NOT_HERE:
         raise FedrecError(NOT_HERE[name.lower()])
     raise unknown("method", name, known, "one of your own is known after `fedrec --use FILE.py`")

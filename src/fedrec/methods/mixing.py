@@ -19,6 +19,7 @@ from fedrec.federation.clients import Chunk
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 TOP = 10  # items of a list
 Scale = Literal["deviation", "top"]
+# Multiples of it fill the interval evenly whatever stretch of rounds is looked at.
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -26,6 +27,7 @@ def share_at(round: int, rounds: int, given: float | None) -> float:
     """Return the share of a round: 0.3 at the last one, which counts where nothing is chosen."""
     if given is not None:
         return given
+    # Counted from the last round, so that it has the same share however many rounds there are.
     turn = (0.5 + (rounds - 1 - round) * GOLDEN) % 1
     return SHARES[int(turn * len(SHARES))]
 
@@ -52,6 +54,7 @@ def _standardise(scores: Tensor, unmet: Tensor, scale: Scale) -> Tensor:
     spread = (
         _lead_of_top(away, unmet) if scale == "top" else ((away.square() * unmet).sum(1, keepdim=True) / count).sqrt()
     )
+    # 1 in place of 0: equal scores are all 0 by then, and stay so.
     return away / torch.where(spread > 0, spread, torch.ones_like(spread))
 
 

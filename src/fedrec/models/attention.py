@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from fedrec.models.backbone import Drop
 
+# As in the published SASRec code; torch's own 1e-5 would show where rows start out small.
 EPSILON = 1e-8  # of layer norms
 
 
@@ -28,6 +29,7 @@ def attend(x: Tensor, dense: dict[str, Tensor], block: int, heads: int, drop: Dr
     query, value = (split(linear(x, dense, name, block)) for name in ("query", "value"))
     key = split(x @ dense[f"key{block}"].mT)
     later = torch.ones(steps, steps, dtype=torch.bool, device=x.device).triu(1)
+    # The query is scaled, not the logits: it has fewer numbers wherever sequences are longer than heads are wide.
     logits = ((query / math.sqrt(dim // heads)) @ key.mT).masked_fill(later, -math.inf)
     seen = drop(site, logits.softmax(-1)) @ value
     return linear(seen.transpose(-3, -2).flatten(-2), dense, "out", block)

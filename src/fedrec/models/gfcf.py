@@ -22,11 +22,13 @@ SMALLEST = 1e-6  # singular values below it count as zero: from a Gram matrix th
 Factor = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Right singular vectors [items, columns] of R, singular values, and the number of interactions of every item."""
 
+# Up to here a dense decomposition takes about a second, gives all values and needs no start vector.
 DIRECT = 2_000  # up to this many rows or columns all singular values are computed
 
 
 def round_scores(scores: np.ndarray) -> np.ndarray:
     """Round scores so that equal sums compare equal."""
+    # Adding zero turns -0.0 into 0.0.
     return np.asarray(np.round(scores, DECIMALS) + 0.0)
 
 
@@ -41,6 +43,7 @@ class Filter:
 
     def apply(self, rows: sp.csr_matrix) -> np.ndarray:
         """Return rows F."""
+        # From left to right: R'R of all items is dense, and users' rows times R' are few.
         linear = (rows @ self.normal.T) @ self.normal
         into, out = item_scales(self.counts)
         ideal = ((rows @ sp.diags(into)) @ self.vectors) @ (self.vectors.T * out)
@@ -66,12 +69,14 @@ def leading_singular(matrix: sp.csr_matrix, most: int) -> tuple[np.ndarray, np.n
         _, values, transposed = svds(matrix, k=most, v0=start)
         order = np.argsort(-values, kind="stable")
         values, vectors = values[order], transposed[order].T
+    # Vectors of a zero value are whatever the library returns, so they would differ between machines.
     keep = min(most, int((values > SMALLEST).sum()))
     return vectors[:, :keep], values[:keep]
 
 
 def _decompose_gram(matrix: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """Return all of them, from the smaller of the two Gram matrices."""
+    # From the smaller side: a silo of few users has far fewer rows than there are items.
     wide = matrix.shape[0] < matrix.shape[1]
     gram = (matrix @ matrix.T if wide else matrix.T @ matrix).toarray()
     squares, vectors = np.linalg.eigh(gram)
@@ -114,8 +119,10 @@ class GFCF:
         normal, counts = self.normalise(rows)
         vectors, values = leading_singular(normal, rank)
         whole, left = float(normal.multiply(normal).sum()), float((values**2).sum())
+        # One width for all silos, because the server keeps their factors in one tensor.
         padding = rank - len(values)
         factor = (np.pad(vectors, ((0, 0), (0, padding))), np.pad(values, (0, padding)), counts)
+        # Rounding can leave slightly more than there was, and a silo without rows has a norm of zero.
         return factor, max(whole - left, 0.0) / max(whole, 1e-300)
 
     def apply_mean(

@@ -25,9 +25,11 @@ class Graph:
     @staticmethod
     def build(user: Tensor, node: Tensor, users: int, dtype: torch.dtype) -> Graph:
         """From the two ends of every interaction."""
+        # Only nodes with an edge: of all (silo, item) pairs most have none, and propagation would only scale them.
         nodes, place = torch.unique(node, return_inverse=True)
         of_user = torch.bincount(user, minlength=users)
         of_node = torch.bincount(place, minlength=len(nodes))
+        # Multiplied as integers, with one root for both degrees: a product of two rounded roots is less exact.
         weight = (of_user[user] * of_node[place]).to(dtype).rsqrt()
         left, right = torch.cat([user, place + users]), torch.cat([place + users, user])
         size = users + len(nodes)
@@ -66,5 +68,6 @@ class LightGCN(MF):
         """Users [U, d] and item nodes [n, d] after propagation. A node without an edge keeps 1 / (layers + 1) of it."""
         ego = torch.cat([user, item[graph.nodes]])
         final: Tensor = _Convolution.apply(ego, graph.matrix, self.layers)  # type: ignore[no-untyped-call]
+        # Of the mean over layers such a node has its own row in the first place and zeros in the others.
         alone = item / (self.layers + 1)
         return final[: len(user)], alone.index_copy(0, graph.nodes, final[len(user) :])

@@ -19,11 +19,13 @@ def spread_seeds(points: Tensor, draws: Tensor) -> Tensor:
 
     The next seed of a start is drawn in proportion to the squared distance from the nearest so far (k-means++).
     """
+    # In double: differences of nearly equal distances decide, and in single precision devices would choose differently.
     x = points.double()
     nearest = torch.ones(len(draws), len(x), dtype=x.dtype, device=x.device)  # for the first seed, all are alike
     seeds: list[Tensor] = []
     for draw in draws.T:
         reach = nearest.cumsum(1)
+        # Clamped, because rounding can put a draw at the very end behind the last point.
         at = torch.searchsorted(reach, (draw * reach[:, -1])[:, None], right=True).clamp(max=len(x) - 1).squeeze(1)
         gap = (x - x[at][:, None]).square().sum(2)
         nearest = torch.minimum(nearest, gap) if seeds else gap
@@ -40,6 +42,7 @@ def lloyd(
     stays where it is, or, with `fill_empty`, is given the point farthest from its own centre.
     """
     x, c = points.double(), centres.double()
+    # Relative to the spread of the points, so that the scale of a table does not decide how many steps are taken.
     close = tolerance * x.var(0, correction=0).mean()
     labels, ended = _nearest(x, c), torch.zeros((), dtype=torch.bool, device=x.device)
     for step in range(steps):

@@ -34,6 +34,7 @@ class NCF:
         return self._upper(torch.cat([user, item], -1) @ dense["weight0"].mT + dense["bias0"].unsqueeze(-2), dense)
 
     def scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
+        # The widest layer counts; the input is never laid out, because the first layer is split.
         return by_users(self._scores, max(self.sizes()[1:]), user, item, dense)
 
     def _scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:

@@ -53,6 +53,7 @@ class NeuMF:
         return (both @ dense["output"].mT).squeeze(-1) + dense["output_bias"]
 
     def scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:
+        # Here the concatenated input is laid out for every pair, so it counts beside the tower.
         return by_users(self._scores, self.sizes()[0] + self.dim, user, item, dense)
 
     def _scores(self, user: Tensor, item: Tensor, dense: dict[str, Tensor]) -> Tensor:

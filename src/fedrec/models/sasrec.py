@@ -71,6 +71,7 @@ class SASRec:
             if len(shape) == 1:
                 weights[name] = torch.full(shape, 1.0 if "_scale" in name else 0.0, dtype=dtype)
             else:
+                # Keyed by the place of the weight: more blocks leave the first ones' initial values as they are.
                 draws = normal(fold(key, index), torch.arange(math.prod(shape)), dtype)
                 weights[name] = math.sqrt(2 / sum(shape)) * draws.reshape(shape)
         return weights
@@ -113,6 +114,7 @@ class SASRec:
         """Numbers that training on one sequence of this many steps holds: activations, and weights of its own."""
         block = (56 if self.block_kind == "ligr" else 24) * self.dim + 7 * self.heads * steps
         weights = sum(math.prod(shape) for shape in self.dense_shapes().values())
+        # Weights count twice, with their gradient, because clients side by side have each their own.
         return steps * (self.blocks * block + 20 * self.dim) + 2 * weights
 
 

@@ -24,6 +24,7 @@ def by_users(
     step = max(1, ENTRIES // (max(1, item.shape[-2]) * width))
     if len(user) <= step:
         return score(user, item, dense)
+    # Weights of each user's own have to be split along with the users; common ones serve every part.
     own, found = dense["weight0"].dim() == 3, []
     for start in range(0, len(user), step):
         part = slice(start, start + step)

@@ -56,6 +56,7 @@ def differentiate_ncf(private: Tensors, rows: Tensor, error: Callable[[Tensor], 
     hidden = torch.relu_(torch.baddbmm(left.unsqueeze(1), rows, of_item.mT))
     logits = torch.bmm(hidden, weight.mT).squeeze(-1) + private["bias1"]
     e = error(logits)
+    # In place, factor by factor: it is the largest tensor of a step.
     back = (hidden > 0).to(rows.dtype).mul_(weight).mul_(e.unsqueeze(-1))
     total = back.sum(1)
     own = {
@@ -110,6 +111,7 @@ class AlignedTrainer:
                         value[who] = own[name]
                     chunk.observe("loss", *loss)
         # of a row that no sample touched, after so many steps p <- (1 - pull) p + pull r
+        # Closed form, because these rows are nearly the whole table and would be written at every step.
         shift = 1 - (1 - self.pull) ** steps
         return Rows(table, samples.order[samples.owner], samples.item, rows, len(steps), shift, target)
 
@@ -148,11 +150,13 @@ class AlignedTrainer:
             seen,
         )
         chunk.observe("loss", loss.sum(), seen.sum())
+        # Start and target are common to all clients, so that in the sum one number stands for all their pulls.
         gone = float((1 - (1 - self.pull) ** steps.double()).sum())
         return PartialSum(table, summed(parts).add_((target - table).double(), alpha=gone), count)
 
     def _count_clients(self, batch: Batch, number: int) -> int:
         """Return how many take this step: short batches move rows far, so they may be left out."""
+        # Never the first batch: a client with fewer samples than one batch would not train at all.
         if number and self.last_batch == "drop":
             return int((batch.size == self.batch).sum())
         return batch.clients
@@ -171,6 +175,7 @@ class AlignedTrainer:
         if self.in_turn:
             of_rows = self.model(own, x, error)[1]
         inside = rows.values[rows.where]
+        # Before the samples' gradients are added, which were taken at these rows: after that it would shrink them too.
         inside.lerp_(rows.target, self.pull)
         rows.values.index_add_(0, batch.pos.flatten(), of_rows.flatten(0, 1), alpha=-self.rates["item"])
         losses = bce(logits, batch.label, self.saturation) * batch.valid

@@ -95,4 +95,5 @@ def _negate(gradient: Upload, start: Tensor) -> Upload:
 
 def _nowhere(table: Tensor) -> Tensor:
     """Zeros of the shape of a table that take no room."""
+    # A table of real zeros per chunk would be as large as the model.
     return table.new_zeros(1, 1).expand(table.shape)

@@ -70,7 +70,9 @@ __all__ = [
     "work_of",
 ]
 
+# A fixed number and not that of the cores: sums would otherwise differ in their last digits between machines.
 BLOCKS = 16  # parallel parts of a chunk, at most
+# Few samples over a large catalogue would otherwise spend their time on copying tables and adding them up.
 SAMPLES_PER_ROW = 16  # samples that make up for a block's own copy of one table row
 
 
@@ -96,6 +98,7 @@ class Work:
 
     def parts(self) -> Tensor:
         """Room for every block's sum of the changes of a shared table; an accelerator makes one sum, in double."""
+        # Blocks run side by side on a processor and must not write to the same rows, so each has a table of its own.
         rows, width = self.tables.shape[1:]
         if self.tables.device.type == "cpu":
             return self.tables.new_empty(len(self.blocks) - 1, rows if self.shared else 0, width)
@@ -107,6 +110,7 @@ class Work:
     def leave(self) -> None:
         """For later: the rows of clients' own tables that training did not change."""
         complete, later = kernel_for("own_tables", self.chunk.world), self.chunk.later
+        # Left until somebody looks at the state: writing all rows of all clients can take longer than their training.
         if len(self.changed) and complete is not None and later is not None:
             later.append(UnchangedRows(complete, self.own, self.tables[0].clone(), self.changed))
 
@@ -162,6 +166,7 @@ def fit_compiled(
     own: Tensor | None = None,
 ) -> Fitted:
     shared, trained = table.dim() == 2, user.clone(memory_format=torch.contiguous_format)
+    # On a copy of the user vectors: whether the trained ones replace those of the state is for the method to say.
     work = work_of(trainer, chunk, round, trained, table, weight, own)
     compiled = kernel_for(kernel.name, chunk.world)
     assert compiled is not None
@@ -222,6 +227,7 @@ def work_of(
         user,
         table.unsqueeze(0) if shared else table,
         shared,
+        # In double, as the sums that weights enter: rounded ones would not agree with the total that divides them.
         each(dtype=torch.float64) + 1 if weight is None else beside(weight.double(), world.device),
         blocks_of(samples_of(chunk), world.items if shared else 0),
         keys_of(chunk, round),
@@ -278,6 +284,7 @@ def packed(model: NCF, dense: Tensors) -> tuple[Tensor, Layers]:
     """The weights of every client in one run, and where its layers lie there."""
     shapes, widths = model.dense_shapes(), model.sizes()
     flat = torch.cat([dense[name].flatten(1) for name in shapes], 1)
+    # One run of numbers per client, so that a kernel needs a single pointer and a client's weights lie side by side.
     starts = [0, *accumulate(math.prod(shape) for shape in shapes.values())][::2]  # a weight and its bias are one layer
     heights = [0, *accumulate([model.dim, *widths[1:]])]
     return flat, Layers(*(np.array(numbers, dtype=np.int64) for numbers in (widths, starts, heights)))
@@ -398,8 +405,10 @@ def blocks_of(samples: np.ndarray, rows: int) -> np.ndarray:
 
     Depends on the data alone, so that sums do not depend on the number of cores.
     """
+    # By samples and not by clients: a few clients have most of the work, and the slowest block decides.
     done = np.cumsum(samples)
     worth = int(done[-1]) // (SAMPLES_PER_ROW * rows) if rows else BLOCKS
     count = min(BLOCKS, max(2, 1 << max(0, worth.bit_length() - 1)))  # powers of two spread evenly over cores
     inner = np.searchsorted(done, np.arange(1, count) * (done[-1] / count))
+    # A client larger than a block's share gives the same boundary twice, which would be a block of nobody.
     return np.unique(np.concatenate([[0], inner, [len(samples)]]))

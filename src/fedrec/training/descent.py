@@ -25,6 +25,7 @@ from fedrec.training.samples import Batch, Samples
 if TYPE_CHECKING:
     from fedrec.training.local_training import LocalMethod, LocalTrainer
 
+# About where a second core begins to pay.
 SMALL = 2_000_000  # numbers in a step
 
 
@@ -99,6 +100,7 @@ class Descent:
         seen = torch.zeros_like(s.count)
         with threads_for(self._numbers()):
             for epoch in range(self.settings.epochs):
+                # Held for a whole epoch: who stopped inside one would have seen some samples more often than others.
                 before, now = total / seen.clamp(min=1), self.going
                 for batch in s.epoch(epoch):
                     total[: batch.clients] += self._step(batch) * now[: batch.clients]
@@ -123,6 +125,7 @@ class Descent:
                 self.chunk.observe("loss", total.sum(), batch.size.sum())
                 for name, gradient in zip(leaves, gradients, strict=True):
                     part = gradient * self._part(batch, self.groups[name], gradient)
+                    # Most gradients come from a single batch, and are then taken as they are instead of added to zeros.
                     if name not in found and len(part) == len(self.groups[name].value):
                         found[name] = part
                     else:
@@ -144,7 +147,9 @@ class Descent:
 
     def _step(self, batch: Any) -> Tensor:
         """One batch of every client that has one left; returns the loss summed by client."""
+        # Counted once per batch and not per phase: Adam's correction is for how often a group has moved.
         self.step_count[: batch.clients] += 1
+        # The loss of the first phase is the one before anything moved in this step.
         total, *_ = [self._phase(batch, kinds) for kinds in self.trainer.phases]
         return total
 
@@ -185,6 +190,7 @@ class Descent:
 
     def _adam(self, group: Group, gradient: Tensor) -> None:
         """A row that was touched once goes on moving while its moments last."""
+        # Made at the first step, because plain descent and groups that are held never need them.
         if group.moments is None:
             group.moments = (torch.zeros_like(group.value), torch.zeros_like(group.value))
         value, (first, second) = group.value[: len(gradient)], (m[: len(gradient)] for m in group.moments)
@@ -198,6 +204,7 @@ class Descent:
         if self.settings.early_exit:
             step = step * self.going[group.owner[: len(step)]].reshape(-1, *[1] * (step.dim() - 1))
         if self.trainer.shrink:
+            # Before the step, as AdamW has it: the decay is of the weights that the gradient was taken at.
             value *= 1 - group.rate * self.trainer.shrink
         value -= group.rate * step
 
@@ -219,6 +226,7 @@ class Descent:
 
 def settled(before: Tensor, after: Tensor, threshold: float) -> Tensor:
     """Whether a running mean of the loss hardly changed with the last epoch."""
+    # The small number keeps a loss of exactly zero from dividing by zero.
     return (after - before).abs() / (before + 1e-5).abs() < threshold
 
 

@@ -59,6 +59,7 @@ class Guided(Descent):
     ) -> None:
         super().__init__(trainer, chunk, round, user, table, dense)
         self.guide = guide
+        # Gathered once: a step needs the guides of the working set alone, and whole tables of guides are large.
         self.towards = guide[self.clients, self.samples.item]
         self.strength = strength
         self.taken = torch.zeros_like(self.step_count)  # steps, of clients that early_exit has not stopped

@@ -25,6 +25,7 @@ def initial_key(world: World, *where: int) -> int:
 
 def user_keys(world: World, users: np.ndarray, secret: Secret | None = None) -> Tensor:
     """One per user, in a column; without their `secret` from what everybody knows."""
+    # With a secret the server cannot compute where a user vector began, and so not what an upload was trained from.
     key = initial_key(world, USER) if secret is None else secret.stream(Purpose.INIT, USER)
     return fold_tensor(key, torch.from_numpy(users.astype(np.int64)))[:, None]
 

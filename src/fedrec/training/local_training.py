@@ -130,6 +130,7 @@ class LocalMethod(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Here and not at first use: a wrong setting should be refused before data are read, not in the first round.
         _ = self.model  # refuses what it cannot be made with
         kind: Any = type(self)  # mypy takes no class for hashable whose objects hash by their fields
         if self.loss not in _losses(kind):
@@ -269,6 +270,7 @@ class LocalTrainer:
 
     def init_users(self, world: World, users: np.ndarray, secret: Secret | None = None) -> Tensor:
         """Independent user vectors, unless they are asked to be equal; of width zero where the backbone has none."""
+        # Equal vectors are keyed by user 0 and without secrets: a key that is secret would make every one different.
         common = self.settings.common_user
         keys = user_keys(world, np.zeros_like(users)) if common else user_keys(world, users, secret)
         width = self.settings.dim if self.model.has_user else 0
@@ -331,6 +333,7 @@ class LocalTrainer:
         chunk from which only sums leave, the weighted sum is formed on the fly. From a common start, `own` [clients,
         items, d] becomes what each client then has.
         """
+        # The kernel first: torch starts a dozen operations for each step, which cost more than a small client's step.
         kernel = self._kernel(chunk, table, fold)
         if kernel is not None:
             return fit_compiled(kernel, self, chunk, round, user, table, dense or {}, weight, own)
@@ -370,10 +373,12 @@ class LocalTrainer:
         the round began. Tables that are stored in full are updated in place.
         """
         own = widen(own, chunk.world)
+        # Tables were widened before, because a step of a small rate is lost when it is added in half precision.
         dense = {name: own[name] for name in self.model.dense_shapes()}
         if towards is None:
             fitted = self.fit(chunk, round, user, own["item"], dense)
         else:
+            # The usual pull knows only rows with samples; towards another table than the start the others move too.
             near = ProximalSequences if isinstance(self.model, Sequential) else Proximal
             fitted = near(self, chunk, round, user, own["item"], dense, towards).run()
         return fitted.user, fitted.own
@@ -388,10 +393,13 @@ class LocalTrainer:
             kernel.only(self.settings)
             and (kernel.saturates or self.saturation == "none")
             and self.phases in (TOGETHER, IN_TURN)
+            # Kernels have the moments of the libraries as constants, and no decay apart from the gradient.
             and self.moments == MOMENTS
             and self.shrink == 0
+            # A pull moves all rows at every step, and steepest descent, compiled, visits those of the batch alone.
             and (self.pull == 0 or self.settings.optimiser in kernel.pulls)
             and self.descent is Descent
+            # Kernels know one user vector per client; a silo has several.
             and chunk.data.single
             and (table.dim() == 3 or (fold and chunk.foldable))
         )
@@ -401,6 +409,7 @@ class LocalTrainer:
 
     def common_scores(self, user: Tensor, common: Tensors, chunk: Chunk, items: Tensor) -> Tensor:
         """Scores where all clients have the same model: `common` holds `item` and dense weights, or `network`."""
+        # Networks of sequences travel as one table (`init_network`), but are computed with by name.
         if isinstance(self.model, Sequential) and "network" in common:
             common = {"item": common["item"], **unpacked(self.model, common["network"])}
         user = self._vectors(user, common, chunk)
@@ -419,6 +428,7 @@ class LocalTrainer:
         if chunk.data.single:
             table = own.pop("item")
             return self.model.scores(user, table, own)
+        # One client at a time: silos differ in their number of users, and filling up would make the largest decide.
         ends, parts = chunk.client_ptr, []
         for k in range(len(chunk.clients)):
             mine = {name: value[k] for name, value in own.items()}
@@ -430,6 +440,7 @@ class LocalTrainer:
     def footprint(self, world: World, dense: int = 0, tables: int = 0, scored: int = 0) -> Footprint:
         """Of a client that in training holds its dense weights and a table of items as many times as this, and for
         every user that it scores so many tables more, and another one where its own is stored in half precision."""
+        # The widened copy that scores are made from lives beside the stored table.
         scored += self.table_dtype in HALF
         size = world.dtype.itemsize
         shapes = self.model.dense_shapes().values()

@@ -23,6 +23,7 @@ from fedrec.training.samples import allowed_item
 from fedrec.training.sequence_training import PACKED, SequenceDescent
 from fedrec.training.sequences import Crop, Dropout, SequenceBatch, SequenceSamples, filled, unpacked
 
+# Logits of all positions at once would be a multiple of everything else that a step holds.
 LOGITS = 1 << 23  # at a time
 LOGITS_ON_GPU = 1 << 28
 
@@ -52,15 +53,18 @@ class AmongDrawn(SequenceSamples):
         assert slots is not None
         chunk, items = self.chunk, self.chunk.world.items
         ptr = chunk.tensor(chunk.user_ptr)
+        # A user's own items are all in, because the next item of every step is one of them.
         mine, real = filled(ptr[:-1], ptr.diff(), int(ptr.diff().max()) if len(ptr) > 1 else 0)
         drawn, log_weight = self._drawn(slots)
         own = torch.where(real, chunk.tensor(chunk.items)[mine.clamp(max=max(len(chunk.items) - 1, 0))], 0)
+        # A weight of log 0 takes the filling out of the softmax without a mask at every later place.
         none = torch.full(real.shape, -torch.inf, dtype=chunk.world.dtype, device=real.device)
         among = torch.cat([own, drawn], 1)[self.user]
         weight = torch.cat([none.masked_fill(real, 0.0), log_weight], 1)
         self.log_weight = weight[self.user]
         # what only fills up stands for a row that the client has anyway
         among = torch.where(self.log_weight == -torch.inf, among[:, :1], among)
+        # Users of one silo share rows: a row that stood there twice would be trained as two.
         pairs, self.among = torch.unique(self.owner_of_sequence[:, None] * items + among, return_inverse=True)
         self.owner, self.item = pairs // items, pairs % items
         history, (sequence, at) = chunk.tensor(chunk.history), self._steps(end)
@@ -82,7 +86,9 @@ class AmongDrawn(SequenceSamples):
         position = torch.arange(slots, device=device).expand(len(place), -1)
         real = position < pool[:, None]
         owner = torch.arange(len(place), device=device)[:, None].expand(-1, slots)
+        # Without replacement, so that every drawn item stands for the same number of others.
         rank = shuffle(key, pool, (position * real).flatten(), owner.flatten()).view(position.shape)
+        # A pool smaller than the slots is drawn whole, and then each of its items stands for itself alone.
         counts = (pool / pool.clamp(min=1, max=slots)).to(chunk.world.dtype).log()
         nothing = torch.full_like(counts, -torch.inf)[:, None]
         drawn = allowed_item(chunk, owner[:, 0], rank)
@@ -146,6 +152,7 @@ class AmongAllDescent(SequenceDescent):
         at, real = filled(s.start[sequence], s.size[sequence], batch.lengths[band.start])
         mine = own if place is None else {name: value[place] for name, value in own.items()}
         met = s.input[at] % self.chunk.world.items
+        # Leaves of their own: through the whole table the gradient of a few read rows would be a table of zeros.
         read = mine["item"].detach().gather(1, met.unsqueeze(-1).expand(-1, -1, self.model.dim)).requires_grad_()
         drop = Dropout(self.model.dropout, batch.key[band], max(self.model.dim, self.model.length))
         network = unpacked(self.model, mine[PACKED])
@@ -159,6 +166,7 @@ class AmongAllDescent(SequenceDescent):
     def _result(self) -> Fitted:
         """Every client has all rows: a table each."""
         groups, s = self.groups, self.samples
+        # Training had the clients sorted by size; the state has them in the order of the chunk.
         table = self._by_client("item", groups["item"].value)[torch.argsort(s.order)]
         return Fitted(
             groups["user"].value,

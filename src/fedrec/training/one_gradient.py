@@ -59,10 +59,12 @@ class OneGradient:
         """Minus the gradients by the table and by the network: [clients, rows, dim] each."""
         windows = Windows.of(chunk, self.model.length, round, self.crop)
         keys = fold_tensor(chunk.secret.stream(Purpose.DROPOUT, round), chunk.tensor(chunk.users))
+        # The number of the epoch, as in `sequences.py`: so dropout here is that of one epoch of local training.
         keys = fold_tensor(keys, 0)
         if table.device.type == "cpu":
             losses, *found = self._by_bands(chunk, windows, keys, table, network)
         else:
+            # One length for all rounds, because what is recorded for replay has fixed shapes.
             windows = windows.filled(self.model.length)
             arrays = (chunk.tensor(part) for part in (windows.met, windows.next, windows.size))
             losses, *found = self._on_gpu((*arrays, keys, table, network))
@@ -108,6 +110,7 @@ class OneGradient:
         """Every sequence's summed loss, and minus the gradients by table and network."""
         clients, steps = met.shape
         read = F.embedding(met, table).requires_grad_()
+        # Expanded, not copied: autograd gives each client its gradient, and the weights stand there once.
         own = network.detach().expand(clients, *network.shape).requires_grad_()
         drop = Dropout(self.model.dropout, keys, max(self.model.dim, self.model.length))
         with torch.enable_grad():
@@ -116,6 +119,7 @@ class OneGradient:
         weight = real / size.clamp(min=1)[:, None] if self.averaged else real
         losses, by_hidden, by_item = softmax_slopes(hidden.detach(), table, following, -weight)
         by_read, by_network = torch.autograd.grad(hidden, [read, own], by_hidden)
+        # A read row is also scored with, so its two gradients belong to one place.
         rows = met + torch.arange(clients, device=met.device)[:, None] * len(table)
         by_item.flatten(0, 1).index_add_(0, rows.flatten(), by_read.flatten(0, 1))
         return (losses * real).sum(1), by_item, by_network

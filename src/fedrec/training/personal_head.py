@@ -39,6 +39,7 @@ class PersonalHead:
 
     def _fitted(self, states: Tensor, following: Tensor, weight: Tensor, table: Tensor) -> Tensor:
         own = states.new_zeros(len(states), states.shape[-1])
+        # The part of the gradient that does not depend on p, so it is computed once for all steps.
         wanted = (weight.unsqueeze(-1) * F.embedding(following, table)).sum(1)
         for _ in range(self.steps):
             shares = ((states + own.unsqueeze(1)) @ table.T).softmax(-1)

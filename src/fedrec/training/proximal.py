@@ -36,6 +36,7 @@ class Proximal(Descent):
         # all rows; those with samples have their values in their own group
         self.whole = Group(table[s.order].flatten(0, 1), each.repeat_interleave(items), ends, trainer.rates["item"])
         self.towards = towards[s.order].flatten(0, 1)
+        # Rows with samples take the same pull by the usual way, in one step with their gradients.
         self.start["item"] = towards[self.clients, s.item]
 
     def _step(self, batch: Any) -> Tensor:

@@ -25,6 +25,7 @@ def negatives(chunk: Chunk, round: int) -> Tensor:
     """`[positives, negatives]` items for every positive of the chunk, as unique as `ClientData.unique` asks."""
     data, device = chunk.data, chunk.world.device
     start = chunk.tensor(chunk.user_ptr)
+    # Every draw is keyed by user and position, so that the size of chunks does not change what a client samples.
     owner = owners(start, int(chunk.user_ptr[-1]))  # the user (position in the chunk) of every positive
     pool = chunk.tensor(chunk.world.items - np.diff(data.pool.indptr)[chunk.places])
     key = fold_tensor(chunk.secret.stream(Purpose.NEGATIVES, round), chunk.tensor(chunk.users))
@@ -47,12 +48,14 @@ def _of_positives(key: Tensor, pool: Tensor, owner: Tensor, index: Tensor, slots
     A pool smaller than the number of slots is drawn with replacement.
     """
     pool, key = pool[owner], key[owner]
+    # Otherwise a user who met nearly all items could not take part.
     replace = pool < slots
     taken: list[Tensor] = []
     ranks = torch.empty(len(owner), slots, dtype=torch.int64, device=owner.device)
     for s in range(slots):
         free = torch.where(replace, pool, pool - s)
         rank = below(fold_tensor(key, index * slots + s), free)
+        # In ascending order, because each item that is stepped over raises the rank that meets the next.
         for other in torch.stack(taken).sort(0).values if taken else ():
             rank = rank + ((rank >= other) & ~replace).to(rank.dtype)
         taken.append(rank)
@@ -82,6 +85,7 @@ def allowed_item(chunk: Chunk, owner: Tensor, rank: Tensor) -> Tensor:
     gap = chunk.tensor(chunk.data.pool.gap[concatenate_ranges(ptr[places], ptr[places + 1])])
     start = chunk.tensor(pointers(np.diff(ptr)[places]))
     user = owners(start, len(gap))
+    # By rank, not by rejection: the number of tries would differ, and clients could not be drawn for side by side.
     before = torch.searchsorted(gap + user * stride, rank + owner[:, None] * stride, right=True)
     return rank + before - start[owner][:, None]
 
@@ -118,6 +122,7 @@ class Samples:
     def __init__(self, chunk: Chunk, round: int, loss: Loss, batch_size: int) -> None:
         self.chunk, self.round, self.loss, self.batch_size = chunk, round, loss, batch_size
         n_items = chunk.world.items
+        # Stable, so that clients of equal size keep one order on every platform.
         largest = np.argsort(-chunk.positives, kind="stable")
         self.order = chunk.tensor(largest)
         self.positives = chunk.tensor(chunk.positives[largest])
@@ -135,6 +140,7 @@ class Samples:
         item = chunk.tensor(chunk.items)
         drawn = negatives(chunk, round)
         keys = torch.cat([owner * n_items + item, (owner[:, None] * n_items + drawn).reshape(-1)])
+        # Only rows that samples touch: whole tables of all clients would not fit, and most rows have no gradient.
         distinct, inverse = torch.unique(keys, return_inverse=True)
         self.owner, self.item = distinct // n_items, distinct % n_items
         self._pos, self._neg = inverse[: len(item)], inverse[len(item) :]
@@ -152,6 +158,7 @@ class Samples:
             active = len(done) - int(np.searchsorted(done, step, side="right"))
             count = self.count[:active, None]
             valid = step * size + offset < count
+            # Filling repeats the last sample, whose row surely exists; it is not valid, so it weighs nothing.
             at = start[:active, None] + torch.minimum(step * size + offset, count - 1)
             yield Batch(active, user[at], pos[at], None if neg is None else neg[at], label[at], valid, valid.sum(1))
 
@@ -161,6 +168,7 @@ class Samples:
         owner = torch.repeat_interleave(self.count, output_size=self.samples)
         clients = chunk.tensor(chunk.clients)[self.order]
         key = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), clients), epoch)
+        # A permutation by key, one per client: an order drawn for the whole chunk would depend on who else is in it.
         sample = permuted(chunk.world, key, self.count, torch.arange(len(owner), device=device) - start[owner], owner)
         first = chunk.tensor(chunk.user_ptr[chunk.client_ptr[:-1]])[self.order][owner]
         if self.loss == "bpr":

@@ -22,6 +22,7 @@ Products = Literal["full", "bfloat16"]
 """Of matrices in training: bfloat16 rounds what is multiplied to 8 bits, and sums in single precision."""
 
 PACKED = "dense.network"  # the group of a network whose weights are rows of one table
+# Recording takes about as long as a few steps, and the first one cannot be recorded.
 REPLAYED = 8  # batches from which on it pays to record a step
 
 
@@ -65,6 +66,7 @@ class SequenceDescent(Descent):
 
     def _replays(self, batch: SequenceBatch) -> bool:
         """Whether other batches are like this one, and nothing in a step depends on what the host has to look at."""
+        # A recorded step has fixed shapes, so the short last batch is left to the usual way.
         full = len(batch.lengths) == self.settings.batch
         return (
             self.warm
@@ -72,6 +74,7 @@ class SequenceDescent(Descent):
             and full
             and batch.size.device.type == "cuda"
             and self.apart is not None
+            # Whether to go on is asked of the loss, for which the host would have to wait.
             and not self.settings.early_exit
             and len(self.chunk.places) >= REPLAYED * self.settings.batch
             and next(bands(batch.padded().lengths, self.model, batch.size.device)).stop == self.settings.batch
@@ -86,6 +89,7 @@ class SequenceDescent(Descent):
         )
 
     def _gradients(self, leaves: Tensors, moving: list[Tensor], batch: SequenceBatch) -> tuple[Tensor, list[Tensor]]:
+        # In double, because losses of many bands are added and early_exit compares small differences of the sums.
         total = torch.zeros(batch.clients, dtype=torch.float64, device=batch.size.device)
         gradients = [torch.zeros_like(leaf) for leaf in moving]
         for band in self._bands(batch):
@@ -124,6 +128,7 @@ class SequenceDescent(Descent):
         rows = F.embedding(self.samples.input[at], leaves["item"])
         with self.rounding():
             hidden = model.encode(rows, dense, drop)
+        # Losses are taken in the precision of the run: of near logits, bfloat16 leaves no difference.
         return hidden.to(rows.dtype), dense, owner
 
     def rounding(self) -> AbstractContextManager[object]:

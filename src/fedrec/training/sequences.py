@@ -28,8 +28,10 @@ from fedrec.training.samples import negatives
 SequenceLoss = Literal["bce", "bpr", "ce"]
 Crop = Literal["last", "random"]
 """Of a history longer than the model reads, what a round trains on: the last items, or a random stretch."""
+# Fixed, so that neither the longest history nor the size of a chunk decides how much memory a step takes.
 FLOATS = 32 << 20  # of a band's activations
 FLOATS_ON_GPU = 1 << 30
+# A share to be dropped is told well enough by 16 bits, so that one hash serves four activations.
 LANES = 4  # draws of 16 bits in one hash
 
 
@@ -39,6 +41,7 @@ def windows(ptr: np.ndarray, length: int, targets: bool) -> tuple[np.ndarray, np
     The last `length` items; with `targets`, of those that have a successor, whose place is the end.
     """
     last = 1 if targets else 0
+    # Clipped at 0: where the last item is set aside, a user without items would have a length of -1.
     return ptr[1:] - last, np.clip(np.diff(ptr) - last, 0, length)
 
 
@@ -59,10 +62,12 @@ def bands(lengths: Sequence[int], model: Sequential, device: torch.device) -> It
     On a GPU they may be shorter: there, filling up costs less than another pass through the network.
     """
     gpu = device.type != "cpu"
+    # Negated, because bisection wants ascending numbers and sequences come longest first.
     ascending = [-length for length in lengths]
     start = 0
     while start < len(lengths) and lengths[start] > 0:
         longest = lengths[start]
+        # From half the length on: so at most half of what a band computes is filling.
         similar = bisect_right(ascending, -1 if gpu else -((longest + 1) // 2))
         stop = min(similar, start + max(1, (FLOATS_ON_GPU if gpu else FLOATS) // model.floats(longest)))
         yield slice(start, stop)
@@ -83,9 +88,11 @@ def user_vectors(model: Sequential, chunk: Chunk, tensors: Tensors, head: Person
     which needs a common table, every user's own vector is added.
     """
     ends, sizes = windows(chunk.context.ptr, model.length, targets=False)
+    # Stable: the order of users of equal length decides the bands, and with them the last digits.
     by_length = np.argsort(-sizes, kind="stable")
     end, size, order = (chunk.tensor(part) for part in (ends, sizes, by_length))
     history, table, own = chunk.tensor(chunk.context.items), tensors["item"], tensors["item"].dim() == 3
+    # Zero for users without items, whose scores are then all equal instead of undefined.
     vectors = table.new_zeros(len(size), model.dim)
     lengths = sizes[by_length].tolist()
     for band in bands(lengths, model, size.device):
@@ -135,9 +142,11 @@ class Dropout:
             return x
         heads, (steps, numbers) = x.shape[1:-2].numel(), x.shape[-2:]
         head, step, group = (torch.arange(n, device=x.device) for n in (heads, steps, -(-numbers // LANES)))
+        # Steps count most: filling a sequence up adds steps at its end, and must not move the draws of the real ones.
         position = (step[:, None] * heads + head[:, None, None]) * self.stride + group
         hashed = fold_tensor(fold_tensor(self.key, site).reshape(-1, 1, 1, 1), position)
         draws = hashed.view(torch.int16)[..., :numbers].reshape(x.shape)  # from -2^15 to 2^15 - 1
+        # Compared as integers: as numbers between 0 and 1, draws would take as much room again as the activations.
         kept = draws >= round(self.rate * (1 << 16)) - (1 << 15)
         return x * (kept.to(x.dtype) / (1 - self.rate))
 
@@ -189,6 +198,7 @@ class SequenceSamples:
         owner = np.repeat(np.arange(len(users)), users)
         sequences = np.bincount(owner[size > 0], minlength=len(users))
         steps = np.bincount(owner, size, len(users)).astype(np.int64)
+        # The number of the client comes last, so that ties are broken alike on every platform.
         order = np.lexsort((np.arange(len(users)), -steps, -sequences))
         owner_of_user = np.argsort(order)[owner]
         user_order = np.argsort(owner_of_user, kind="stable")
@@ -231,11 +241,13 @@ class SequenceSamples:
         owner = torch.from_numpy(self.owners)
         key = fold_tensor(chunk.secret.stream(Purpose.ORDER, self.round), torch.from_numpy(self.clients))
         position = torch.arange(len(owner)) - torch.from_numpy(pointers(self.sequences))[owner]
+        # The epoch is part of the key and not of a running state: a resumed run goes on with the same order.
         places = permute(fold_tensor(key, number), torch.from_numpy(self.sequences), position, owner)
         step = places.numpy() // batch
         user = chunk.tensor(chunk.users)[self.user]
         drop = fold_tensor(fold_tensor(chunk.secret.stream(Purpose.DROPOUT, self.round), user), number)
         longest = np.argsort(-self.sizes, kind="stable")
+        # Stable, so that inside a batch sequences stay longest first, as bands need them.
         by_step = longest[np.argsort(step[longest], kind="stable")]
         order, owner = chunk.tensor(by_step), self.owner_of_sequence
         lengths, fewer = self.sizes[by_step].tolist(), (-self.sequences).tolist()

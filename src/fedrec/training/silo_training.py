@@ -53,6 +53,7 @@ class Trainer(Protocol):
 def own_models(trainer: Trainer, world: World, clients: np.ndarray) -> Tensors:
     """One model per client, each from its own start."""
     found = [trainer.init_model(world, int(client)) for client in clients]
+    # With no clients there is nothing to stack, but callers still need the names and shapes.
     if not found:
         return replicate(trainer.init_model(world), 0)
     return {name: torch.stack([mine[name] for mine in found]) for name in found[0]}
@@ -78,6 +79,7 @@ class SiloTrainer:
         return normal_values(world, user_keys(world, users, secret), torch.arange(width)[None], self.init_std)
 
     def init_model(self, world: World, client: int | None = None) -> Tensors:
+        # A client's own start is keyed by its number: who else is in the chunk must not change it.
         where = () if client is None else (OWN + client,)
         item, dense = (initial_key(world, kind, *where) for kind in (ITEM, DENSE))
         return {
@@ -108,6 +110,7 @@ class SiloTrainer:
 
     def _descend(self, descent: TripleDescent, chunk: Chunk, round: int) -> None:
         """Every triple once an epoch."""
+        # One key for all rounds draws the same triples every time, so that they need not be stored.
         triples, total, count = Triples(chunk, round if self.resample else 0), 0.0, 0
         for epoch in range(self.epochs):
             for batch in triples.epoch(round, epoch, self.batch):
@@ -157,5 +160,6 @@ class FilterTrainer:
 def filter_scores(backbone: GFCF, chunk: Chunk) -> Tensor:
     """Every client's users by the filter of its own rows, in float64."""
     rows, ends = chunk.matrix(), chunk.client_ptr
+    # A generator: one silo's matrix of scores at a time beside the result.
     mine = (rows[ends[k] : ends[k + 1]] for k in range(len(chunk.clients)))
     return chunk.tensor(round_scores(np.concatenate([backbone.fit(part).apply(part) for part in mine])))

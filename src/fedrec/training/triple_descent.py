@@ -67,9 +67,11 @@ class TripleDescent:
         losses = self.losses(leaves, batch)
         share = 1.0 / batch.size[batch.owner].to(losses.dtype)
         active = batch.size > 0
+        # Networks of clients without a triple in this step must stay: their penalty alone would move them.
         penalty = sum((leaves[name][active].square().sum() for name in self.model.dense_shapes()), torch.zeros(()))
         loss = (losses * share).sum() + self.weight_decay * penalty
         gradients = torch.autograd.grad(loss, list(leaves.values()))
+        # Per client: silos have different numbers of batches, and Adam's correction depends on the own steps.
         self.memory[STEPS] += active
         for name, gradient in zip(leaves, gradients, strict=True):
             self._adam(name, gradient, active)

@@ -50,6 +50,7 @@ class Triples:
         first = chunk.tensor(chunk.client_ptr)
         user = first[owner] + below(fold_tensor(key, USER), first.diff()[owner])
         start = chunk.tensor(chunk.user_ptr)
+        # Dropped and not drawn again, so that a draw depends on its own key alone.
         kept = start.diff()[user] > 0  # a user without items is drawn in vain
         owner, user, key = owner[kept], user[kept], key[kept]
         liked = chunk.tensor(chunk.items)[start[user] + below(fold_tensor(key, LIKED), start.diff()[user])]

@@ -57,6 +57,7 @@ class FedAtt(fm.LocalMethod):
         for layer, name in enumerate(name for name in server if name in ups):
             new[name] = self.attend(server[name], ups.stacked(name)[1])
             if self.noise_scale:
+                # By round and layer: noise that came twice could be taken off by a difference.
                 key = fm.random.fold_tensor(fm.random.fold_tensor(server[KEY], round), layer)
                 new[name] = new[name] + self.noise_scale * _draw_noise(key, new[name])
         return new
@@ -74,8 +75,10 @@ class FedAtt(fm.LocalMethod):
         """Return a = softmax(s), s_u = |w - w_u|."""
         matrix_norm = self.attention_norm == "spectral" and weight.dim() == 2
         order = 2 if matrix_norm else None  # None: the square root of the summed squares, whatever the shape
+        # In double: the softmax of unscaled distances is close to one-hot, so their last digits can decide.
         distance = torch.stack([torch.linalg.norm((weight - theirs).double(), ord=order) for theirs in clients])
         if self.attention_scale == "mean":
+            # The floor is for a round in which nobody moved: then all weigh alike.
             distance = distance / distance.mean().clamp(min=1e-12)
         return distance.softmax(0)
 

@@ -66,6 +66,7 @@ class FedFast(fm.LocalMethod):
     def plan(self, world: fm.World, server: fm.Tensors, round: int) -> fm.Plan:
         """ActvSAMP draws who trains, and of these, should not all be aggregated, who is."""
         label, everyone = server["label"].numpy(), np.arange(world.clients)
+        # The small number: a product that is whole in exact arithmetic can be slightly less in binary.
         wanted = max(1, int(world.participation * world.clients + 1e-9))
         train = evenly(everyone, label, wanted, fm.random.stream(world.seed, fm.random.Purpose.PARTICIPATION, round))
         key = fm.random.stream(world.seed, fm.random.Purpose.PARTICIPATION, round, AGGREGATED)
@@ -93,6 +94,7 @@ class FedFast(fm.LocalMethod):
         clients, profile = ups.stacked("profile")
         place = torch.from_numpy(clients)
         new["profile"] = server["profile"].index_copy(0, place.to(profile.device), profile)
+        # Only those heard of are clustered: a profile of zeros would draw all others into one cluster.
         known = server["label"] < self.clusters
         known[place] = True
         label = cluster(new["profile"][known], self.clusters, fm.random.fold(int(server["key"]), round))
@@ -128,6 +130,7 @@ def evenly(clients: np.ndarray, label: np.ndarray, wanted: int, key: int) -> np.
     groups = [np.flatnonzero(label == k) for k in np.unique(label)]
     each = -(-wanted // len(groups))
     chosen = [group[np.argsort(draws[group], kind="stable")[:each]] for group in groups]
+    # Sorted, because who takes part is a set: its order must not depend on the labels.
     return clients[np.sort(np.concatenate(chosen))]
 
 
@@ -135,6 +138,7 @@ def merge_rows(table: Tensor, tables: Tensor) -> Tensor:
     """Row by row the mean of the delegates', weighted by the L1 distance each has moved; as it was if none moved."""
     total = torch.zeros_like(table, dtype=torch.float64)
     mass = total.new_zeros(len(table), 1)
+    # One delegate after another: all changes at once would be a second stack of tables.
     for theirs in tables:
         change = (theirs - table).double()
         distance = change.abs().sum(1, keepdim=True)

@@ -119,6 +119,7 @@ class FedOpt(fm.LocalMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Refused before anything runs: a setting without effect would be reported with the result as if it had one.
         if self.loss == "ce" and not self.trainer.sequential:
             raise fm.FedrecError(f"loss=ce ranks the next item of a sequence; use bce or bpr with {self.backbone}")
         if not self.trainer.sequential:
@@ -171,6 +172,7 @@ class FedOpt(fm.LocalMethod):
             )
         x = {"item": self.trainer.init_items(world), **({} if self.own_head else self.trainer.init_network(world))}
         m = {FIRST + name: torch.zeros_like(value) for name, value in x.items()}
+        # Where Algorithm 2 starts, which has no correction.
         start = 0.0 if self.bias_correction else self.tau**2
         v = {SECOND + name: torch.full_like(value, start) for name, value in x.items()}
         a = {MEAN + name: value.clone() for name, value in x.items() if self.averaging}
@@ -211,6 +213,7 @@ class FedOpt(fm.LocalMethod):
         return self.server_lr * min(1.0, max(0.0, self.rounds - round) / last) if last else self.server_lr
 
     def _step(self, server: fm.Tensors, name: str, d: Tensor, t: int, rate: float) -> fm.Tensors:
+        # Decay apart from the gradient (AdamW): within it, the second moment would divide it away.
         x, m = server[name] * (1 - rate * self.server_decay), self.beta1 * server[FIRST + name]
         if self.server_optimiser == "sgd":
             m = m + d
@@ -219,6 +222,7 @@ class FedOpt(fm.LocalMethod):
         mean, square = m, v
         if self.bias_correction:
             mean = m / (1 - self.beta1**t)
+            # Adagrad's v is a sum and not a mean whose weights begin below one, so there is nothing to correct.
             square = v if self.server_optimiser == "adagrad" else v / (1 - self.beta2**t)
         return {name: x + rate * mean / (square.sqrt() + self.tau), FIRST + name: m, SECOND + name: v}
 
@@ -226,6 +230,7 @@ class FedOpt(fm.LocalMethod):
         if self.server_optimiser == "adagrad":
             return v + square
         if self.server_optimiser == "yogi":
+            # By the sign of the difference, so that v falls slowly after a large D instead of at once.
             return v - (1 - self.beta2) * square * torch.sign(v - square)
         return self.beta2 * v + (1 - self.beta2) * square
 
@@ -237,6 +242,7 @@ class FedOpt(fm.LocalMethod):
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
         if self.own_head:
+            # Expanded and not repeated: a table per client is not needed to read one common table.
             own = {"item": down.shared["item"].expand(len(chunk.clients), -1, -1), **state.per_client}
             return self.trainer.own_scores(state.per_user["user"], own, chunk, items)
         return super().score(state, down, chunk, items)

@@ -51,6 +51,7 @@ class PerFedRec(fm.LocalMethod):
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         """Train from the model of the cluster; the global one, which came down, is only scored with."""
+        # Copies, because the model of the cluster is still scored with after the own one has been trained from it.
         start = {name: state.per_client[CLUSTER + name].clone() for name in self.trainer.names}
         user, own = self.trainer.fit_own(chunk, round, state.per_user["user"], start)
         payload: fm.Uploads = {name: fm.Gather(value) for name, value in own.items()}
@@ -69,6 +70,7 @@ class PerFedRec(fm.LocalMethod):
         for name in self.trainer.names:
             models = ups.stacked(name)[1]
             new[name] = _mean(models)
+            # An empty cluster gets the mean of all: a mean of nobody would be NaN, and its old model would age.
             members = [models[label == k] for k in range(self.clusters)]
             new[CLUSTER + name] = torch.stack([_mean(some) if len(some) else new[name] for some in members])
         return new

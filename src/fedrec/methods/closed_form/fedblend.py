@@ -75,6 +75,7 @@ class FedBlend(fm.Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # At once, so that a wrong setting is refused here and not when the first round begins.
         _ = self.sequence.model  # refuses what it cannot be made with
 
     @cached_property
@@ -103,6 +104,7 @@ class FedBlend(fm.Method):
         return self.sequence.init_clients(world, chunk)
 
     def plan(self, world: fm.World, server: fm.Tensors, round: int) -> fm.Plan:
+        # All clients in the first round, because the closed form is exact only over all of them.
         return fm.Plan(np.arange(world.clients)) if round == 0 else self.sequence.plan(world, server, round)
 
     def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
@@ -140,6 +142,7 @@ class FedBlend(fm.Method):
         return fm.Down(_add_mark(GRAM, gram) | _add_mark(SEQUENCE, sequence) | {"share": server["share"]})
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
+        # Both parts score all items, whatever was asked for: the scale is taken over all that a user has not met.
         every = torch.arange(chunk.world.items, device=items.device)
         of_gram, of_sequence = (
             part.score(state, fm.Down(_take_marked(mark, down.shared)), chunk, every)
@@ -170,5 +173,7 @@ def _take_marked(mark: str, tensors: fm.Tensors) -> fm.Tensors:
 def leading_factors(weight: Tensor, dim: int, deviation: float) -> Tensor:
     """Return leading eigenvectors of the symmetric part, as long as their eigenvalues' roots, at one deviation."""
     values, vectors = torch.linalg.eigh((weight + weight.T).double() / 2)
+    # The last ones, because eigenvalues ascend; those below zero have no real root.
     table = vectors[:, -dim:] * values[-dim:].clamp(min=0).sqrt()
+    # At the usual deviation, so that the server's steps, tuned for it, are neither too small nor too large.
     return (table * (deviation / table.std())).to(weight.dtype)

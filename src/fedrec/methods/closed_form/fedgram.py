@@ -29,6 +29,7 @@ from torch.nn.functional import embedding_bag
 from fedrec import method as fm
 from fedrec.methods.closed_form import gram
 
+# Away from the low numbers, which are of user, item and network.
 SKETCH = 9  # the stream of initial values that the sketch is drawn from
 
 
@@ -87,6 +88,7 @@ class FedGram(fm.Method):
     # -- the client's part: what its users add to the sums --
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        # Blocks are as large as the longest history of the chunk: shorter ones are corners of them.
         longest = int(np.diff(chunk.user_ptr).max(initial=0))
         columns = self._draw_sketch(chunk.world).cpu().numpy() if self.sketch else None
         tables = {
@@ -105,6 +107,7 @@ class FedGram(fm.Method):
 
     def _user_weights(self, chunk: fm.Chunk) -> np.ndarray:
         """Return the weight of every user: filters divide by the number of its items."""
+        # At least 1: a user without items adds nothing, but must not divide by zero.
         degrees = np.maximum(np.diff(chunk.user_ptr), 1)
         return np.ones(len(degrees)) if self.model == "ease" or self.order else 1.0 / degrees
 
@@ -112,6 +115,7 @@ class FedGram(fm.Method):
         """Draw Gaussian columns [items, sketch], which everybody draws alike."""
         key = fm.random.stream(world.seed, fm.random.Purpose.INIT, SKETCH)
         draws = fm.random.normal(key, torch.arange(world.items * self.sketch)).reshape(world.items, self.sketch)
+        # Scaled, so that S S' is the identity on average, however many columns there are.
         return (draws / self.sketch**0.5).to(world.device)
 
     # -- the server's part: the model from the sums --
@@ -124,11 +128,14 @@ class FedGram(fm.Method):
 
     def _rank(self, world: fm.World) -> int:
         rank = world.items if self.sketch >= world.items else (self.sketch + 1) // 2
+        # The order-aware model has two terms that are each of this rank.
         return 2 * rank if self.order else rank
 
     def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
+        # In double: the solution inverts a matrix whose eigenvalues span many orders.
         sums = {name: ups[name].double() for name in ("gram", "cross", "count") if name in ups}
         degree = sums["count"][:, 0]
+        # Clamped, because noise on the sum can make a count zero or negative.
         scale = degree.clamp(min=1) ** -self.popularity_power
         if not self.sketch:
             return {"weight": self._weight(sums, degree).mul_(scale).to(server["weight"].dtype)}
@@ -145,6 +152,7 @@ class FedGram(fm.Method):
         return linear + self.ideal_weight * gram.low_pass(linear, degree, self.frequencies)
 
     def broadcast(self, server: fm.Tensors, clients: np.ndarray, round: int) -> fm.Down:
+        # The sketch is not sent: everybody draws it from the seed, and it is as large as the model.
         return fm.Down(shared={name: value for name, value in server.items() if name != "sketch"})
 
     # -- at a client, with the model --

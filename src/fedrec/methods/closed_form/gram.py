@@ -55,14 +55,17 @@ def order_blocks(fade: np.ndarray, window: int) -> dict[str, np.ndarray]:
 
 def invert(gram: Tensor, l2: float) -> Tensor:
     """Return (G + l2 I)^-1. Noise leaves a Gram matrix with negative eigenvalues: these are taken for zero."""
+    # Symmetric to the last bit, because the decompositions below read one triangle only.
     shifted = (gram + gram.T).mul_(0.5)
     shifted.diagonal().add_(l2)
+    # Cholesky is several times as fast, but noise makes a matrix indefinite, where it fails.
     if not _is_noisy(gram):
         factor, failed = torch.linalg.cholesky_ex(shifted)
         if not failed:
             del shifted  # of a large catalogue every matrix counts
             return torch.cholesky_inverse(factor)
     values, vectors = torch.linalg.eigh(shifted)
+    # Clamped at l2, which is where a Gram matrix without noise has its smallest possible eigenvalue.
     return (vectors / values.clamp(min=l2)) @ vectors.T
 
 
@@ -75,8 +78,10 @@ def _is_noisy(gram: Tensor) -> bool:
 def ridge(gram: Tensor, cross: Tensor | None, l2: float) -> Tensor:
     """Return B with zero diagonal that minimises tr(B'GB) - 2 tr(B'M) + l2 |B|^2; without M, M = G, which is EASE."""
     p = invert(gram, l2)
+    # A copy, because p is overwritten in place.
     own = p.diagonal().clone()
     if cross is None:
+        # Set to zero afterwards: exactly -1 by the formula, and only nearly so by rounding.
         return p.div_(-own).fill_diagonal_(0.0)
     weight = p @ cross
     weight -= p.mul_(weight.diagonal() / own)
@@ -126,6 +131,7 @@ def _nystrom(sketched: Tensor, sketch: Tensor) -> tuple[Tensor, Tensor]:
     half = sketched @ (vectors[:, keep] / values[keep].sqrt())
     u, singular, _ = torch.linalg.svd(half, full_matrices=False)
     rank = int((singular > _RANK**0.5 * singular[0]).sum()) if len(singular) else 0
+    # Of a sketch only half the directions are reliable; as wide as the catalogue it is no longer an estimate.
     rank = rank if sketch.shape[1] >= sketch.shape[0] else min(rank, (sketch.shape[1] + 1) // 2)
     return u[:, :rank], singular[:rank].square()
 
@@ -136,6 +142,7 @@ def _nystrom(sketched: Tensor, sketch: Tensor) -> tuple[Tensor, Tensor]:
 def sum_blocks(chunk: Chunk, block: np.ndarray, by_user: np.ndarray, columns: np.ndarray | None) -> Rows | PartialSum:
     """Sum over users weight * block, at the items of their histories; with `columns`, times the sketch."""
     world, ends, width = chunk.world, chunk.user_ptr, chunk.world.items if columns is None else columns.shape[1]
+    # Expanded, so that the base of a sum takes no room beside a matrix of items x items.
     base = torch.zeros(1, 1, dtype=world.dtype, device=world.device).expand(world.items, width)
     kernel = kernel_for("gram", world, chunk.foldable and columns is None)
     if kernel is not None:
@@ -168,6 +175,7 @@ def count_items(chunk: Chunk) -> Rows:
 def _merge(chunk: Chunk, base: Tensor, value: Tensor) -> Rows:
     """Merge rows of items of histories to one per client and item: two users of a silo may share one."""
     owner = chunk.owner.repeat_interleave(chunk.tensor(chunk.user_ptr).diff(), output_size=len(chunk.history))
+    # One user has every item once: there is nothing to merge, and sorting all pairs would be the dearest part.
     if chunk.data.single:
         return Rows(base, owner, chunk.tensor(chunk.history), value, len(chunk.clients))
     pairs, at = torch.unique(owner * chunk.world.items + chunk.tensor(chunk.history), return_inverse=True)

@@ -117,6 +117,7 @@ class CGFedRec(fm.LocalMethod):
         if self.upload == "full":
             return {"item": fm.Mean(tables)}
         owner = chunk.tensor(np.repeat(np.arange(len(chunk.clients)), chunk.positives))
+        # A byte per item: which rows count is sent along, because a row of zeros could also be a trained one.
         held = torch.zeros(tables.shape[:2], dtype=torch.uint8, device=tables.device)
         held[owner, chunk.tensor(chunk.items)] = 1
         return {"item": fm.Gather(tables * held[..., None]), "held": fm.Gather(held)}
@@ -130,12 +131,14 @@ class CGFedRec(fm.LocalMethod):
             labels = random_labels(len(new["item"]), self.clusters, fm.random.fold(int(server["key"]), round))
             new["labels"] = labels.to(server["labels"])
         elif self.variant in CLUSTERS:
+            # In the first round there are no centres yet, only the zeros that keep their place in the state.
             centres = server["centres"] if self.warm_start and round > 0 else None
             labels, centres = self.cluster(new["item"], fm.random.fold(int(server["key"]), round), centres)
             new |= {"labels": labels.to(server["labels"].dtype)} | ({"centres": centres} if self.warm_start else {})
         return new
 
     def cluster(self, mean: Tensor, key: int, centres: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # The floor is for rows that nobody has moved from zero.
         rows = mean / mean.norm(dim=1, keepdim=True).clamp(min=1e-12) if self.normalise else mean
         return kmeans(rows, self.clusters, key, centres=centres)
 

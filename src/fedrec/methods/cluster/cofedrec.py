@@ -99,10 +99,13 @@ class CoFedRec(fm.LocalMethod):
         clients = np.concatenate([some for some, _ in tables])
         mean = torch.stack([fm.sum_in_double(part) for _, part in tables]).sum(0) / len(clients)
         labels, _ = kmeans(mean, self.clusters, key)
+        # From the sorted clients: they arrive in any order, and the draw must not depend on it.
         drawn = np.sort(clients)[fm.random.fold(key, CLIENT) % len(clients)]
+        # Only clusters that have items: similarity in an empty one would be zero for everybody.
         used = labels.unique()
         rows = (labels == used[fm.random.fold(key, CLUSTER) % len(used)]).nonzero().squeeze(1)
         group[torch.from_numpy(alike(tables, int(drawn), rows))] = True
+        # Part by part and in double, so that the mean does not depend on how clients were grouped.
         total, item = torch.zeros_like(mean), server["item"]
         for some, part in tables:
             mine = group[torch.from_numpy(some)].to(part.device)
@@ -123,10 +126,12 @@ class CoFedRec(fm.LocalMethod):
 def alike(tables: list[tuple[np.ndarray, Tensor]], drawn: int, rows: Tensor) -> np.ndarray:
     """The clients up to and including the elbow of sim_v = sum over these rows of cos(q_drawn, q_v), sorted."""
     clients = np.concatenate([some for some, _ in tables])
+    # In double, because the order of clients, and with it the elbow, hangs on small differences.
     parts = [F.normalize(part[:, rows].double(), dim=-1) for _, part in tables]
     mine = torch.cat([part[torch.from_numpy(some == drawn)] for (some, _), part in zip(tables, parts, strict=True)])
     similarity = torch.cat([(part * mine).sum((1, 2)) for part in parts]).cpu()
     ascending = torch.from_numpy(np.argsort(clients))
+    # Stable over ascending numbers, so that of equally similar clients the lowest comes first.
     curve, order = similarity[ascending].sort(descending=True, stable=True)
     found: np.ndarray = clients[ascending[order[: elbow(curve) + 1]].numpy()]
     return found

@@ -68,8 +68,10 @@ def fit_contrastive(
         return Contrastive(trainer, chunk, round, user, table, dense, contrast, strength, once).run()
     work, (head, bias), clients = work_of(trainer, chunk, round, user, table), heads_of(dense), len(table)
     found, turns = torch.zeros(clients, dtype=torch.float64), torch.zeros(clients, dtype=torch.int64)
+    # In the first round all begin with one table: its contrast, the dearest part, is computed once for all.
     same = equal_tables(table)
     known = contrast(table[same.int().argmax()][None]) if same.any() else (torch.zeros(1), table.new_empty(1, 0, 0))
+    # Work is shared out by steps and not by samples: each has a contrast over the whole table, which decides the time.
     steps = -(-samples_of(chunk) // trainer.settings.batch)
     kernel(
         work.data(),
@@ -109,6 +111,7 @@ def _kernel(trainer: LocalTrainer, chunk: Chunk, table: Tensor, contrast: SupCon
 
 def equal_tables(tables: Tensor) -> Tensor:
     """The clients, if any, that begin with one and the same table: the contrast of its first step is common to them."""
+    # By the first row alone, which tells nearly all tables apart; only candidates are compared in full.
     _, place, count = tables[:, 0].unique(dim=0, return_inverse=True, return_counts=True)
     same: Tensor = (place == count.argmax()) & (count.max() > 1)
     likely = same.nonzero()[:, 0]
@@ -160,6 +163,7 @@ class Contrastive(Descent):
         """The gradient of rows with samples, with the contrast where it is due; all rows take its step."""
         rows, whole = self.row[: len(gradient)], self.whole.value[: self.whole.end[self.present]]
         if self._due():
+            # The working set is ahead of the whole table, so its rows are written back before all are compared.
             whole[rows] = group.value[: len(gradient)]
             loss, slope = self.contrast(whole.unflatten(0, (-1, self.table.shape[1])))
             self.chunk.observe("contrastive", loss.sum(), len(loss))

@@ -24,6 +24,7 @@ from fedrec import method as fm
 def fit_users(table: Tensor, chunk: fm.Chunk, confidence: float, ridge: float) -> Tensor:
     """Return p_u of every user: all items weigh 1, those of the user 1 + confidence."""
     d = table.shape[1]
+    # What all users share is multiplied once; a user adds the rows of the own items alone.
     common = table.T @ table + ridge * torch.eye(d, dtype=table.dtype, device=table.device)
     rows, ends = table[chunk.tensor(chunk.items)], chunk.user_ptr
     mine = [rows[a:b] for a, b in pairwise(ends)]
@@ -75,6 +76,7 @@ class FedMVMF(fm.Method):
         return {"item": table, "attributes": x, "factors": factors, **moments}
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
+        # Zero will do, because users are solved from the table and not descended from a start.
         zero = torch.zeros(len(chunk.users), self.dim, dtype=world.dtype, device=world.device)
         return fm.State(per_user={"user": zero})
 
@@ -88,11 +90,13 @@ class FedMVMF(fm.Method):
         owner = torch.repeat_interleave(torch.arange(len(user), device=item.device), count)
         score = (user[owner] * table[item]).sum(1, keepdim=True)
         # beside the gradient that every item has, 2 (p . q_i) p
+        # Split so, because the first part of a sum over users is one product of matrices instead of one per user.
         own = (-2 * (1 + self.confidence) * (1 - score) - 2 * score) * user[owner]
         if chunk.foldable:
             total = (2 * table @ (user.T @ user)).double().index_add_(0, item, own.double())
             upload: Tensor | fm.PartialSum = fm.PartialSum(torch.zeros_like(table), total, len(chunk.clients))
         else:
+            # Only where stages look at single uploads: a gradient of all items per client is large.
             upload = table.new_zeros(len(chunk.clients), *table.shape)
             for place, p in zip(chunk.owner.tolist(), user, strict=True):
                 upload[place] += 2 * torch.outer(table @ p, p)
@@ -106,6 +110,7 @@ class FedMVMF(fm.Method):
         x = server["attributes"][: len(table)]
         gradient = ups["gradient"] - 2 * self.attribute_weight * (x - table @ factors) @ factors.T
         first, second = server["first"].clone(), server["second"].clone()
+        # The ridge is added at the server, once: from every client it would grow with their number.
         table -= fm.adam_step(gradient + 2 * self.ridge * table, first, second, round + 1, self.lr_server)
         factors = fit_attributes(table, x, self.ridge, self.attribute_weight)
         return server | {"item": table, "factors": factors, "first": first, "second": second}

@@ -116,6 +116,7 @@ class Adversaries:
     def epoch(self, chunk: fm.Chunk, round: int, w: fm.Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
         owner, liked = positives(chunk)
         other, slots = negatives(chunk, round).flatten(), chunk.data.negatives
+        # A last batch of one sample is left out, and must not count among Adam's steps.
         count = len(other) - int(len(other) % self.batch == 1)  # see `batches`
         steps, total = -(-count // self.batch), 0.0
         for number, part in enumerate(shuffle_batches(chunk, round, len(other), self.batch)):
@@ -123,6 +124,7 @@ class Adversaries:
             at, step = part // slots, round * steps + number + 1
             i, j = liked[at], other[part]
             batch = Batch(user[owner[at]], item[i], item[j], attributes[i], key)
+            # The recommender first: the generator then plays against what has just learned to tell it apart.
             total += self._step(w, RECOMMENDER, batch, step) * len(part)
             self._step(w, GENERATOR, batch, step)
         chunk.observe("loss", total, len(other))
@@ -138,6 +140,7 @@ class Adversaries:
         return float(loss.detach())
 
     def recommender(self, w: fm.Tensors, batch: Batch) -> Tensor:
+        # Detached and without memory: this step is the recommender's, and must leave no trace in the generator.
         made = generate(batch.attributes, w, True, fm.random.fold(batch.key, 0), False, self.drop_generator).detach()
         known, other, new = self._scores(w, batch, (batch.item, batch.other, made), True)
         return recommender_loss(known, other, new, self.beta) + self.l2 * sum_squares(w, RECOMMENDER)

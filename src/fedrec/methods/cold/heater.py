@@ -28,6 +28,7 @@ VELOCITY = "velocity."
 
 def standardise(table: Tensor, most: float) -> Tensor:
     """Return columns of mean 0 and variance 1, clipped."""
+    # A column that is the same for all has no spread; the floor below leaves it zero instead of NaN.
     spread = table.std(0, correction=0)
     return ((table - table.mean(0)) / spread.clamp(min=1e-12)).clamp(-most, most)
 
@@ -51,6 +52,7 @@ def loss_of(
     made = mix_experts(x, w)
     seen = torch.where(as_new.unsqueeze(-1), made, item)
     score = (tower("user", user, w, True) * tower("item", seen, w, True)).sum(-1)
+    # Names with a dot are those of batch norms and of the optimiser, which are not regularised.
     weights = sum((value.square().sum() for name, value in w.items() if "." not in name), torch.zeros(()))
     return (score - label).square().mean() + l2 * weights + closeness * (made - item).square().sum()
 
@@ -113,11 +115,13 @@ class Experts:
         return shapes
 
     def prepare(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        # Items are clipped at 1, because what is made of attributes passes tanh and could not reach more.
         return standardise(user, 5.0), standardise(item, 1.0)
 
     def epoch(self, chunk: fm.Chunk, round: int, w: fm.Tensors, user: Tensor, item: Tensor, attributes: Tensor) -> None:
         owner, target, label = draw_samples(chunk, round)
         rate = self.lr * self.decay ** (round // 10)
+        # A stream apart from that of the order: who plays a new item must not depend on the place in the epoch.
         halves, total = fm.random.stream(chunk.world.seed, fm.random.Purpose.DROPOUT, round), 0.0
         for number, part in enumerate(shuffle_batches(chunk, round, len(owner), self.batch)):
             i = target[part]
@@ -133,6 +137,7 @@ class Experts:
                 self.l2,
             )
             for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+                # The rate is outside of the velocity, as in torch: when it falls, it does so for past gradients too.
                 velocity = w[VELOCITY + name].mul_(self.momentum).add_(gradient)
                 w[name] -= rate * velocity
             total += float(loss.detach()) * len(part)
@@ -160,5 +165,6 @@ def choose_half(key: int, part: Tensor) -> Tensor:
     """Choose exactly half of a batch, rounded down."""
     draws = fm.random.fold_tensor(key, torch.arange(len(part), device=part.device))
     chosen = torch.zeros(len(part), dtype=torch.bool, device=part.device)
+    # Exactly half and not each with chance 1/2: the loss of small batches would vary with their share.
     chosen[draws.argsort()[: len(part) // 2]] = True
     return chosen

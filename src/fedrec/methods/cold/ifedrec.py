@@ -85,6 +85,7 @@ class IFedRec(fm.Method):
             return {"dense": self.lr, "item": whole}
         return {
             "dense": self.lr,
+            # Less lr, because the released code has it so, and its figures were made with that.
             "user": self.lr * self.rate_scale / world.participation - self.lr,
             "item": whole - self.lr,
         }
@@ -112,6 +113,7 @@ class IFedRec(fm.Method):
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
         x = self.require_attributes(attributes)
         meta = fm.draw_layers(world, "attributes", {"weight": (self.dim, x.shape[1]), "bias": (self.dim,)})
+        # In the server's state and not in an optimiser, so that checkpoints have them.
         moments = {f"{moment}_{name}": torch.zeros_like(value) for name, value in meta.items() for moment in MOMENTS}
         table = fm.draw_rows(world, "item", world.items, self.dim)
         server = {"item": table, "attributes": x, **meta, **moments}
@@ -121,6 +123,7 @@ class IFedRec(fm.Method):
         if not chunk.data.single:
             raise fm.FedrecError("ifedrec has one user per client; leave --silos out")
         common = fm.draw_layers(world, "network", self.model.dense_shapes())
+        # One start for all users, as the released code has it.
         users = fm.draw_rows(world, "user", 1, self.dim if self.model.has_user else 0)
         count = len(chunk.clients)
         return fm.State(fm.replicate(common, count), {"user": users.repeat(count, 1)})
@@ -132,6 +135,7 @@ class IFedRec(fm.Method):
         table = down.shared["item"]
         private = state.per_client | (state.per_user if self.model.has_user else {})  # 80,000 numbers each: no copy
         rows = self.trainer_for(chunk.world).train(chunk, round, private, table, down.shared["representation"])
+        # Watched, because swinging rows show here rounds before the loss is no longer finite.
         chunk.observe("largest", float(table.abs().max()), 1)
         return state, {"item": fm.Mean(rows)}
 
@@ -143,6 +147,7 @@ class IFedRec(fm.Method):
 
     def _fit(self, server: fm.Tensors, round: int) -> fm.Tensors:
         """Equations 5, 6, by Adam as in the code: the attribute network moves towards the mean table, full batch."""
+        # Copies, because Adam works in place and the former server state may still be the best one.
         server = server | {name: value.clone() for name, value in server.items() if name.endswith(NETWORK)}
         x = server["attributes"][: len(server["item"])]
         for epoch in range(self.server_epochs):
@@ -164,6 +169,7 @@ class IFedRec(fm.Method):
         return fm.Down(shared={"representation": self._represent(server, distinct)[which]})
 
     def score(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, items: Tensor) -> Tensor:
+        # Each distinct row is scored once: equal items must tie to the last bit, wherever they stand.
         distinct, which = torch.unique(down.shared["representation"], dim=0, return_inverse=True)
         return self.model.scores(state.per_user["user"], distinct, state.per_client)[:, which]
 

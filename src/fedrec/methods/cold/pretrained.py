@@ -53,6 +53,7 @@ class Pretrained(fm.Method):
 
     @cached_property
     def factorisation(self) -> SiloTrainer:
+        # Triples are drawn anew every epoch: over fifty epochs the same ones would be learned by heart.
         return SiloTrainer(fm.MF(self.dim), "bpr", self.pretrain_lr, self.pretrain_decay, batch=4096, resample=True)
 
     def init_server(self, world: fm.World, attributes: Tensor | None = None) -> fm.Tensors:
@@ -80,6 +81,7 @@ class Pretrained(fm.Method):
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         if round == 0:
             state = self.pretrain(chunk)
+        # Copies, because an epoch trains in place what the server still has.
         w = {name: value.clone() for name, value in down.shared.items() if name not in GIVEN}
         user, item = state.per_user["user"], state.per_client["item"][0]
         self.network.epoch(chunk, round, w, user, item, down.shared["attributes"])

@@ -16,8 +16,10 @@ from torch import Tensor
 from fedrec import method as fm
 from fedrec.training.compiled import to_device
 
+# Bounds what is held beside the stack, however many clients there are.
 BLOCK = 1 << 21  # float64 numbers held at once by an operation that goes in blocks (16 MiB)
 BLOCK_ON_GPU = 1 << 26  # where many small blocks would be more launches than work
+# Larger than other blocks, because products of matrices gain by size.
 PRODUCTS = 1 << 23  # numbers whose inner products are formed at once
 STRIPS = 4  # of rows, of a matrix of which half is needed
 
@@ -46,6 +48,7 @@ def inner_products(tables: Tensor | fm.Stack, centred: bool = False, less: Tenso
     is computed.
     """
     stack = fm.Stack.of(tables)
+    # In double across blocks: distances between tables are small differences of these sums.
     gram = torch.zeros(len(stack), len(stack), dtype=torch.float64, device=stack.device)
     for columns in blocks_of(stack.width, len(stack), PRODUCTS):
         part = stack.columns(columns)
@@ -82,6 +85,7 @@ def square_distances(tables: Tensor | fm.Stack) -> Tensor:
     """
     gram = inner_products(tables, centred=True)
     norm = gram.diagonal().clone()
+    # In place: with thousands of clients every further matrix of all pairs counts.
     return gram.mul_(-2).add_(norm[:, None]).add_(norm).clamp_(min=0).fill_diagonal_(0)
 
 
@@ -93,6 +97,7 @@ def cosines(tables: Tensor | fm.Stack) -> Tensor:
 def scaled(gram: Tensor) -> Tensor:
     """Inner products to cosines, in place; those of a client that is zero throughout stay 0."""
     norm = gram.diagonal().sqrt()
+    # 1 in place of 0: products with such a client are 0 already, and stay so.
     scale = torch.where(norm > 0, norm, torch.ones_like(norm))
     for some in blocks_of(len(gram), len(gram), block_on(gram.device)):
         gram[some] /= scale[some, None] * scale

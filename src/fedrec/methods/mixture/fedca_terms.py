@@ -46,6 +46,7 @@ def sampled_axes(tables: Tensor, chunk: fm.Chunk, round: int, k: int) -> Tensor:
         return represent_rows(tables, *sampled_items(chunk, round), (k, tables.shape[-1]), first_axes(k))
     # many small steps: a second thread would only be waited for
     with threads_for(0):
+        # Axes come from the scatter, [d, d], so that the rows of the samples are never laid out.
         axes = principal_axes(*moments, k)
     return torch.nn.functional.pad(axes, (0, 0, 0, k - axes.shape[1])).to(tables.dtype)
 
@@ -64,6 +65,7 @@ def represent_rows(tables: Tensor, items: Tensor, counts: np.ndarray, shape: tup
     `items` has `counts[c]` entries of client c, client after client. Clients of about equal counts go together.
     """
     result = torch.zeros(len(tables), *shape, dtype=torch.float64, device=tables.device)
+    # By count: filled up in the order of the chunk, one client with many samples would make all others as long.
     by_count, starts = np.argsort(counts, kind="stable"), np.cumsum(counts) - counts
     ascending = counts[by_count].tolist()
     many, first, order = (to_device(part, tables.device) for part in (counts, starts, by_count))
@@ -115,6 +117,7 @@ def largest_vectors(products: Tensor, size: Tensor, k: int) -> tuple[Tensor, Ten
 
     Singular vectors come from this small eigenproblem per client, far faster than from the many rows.
     """
+    # Squares of singular values: both tolerances below are therefore squared.
     square, axes = torch.linalg.eigh(products)
     square, axes = square.flip(1)[:, :k], axes.flip(2)[..., :k]
     return square, axes, (square > RANK**2 * square[:, :1]) & (square > ROUNDING**2 * size[:, None])
@@ -142,6 +145,7 @@ def mean_angles(pictures: Tensor, pairs: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def angles(cosine: Tensor) -> Tensor:
+    # Rounding can leave a cosine just beyond 1, where the angle would be NaN.
     return cosine.clamp(-1, 1).arccos()
 
 
@@ -155,5 +159,6 @@ def greedy_pairs(cosines: Tensor) -> Tensor:
     for _ in range(k):
         best, at = left.max(-1)
         chosen.append(best)
+        # Minus infinity and not 0: cosines may be negative, and a taken pair must not win against them.
         left = left.masked_fill(excluded[at], -math.inf)
     return torch.stack(chosen, -1)

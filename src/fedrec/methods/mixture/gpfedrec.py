@@ -116,6 +116,7 @@ class GPFedRec(fm.LocalMethod):
         mixed, mean = graph.means(stack, guide if everyone and self.layers == 1 else None)
         for _ in range(self.layers - 1):
             mixed, mean = graph.means(mixed)
+        # Those who are absent keep what they had, so the arrived are written into the old tensor.
         if not everyone:
             guide[_places(stack.clients, server)] = mixed
         return {"item": mean.to(mixed.dtype), "guide": mixed if everyone else guide}
@@ -124,6 +125,7 @@ class GPFedRec(fm.LocalMethod):
         """Row u: the neighbours of u, which are u itself where there are none."""
         relation = cosine if self.graph == "paper" else 1 - cosine
         if self.neighbours:
+            # A stable sort, because `topk` leaves open which of equal ones it takes.
             nearest = relation.sort(descending=True, stable=True).indices[:, : self.neighbours]
             near = torch.zeros_like(relation, dtype=torch.bool).scatter_(1, nearest, True)
         else:

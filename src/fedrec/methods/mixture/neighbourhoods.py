@@ -70,6 +70,7 @@ def spanning_tree(sets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     nobody, real = len(sets), sets.astype(np.float32)
     size = real.sum(1)
     order, parent, away = np.empty(nobody, np.int64), np.full(nobody, nobody), size.copy()
+    # As a product of matrices: comparing all pairs of rows bit by bit would hold a cube of numbers.
     apart = size[:, None] + size - 2 * (real @ real.T)  # whole numbers, exact in this type
     waiting = np.ones(nobody, dtype=bool)
     for k in range(nobody):

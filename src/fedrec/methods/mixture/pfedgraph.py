@@ -62,6 +62,7 @@ class PFedGraph(fm.LocalMethod):
         return fm.State(self.trainer.narrow(own), {"user": user}), payload
 
     def aggregate(self, server: fm.Tensors, ups: fm.Ups, round: int) -> fm.Tensors:
+        # Less the common start: whole tables resemble each other by what nobody has changed.
         inner = [inner_products(ups.stack(name), less=server[START + name]) for name in self.trainer.names]
         similarity = self.similarity(torch.stack(inner).sum(0) if len(inner) > 1 else inner[0])
         return server | self.mixtures.store(server, ups, self.graph(ups.stacked("samples")[1], similarity))
@@ -74,6 +75,7 @@ class PFedGraph(fm.LocalMethod):
 
     def graph(self, samples: Tensor, similarity: Tensor) -> Tensor:
         """Row u: argmin over the simplex of lambda |w - share|^2 - similarity_u . w, which is a projection."""
+        # The floor is for a round of clients without samples, whose shares are then all zero.
         share = samples.double() / samples.sum().clamp(min=1)
         return simplex_project(share + similarity / (2 * self.size_weight))
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def nuclear(rows: Tensor) -> Tensor:
     """The sum of singular values of every client's rows [clients, rows, d], from the small matrix of their products."""
+    # In double, because products square the singular values, and with them the loss of digits.
     square = torch.linalg.eigvalsh((rows.mT @ rows).double())
     there = square > 1e-12 * square.amax(1, keepdim=True)  # a root has no slope at zero
     return torch.where(there, torch.where(there, square, 1.0).sqrt(), 0.0).sum(1).to(rows.dtype)
@@ -73,6 +74,7 @@ class Additive(Descent):
         loss = super()._step(batch)
         some = slice(batch.clients)
         shrink = 1 - self.groups["item"].rate * self.settings.weight_decay * self._pace()[some]
+        # A client that early_exit has stopped takes no step, so its untouched rows do not decay either.
         self.left[some] = torch.where(self.going[some], self.left[some] * shrink, self.left[some])
         return loss
 
@@ -91,6 +93,7 @@ class Additive(Descent):
         left[self.samples.order] = self.left
         if self.settings.weight_decay:
             self.own *= left[:, None, None]
+            # Decay is a pull to zero, which an upload of rows can carry without the rows that no sample touched.
             rows = replace(rows, shift=1 - left, towards=torch.zeros_like(rows.base))
         self.own[self.clients, self.samples.item] = self.groups["own"].value
         return Fitted(fitted.user, rows, fitted.dense)

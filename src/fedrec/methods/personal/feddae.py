@@ -74,6 +74,7 @@ class FedDAE(fm.Method):
 
     def strength(self, round: int) -> float:
         """beta_t of the KL term."""
+        # From 0: at full weight at once, the KL term would empty the code before the decoder reads it.
         return self.beta * min(self.anneal_cap, math.tanh(round / 10))
 
     @cached_property
@@ -102,6 +103,7 @@ class FedDAE(fm.Method):
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         payload: fm.Uploads = {}
         for name, value in self.find_gradients(state, down.shared, chunk, round).items():
+            # A gradient is measured from zero, and zeros that are expanded take no room.
             base = value.new_zeros(()).expand(value.shape)
             summed = fm.PartialSum(base, value.double(), len(chunk.clients)) if chunk.foldable else value
             payload[GRADIENT + name] = fm.Mean(summed)
@@ -114,6 +116,7 @@ class FedDAE(fm.Method):
     def find_gradients(self, state: fm.State, sent: fm.Tensors, chunk: fm.Chunk, round: int) -> fm.Tensors:
         """Train own encoder and gate by Adam, in place; return the gradients of what is sent, summed over epochs."""
         own = self.take_own(state, chunk)
+        # Where only sums leave, one leaf for all collects the sum by itself; a leaf per client would be a model each.
         common = sent if chunk.foldable else fm.replicate(sent, len(chunk.clients))
         fixed = {name: value.detach().requires_grad_() for name, value in common.items()}
         for _ in self.descend(own, fixed, chunk, round):
@@ -138,6 +141,7 @@ class FedDAE(fm.Method):
         """Adam on the mean gradient."""
         if not len(ups.clients):
             return server
+        # Copies, because Adam works in place and the former state may still be needed.
         new = {name: value.clone() for name, value in server.items()}
         new[STEPS] += 1
         for name in [name for name in server if GRADIENT + name in ups]:

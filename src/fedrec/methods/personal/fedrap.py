@@ -91,6 +91,7 @@ class FedRAP(fm.LocalMethod):
         return {"item": self.trainer.init_items(world)}
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
+        # From a stream of its own: where both tables are equal, their distance has no slope to drive them apart.
         own = {"own": self.trainer.init_table(world, OWN), **self.trainer.init_dense(world)}
         return self.trainer.init_state(world, chunk, own)
 
@@ -109,6 +110,7 @@ class FedRAP(fm.LocalMethod):
         return fm.State({"own": own, **fitted.dense}, {"user": fitted.user}), {"item": fm.Mean(fitted.table)}
 
     def _compiled_kernel(self, chunk: fm.Chunk) -> CompiledKernel | None:
+        # Prices of a batch's rows together need their singular values or maximum, which the kernel does not compute.
         fits = self.regular not in OF_ROWS and chunk.data.single and chunk.foldable
         return kernel_for("fedrap", chunk.world) if fits else None
 

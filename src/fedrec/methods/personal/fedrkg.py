@@ -24,6 +24,7 @@ from fedrec.methods.personal.gate import GATE, commit_with_gate, init_gates
 from fedrec.methods.personal.noised_descent import NoisedDescent, noise_change
 from fedrec.methods.some_clients import SomeClients
 
+# So far up that no round of training has the number.
 GATE_SAMPLES = 1 << 40  # added to the round: negatives of their own for the gate
 
 
@@ -101,6 +102,7 @@ class FedRKG(fm.LocalMethod):
         if self.gated:
             state.per_client |= init_gates(world, chunk, self.dim, self.gate_init)
         if self.dp == "output":
+            # The common start stands for the last upload: everybody knows it, so nothing is told by it.
             state.per_client["sent"] = state.per_client["item"].clone()
         return state
 
@@ -110,11 +112,13 @@ class FedRKG(fm.LocalMethod):
         """Guidance concerns everybody, also those who do not train in this round."""
         chosen, everyone = super().plan(world, server, round).train, np.arange(world.clients)
         if not self.guides(round):
+            # Nobody uploads between two guidance rounds: that is what the method saves.
             return fm.Plan(chosen, upload=everyone[:0])
         return fm.Plan(chosen) if self.variant == "GIE" else fm.Plan(everyone)
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         trains = self._training(chunk, round)
+        # The usual case apart, because picking clients out copies their tables.
         if trains.all():
             state = self._train(state, chunk, round)
         elif trains.any():
@@ -157,6 +161,7 @@ class FedRKG(fm.LocalMethod):
         """Train the gate through the fused table (7, 8), then commit with it (9)."""
         held, common = state.per_client, down.shared["item"]
         if not self.gated:
+            # Plain guidance is a gate of 1/2 everywhere, where the factor 2 (1 - beta) / 2 is 1 - beta.
             beta = 0.0 if self.variant == "GIE" else self.beta
             return fm.State({"item": held["item"].mul_(beta).add_(common, alpha=1 - beta)}, state.per_user)
         own = commit_with_gate(self, chunk, GATE_SAMPLES + round, state.per_user["user"], held, common)
@@ -186,8 +191,10 @@ class FedRKG(fm.LocalMethod):
             return None
         settings = f"dp={self.dp}: norm {self.clip}, noise {self.noise}"
         if self.dp == "output":
+            # Rounds without an upload show nothing, so they spend nothing.
             uploads = sum(self.guides(round) for round in range(self.rounds))
             return fm.OwnNoise(settings, self.noise, 2 * self.clip, uploads, "uploads", self.delta)
+        # Of the client with the most samples, because the claim has to hold for everybody.
         batches = self.batches(data)
         steps, counted = self.rounds * self.epochs * batches, f"steps (batches an epoch: {batches} at most)"
         return fm.OwnNoise(settings, self.noise, 2 * self.clip, steps, counted, self.delta, self._limits(batches))

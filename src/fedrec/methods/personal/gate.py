@@ -47,12 +47,14 @@ def gate_logits(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor) ->
     """The logit of (5), W . [P; P_g; P - P_g] + b, for tables [clients, rows, d] and common rows [rows, d] or
     [clients, rows, d]."""
     own, shared, difference = weight.chunk(3, -1)
+    # W is regrouped by what it meets, so that the three-fold vectors are never laid out.
     mine = (tables @ (own + difference).unsqueeze(-1)).squeeze(-1)
     return mine + (common @ (shared - difference).unsqueeze(-1)).squeeze(-1) + bias
 
 
 def guide_(tables: Tensor, common: Tensor, weight: Tensor, bias: Tensor, beta: float) -> None:
     """Commit (6, 9) in place, some clients at a time: a temporary of the size of all tables is never needed."""
+    # One table stays in the cache of a processor; a GPU would mostly wait for its own starts.
     some = 1 if tables.device.type == "cpu" else max(1, ON_GPU // tables[0].numel())
     for table, w, b in zip(*(part.split(some) for part in (tables, weight, bias)), strict=True):
         gate = torch.sigmoid(gate_logits(table, common, w, b))
@@ -77,6 +79,7 @@ def commit_with_gate(method: FedRKG, chunk: Chunk, round: int, user: Tensor, hel
 
 def _gate_trainer(method: FedRKG) -> LocalTrainer:
     """Of the gates alone, by plain steps."""
+    # Of the method's settings only these differ: the gate has epochs of its own, and always takes all its steps.
     plain = replace(method, epochs=method.gate_epochs, optimiser="sgd", early_exit=0.0)
     return LocalTrainer(plain, phases=(("gate",),), rates={"gate": method.lr_gate})
 
@@ -108,6 +111,7 @@ class GateDescent(Descent):
         """With the fused rows of the batch in place of the own ones."""
         at = batch.pos if batch.neg is None else torch.cat([batch.pos, batch.neg], 1)
         fused = self._fused(leaves, at)
+        # Fused rows are laid out one per sample, so a sample's place is its row; nothing is fused that no batch reads.
         place = torch.arange(at.numel(), device=at.device).view_as(at)
         width = batch.pos.shape[1]
         pair = replace(batch, pos=place[:, :width], neg=None if batch.neg is None else place[:, width:])

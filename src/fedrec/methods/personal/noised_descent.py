@@ -23,6 +23,7 @@ STEP_NOISE = 1  # the stream of noise on rows that a batch touched
 def clipped(gradient: Tensor, owner: Tensor, clients: int, norm: float) -> Tensor:
     """Rows of several clients' gradients, each client's scaled down together to at most this norm."""
     square = gradient.new_zeros(clients).index_add_(0, owner, gradient.square().sum(1))
+    # Scaled down and never up: a small gradient that grew to the norm would be learned from as if it were large.
     return gradient * (norm / square.sqrt().clamp(min=1e-30)).clamp(max=1)[owner, None]
 
 
@@ -52,6 +53,7 @@ class NoisedDescent(Descent):
         if group is self.groups["item"]:
             owner = group.owner[: len(gradient)]
             bounded = clipped(gradient, owner, len(group.end), self.clip)
+            # Fresh at every step: the same noise twice would add up, and could be taken off by a difference.
             key = fold_tensor(self.key, self.step_count)[owner, None]
             position = self.samples.item[: len(gradient), None] * self.settings.dim + self.entry
             gradient = bounded + self.noise * normal(key, position, gradient.dtype)
@@ -64,6 +66,7 @@ class NoisedDescent(Descent):
         rest[self.clients, s.item] = 0
         steps = torch.empty_like(s.order)
         steps[s.order] = self.chunk.tensor(s.steps * self.settings.epochs)
+        # Independent noise of k steps has the root of k times the deviation of one.
         scale = self.groups["item"].rate * self.noise * steps.to(rest.dtype).sqrt()
         self.table -= scale[:, None, None] * rest
         return fitted

@@ -51,8 +51,10 @@ def _own_tables(trainer: LocalTrainer, state: State, down: Down, chunk: Chunk, l
     if last == NEVER:
         return start.expand(len(chunk.clients), -1, -1)
     head = {name: state.per_client[BEFORE + name] for name in trainer.model.dense_shapes()}
+    # Foldable as in the round itself, so that training takes the same path and gives the same bits.
     again = chunk.data.chunk(chunk.clients, chunk.cohort, foldable=True)
     own = start.new_empty(len(chunk.clients), *start.shape)
+    # Scores are asked for without gradients, which training needs.
     with torch.enable_grad():
         trainer.fit(again, last, state.per_user[BEFORE + "user"], start, head, own=own)
     return own

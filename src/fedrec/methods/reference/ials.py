@@ -54,6 +54,7 @@ class IALS(fm.Method):
         return fm.Disclosure(private=("item",))
 
     def init_clients(self, world: fm.World, chunk: fm.Chunk) -> fm.State:
+        # Divided by the root of the width, so that first scores have one size whatever the width is.
         table = fm.draw_rows(world, "item", world.items, self.dim, self.init_std / self.dim**0.5)
         return fm.State(per_client=fm.replicate({"item": table}, len(chunk.clients)))
 
@@ -68,20 +69,24 @@ class IALS(fm.Method):
         """Solve for this client's users, then for the items; return the items' factors."""
         users = self._solve(table, chunk.user_ptr, chunk.items, chunk.world.items)
         by_item = chunk.matrix().T.tocsr()
+        # Transposing leaves rows in any order, and sums of rounded numbers depend on it.
         by_item.sort_indices()
         ptr, owners = by_item.indptr.astype(np.int64), by_item.indices.astype(np.int64)
         return self._solve(users, ptr, owners, len(chunk.places))
 
     def _solve(self, table: Tensor, ptr: np.ndarray, met: np.ndarray, others: int) -> Tensor:
         """Solve for the factors of those who have met these rows of a table, k's being `met[ptr[k]:ptr[k + 1]]`."""
+        # In double, because l2 is small beside the rest of a system, and rarely met items leave it nearly singular.
         exact = table.double()
         everything = self.unobserved * (exact.T @ exact)
         found = torch.zeros(len(ptr) - 1, self.dim, dtype=torch.float64, device=table.device)
         for some, rows in _blocks(ptr, met, self.dim, table.device):
+            # Filling reads row 0 and is multiplied by 0, so that it adds nothing to products and sums.
             own = exact[rows.clamp(min=0)] * (rows >= 0).unsqueeze(-1)
             count = torch.from_numpy(np.diff(ptr)[some]).to(exact)
             decay = self.l2 * (count + self.unobserved * others) ** self.frequency
             system = own.mT @ own + everything + torch.diag_embed(decay[:, None].expand(-1, self.dim))
+            # Cholesky, because systems are positive definite: half the work of a general solver.
             solved = torch.cholesky_solve(own.sum(1).unsqueeze(-1), torch.linalg.cholesky(system))
             found[torch.from_numpy(some).to(table.device)] = solved.squeeze(-1)
         return found.to(table.dtype)
@@ -108,6 +113,7 @@ class IALS(fm.Method):
 def _blocks(ptr: np.ndarray, met: np.ndarray, dim: int, device: torch.device) -> Iterator[tuple[np.ndarray, Tensor]]:
     """Some of those who have met rows, longest first, and their rows, filled up with -1."""
     counts = np.diff(ptr)
+    # By length, so that a block is filled up to about what its members have.
     order = np.argsort(-counts, kind="stable")
     start = 0
     while start < len(order):

@@ -77,6 +77,7 @@ class CentralSASRec(fm.LocalMethod):
         softmax = self.loss == "ce"
         return fm.LocalTrainer(
             self,
+            # As in the authors' code, with whose figures a reference has to be comparable.
             moments=(0.9, 0.98),
             shrink=self.weight_decay,
             descent=among if softmax else None,
@@ -89,6 +90,7 @@ class CentralSASRec(fm.LocalMethod):
         if self.products == "bfloat16" and world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
             raise fm.FedrecError("products=bfloat16: this GPU does not have it; leave products=full")
         state = super().init_clients(world, chunk)
+        # Moments are kept in full also where tables are stored in half: squares of small gradients would vanish.
         model = self.trainer.widen(state.per_client, world)
         for mark in MOMENTS:
             state.per_client |= {mark + name: torch.zeros_like(value) for name, value in model.items()}
@@ -97,6 +99,7 @@ class CentralSASRec(fm.LocalMethod):
         return state
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
+        # Copies, because training is in place and the former state may be the best one so far.
         held = {name: value.clone() for name, value in self.trainer.widen(state.per_client, chunk.world).items()}
         dense = {name: held[name] for name in self.model.dense_shapes()}
         descent = self.trainer.descent(self.trainer, chunk, round, state.per_user["user"], held["item"], dense)
@@ -125,6 +128,7 @@ class CentralSASRec(fm.LocalMethod):
         for name, at in places.items():
             first, second = (held[mark + name.removeprefix("dense.")][at] for mark in MOMENTS)
             descent.groups[name].moments = (first, second)
+        # Adam's correction goes on from before: starting again at 1, it would enlarge old moments tenfold and more.
         descent.step_count += held["steps"][s.order]
         return places
 

@@ -78,6 +78,7 @@ class SiloFedAvg(fm.SiloMethod):
 
     def local(self, state: fm.State, down: fm.Down, chunk: fm.Chunk, round: int) -> tuple[fm.State, fm.Uploads]:
         trained = self.part(chunk).trainer.train(_with_model(state, down, chunk), chunk, round)
+        # By interactions and not by users: that is what the silo's steps were taken on.
         weight = torch.from_numpy(chunk.positives)
         sent = {name: trained.per_client[name] for name in down.shared}
         kept = {name: value for name, value in trained.per_client.items() if name not in sent}

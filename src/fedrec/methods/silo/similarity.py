@@ -52,6 +52,7 @@ class LowRank:
     @staticmethod
     def from_matrix(matrix: Tensor) -> LowRank:
         """Decompose a matrix, which noise may have made asymmetric: the symmetric part pulls, the rest is distance."""
+        # In double: an eigenvector belongs to a small gap between eigenvalues, which single precision would blur.
         whole = matrix.double()
         values, vectors = torch.linalg.eigh(0.5 * (whole + whole.T))
         tail = (0.5 * (whole - whole.T)).square().sum().reshape(1)
@@ -83,6 +84,7 @@ class Descent:
             pulled = target.times(table)
             norm = distance(table, gram, pulled, target.square)
             first = norm if first is None else first
+            # Only the step is rounded to the type of the table: distances keep their digits up to here.
             step = (self.rate * self._scale(norm, first)).to(table.dtype)[..., None, None]
             moved = table @ (-step * gram)  # the small matrix is the one to scale
             table = moved.addcmul_(pulled, step).add_(table, alpha=1 - self.rate * self.decay)
@@ -103,6 +105,7 @@ class Descent:
         inside = target.vectors.T @ table
         if complete:
             return target.vectors @ self.align(inside, _Within(target.values, target.square))
+        # What P does not reach is kept in coordinates of its own: C_s pulls it to zero, and decay shrinks it.
         basis, rest = torch.linalg.qr(table - target.vectors @ inside)
         rank, untouched = len(target.values), rest.shape[-2]
         within = _Within(pad(target.values, (0, untouched)), target.square)
@@ -125,6 +128,7 @@ def distance(table: Tensor, gram: Tensor, pulled: Tensor, square: Tensor) -> Ten
     """Return |E E' - C_s|, in float64: near the optimum it is a small difference of large numbers."""
     own = gram.double().square().sum((-2, -1))
     shared = (table * pulled).sum((-2, -1), dtype=torch.float64)
+    # Clamped relative to its parts: rounding can make the difference negative, and a step divides by the root.
     return (own - 2 * shared + square).clamp(min=TINY * (own + square)).sqrt()
 
 
@@ -136,6 +140,7 @@ def shorten(table: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 
     From the d x d matrix G = W L W': E W has orthogonal columns with squared norms L, and E W (E W)' = C.
     """
+    # Of the d x d matrix, not of the items x items one: both have the same eigenvalues other than zero.
     values, rotation = torch.linalg.eigh(table.double().mT @ table.double())
     values, rotation = values.flip(-1).clamp(min=0), rotation.flip(-1)
     length = values.sqrt()[..., None, :rank]
@@ -146,6 +151,7 @@ def shorten(table: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 def shorten_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
     """Do the same for the symmetric part of any matrix: the eigenvalues of largest size, with their signs."""
     values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.mT).double())
+    # By size and not by value: noise makes some negative, and the best C of a rank keeps the largest of either sign.
     order = values.abs().argsort(descending=True, stable=True)
     values = values.gather(-1, order)
     vectors = vectors.gather(-1, order[..., None, :].expand(vectors.shape))
@@ -176,6 +182,7 @@ def mean_factor(factors: list[Factor], rank: int, key: int, whole: int) -> LowRa
     """
     items, columns = factors[0][0].shape[0], sum(len(s) for _, s in factors)
     roots = _Roots(factors)
+    # The exact ways first, each through the smaller square matrix; they need no draws.
     if columns <= min(items, whole):
         mean = _decompose_columns(torch.cat(list(roots), 1).double(), rank)
     elif items <= whole:
@@ -198,6 +205,7 @@ class _Roots:
 
     def __iter__(self) -> Iterator[Tensor]:
         for vectors, values in self.factors:
+            # Clamped, because rounding on the way can leave an eigenvalue of zero slightly below.
             yield vectors * values.clamp(min=0).sqrt() / len(self.factors) ** 0.5
 
 
@@ -213,6 +221,7 @@ def _decompose_columns(columns: Tensor, rank: int) -> LowRank:
     kept = values > 1e-12 * values[-1:].clamp(min=1e-300)  # squares: what rounding leaves of an exact zero is 1e-16
     cut = _cut_off(values[kept], rotation[:, kept], rank)
     basis, upper = torch.linalg.qr(columns @ (cut.vectors / cut.values.sqrt()))  # small ones are not quite orthogonal
+    # QR is free to turn columns around; with the sign they stay as they were decomposed.
     return LowRank(basis * upper.diagonal().sign(), cut.values, cut.tail)
 
 
@@ -223,6 +232,7 @@ def _find_range(roots: _Roots, rank: int, key: int) -> LowRank:
     draws = normal(key, torch.arange(items * (width + PROBES), device=one.device), one.dtype)
     basis, probes = draws.reshape(items, -1).split([width, PROBES], 1)
     for _ in range(1 + REPEATS):
+        # Orthogonal again after every power: otherwise all columns would lean to the largest eigenvector.
         basis = torch.linalg.qr(_multiply(roots, basis))[0]
     small = basis.new_zeros(width, width, dtype=torch.float64)
     for root in roots:
@@ -232,6 +242,7 @@ def _find_range(roots: _Roots, rank: int, key: int) -> LowRank:
     cut = _cut_off(values, rotation, rank)
     vectors = basis @ cut.vectors.to(basis.dtype)
     beyond = _multiply(roots, probes)
+    # Of normal probes the mean square of what remains is, on average, the sum of squared eigenvalues cut off.
     beyond = beyond - vectors @ (vectors.T @ beyond)
     return LowRank(vectors, cut.values, (beyond.double().square().sum() / PROBES).reshape(1))
 

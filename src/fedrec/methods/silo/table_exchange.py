@@ -38,6 +38,7 @@ class TableExchange:
         whole = self.form.whole(world)
         rank = world.items if whole else self._down_rank(world, widths)
         nothing = LowRank(torch.eye(world.items, rank, **kind), torch.zeros(rank, **kind), torch.zeros(1, **kind))
+        # Only the randomised factorisation draws, and whole matrices need none.
         key = {} if whole else {KEY: torch.tensor([fm.random.stream(world.seed, fm.random.Purpose.INIT, SERVER) >> 1])}
         return _by_name(nothing) | key
 
