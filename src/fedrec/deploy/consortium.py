@@ -87,10 +87,12 @@ class Consortium:
 def write_consortium(consortium: Consortium, folder: Path) -> list[Path]:
     """Write a folder for the server and one for each member; return them."""
     consortium.require_sound()
+    # Never into a folder in use: keys that were handed over already would be overwritten.
     if folder.exists() and any(folder.iterdir()):
         raise FedrecError(f"{folder} is not empty; choose another folder")
     server, places = folder / "server", [folder / name for name in consortium.members]
     make_private_folder(folder)
+    # The server also speaks to itself by its loopback address, which the certificate must name.
     make_server_keys(server / "keys", [consortium.host, *({"127.0.0.1"} - {consortium.host})])
     (server / "nodes").mkdir()
     shutil.copyfile(consortium.items, server / "items.csv")
@@ -99,8 +101,10 @@ def write_consortium(consortium: Consortium, folder: Path) -> list[Path]:
         shutil.copyfile(public, server / "nodes" / f"{place.name}.pub")
         for name, origin in (("ca.crt", server / "keys" / "ca.crt"), ("items.csv", consortium.items)):
             shutil.copyfile(origin, place / name)
+    # A second pass, since every member needs the public keys of all others, and these exist only now.
     for place in places:
         (place / "peers").mkdir()
+        # Private keys stay in the folder of their member; only the public halves are copied.
         for peer in places:
             if peer != place:
                 shutil.copyfile(peer / "node.key.pub", place / "peers" / f"{peer.name}.pub")

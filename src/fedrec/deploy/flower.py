@@ -54,6 +54,7 @@ job = ""
 def environment(home: Path, more: dict[str, str] | None = None) -> dict[str, str]:
     """Make the environment of Flower's processes: programs beside this Python, and a home of their own."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    # A home of its own, so that connections which the user has set up for other federations stay as they are.
     return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(home.resolve()), **(more or {})}
 
 
@@ -108,6 +109,7 @@ class SuperLink:
         return f"{here}:{self.port}"
 
     def start(self) -> None:
+        # Inside it listens on any free port of loopback: Flower's operator interface must not be reachable.
         inside, private = f"127.0.0.1:{free_port()}", Certificates(self.home / "loopback")
         if not private.folder.exists():
             make_server_keys(private.folder, ["127.0.0.1"])
@@ -117,7 +119,8 @@ class SuperLink:
         (self.home / "app").mkdir(exist_ok=True)
         (self.home / "app" / "pyproject.toml").write_text(APP, encoding="utf-8")
         database = self.home.resolve() / "state.db"
-        make_private_file(database)  # what Flower writes beside it gets the same permissions
+        # What Flower writes beside it gets the same permissions.
+        make_private_file(database)
         public = [self.certificates.file(name) for name in ("server.crt", "server.key")]
         outside = [self.host, str(self.port), *public, str(self.nodes.resolve())]
         self.process = self.processes.start(
@@ -152,13 +155,15 @@ class SuperLink:
         try:
             self._flwr("supernode", "register", str(key), CONNECTION)
         except FedrecError as error:
-            if "already in use" not in str(error):  # by a SuperLink of the same home, before it was restarted
+            # A SuperLink of the same home has admitted this key before it was restarted.
+            if "already in use" not in str(error):
                 raise
         self.registered.add(content)
         return True
 
     def run(self, job: Path) -> None:
         """Start the server's work as a run of Flower."""
+        # Quoted as JSON, which is valid TOML too: a path may contain blanks and quotation marks.
         quoted = json.dumps(str(job.resolve()))
         self._flwr("run", str(self.home / "app"), CONNECTION, "--run-config", f"job={quoted}")
 
@@ -171,6 +176,7 @@ class SuperLink:
         except subprocess.TimeoutExpired:
             raise FedrecError(f"{what} did not end within {PATIENCE:g} s; is this machine overloaded?") from None
         if done.returncode:
+            # The end of the output, where programs put the reason; the whole would bury it.
             raise FedrecError(f"{what} failed: {' '.join((done.stderr or done.stdout).split())[-400:]}")
         return done.stdout
 
@@ -204,6 +210,7 @@ class Joining:
         """The file with what a worker proves itself by to the SuperNode."""
         path = state / "flower" / "worker.secret"
         if not path.exists():
+            # The folder comes first and is private, so that the secret is at no moment readable by others.
             make_private_folder(path.parent)
             with atomic_file(path, private=True) as temporary:
                 temporary.write_bytes(secrets.token_bytes(32))
@@ -238,6 +245,7 @@ class Joining:
 
 def free_port() -> int:
     with socket.socket() as probe:
+        # The system chooses; another program could take the port before it is used, which then fails with a clear line.
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
@@ -255,6 +263,7 @@ def require_free(host: str, port: int) -> None:
 
 def last_line(log: Path) -> str:
     """Return the last line of a log, for a message."""
+    # Cut, because a log line of Flower may hold a whole traceback.
     return next((line for line in reversed(_lines(log))), "(no log)")[:300]
 
 
@@ -277,6 +286,7 @@ def reason_in(log: Path, begin: int = 0) -> str:
 def _lines(log: Path, begin: int = 0) -> list[str]:
     """Read the lines of a log, without colours and without empty ones."""
     try:
+        # From an offset: errors of an earlier start in the same log are not the reason for this end.
         text = log.read_bytes()[begin:].decode("utf-8", errors="replace")
     except OSError:
         return []
@@ -284,6 +294,7 @@ def _lines(log: Path, begin: int = 0) -> list[str]:
 
 
 def _program(name: str) -> str:
+    # Beside this Python first: another environment's Flower on the path may be of another version.
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

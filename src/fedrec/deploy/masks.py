@@ -76,15 +76,18 @@ class Masks:
             raise BadMessage(f"a secure sum has no phase '{name:.20}' of its own")
         part = self._require_part(message)
         if name == "unmask":
+            # Peers are not looked up to unmask: whose keys count was settled with the shares.
             return self._answer(part, name, digest(message), lambda member: member.unmask(message))
         peers = self._peers()
         reply = self._answer(part, name, digest(message), lambda member: member.shares(message, peers))
+        # Remembered only after the shares were made, so that a refused message introduces nobody.
         self._remember(peers)
         return reply
 
     def mask(self, message: bytes, update: Update) -> bytes:
         """Put masks on an update. Its reply is part of a turn's, and kept with that."""
         part = self._require_part(message)
+        # Two masked versions of an update under the same masks would reveal their difference.
         if "masked" in part.answers:
             raise RepeatedTurn("an update was masked for this secure sum already")
         return self._answer(part, "masked", digest(message), lambda member: member.masked(message, update), keep=False)
@@ -109,6 +112,7 @@ class Masks:
         self.forget_old()
 
     def forget_old(self) -> None:
+        # Only the two newest sums can still be asked about; older secrets are a risk without a use.
         for old in self._newest()[KEPT:]:
             old.unlink(missing_ok=True)
 
@@ -123,7 +127,8 @@ class Masks:
         reply = act(member)
         part.answers[phase] = asked, reply if keep else b""
         part.roster, session = sorted(member.roster), member.terms.session
-        if member.phase == "done":  # its secrets are of no use to anybody but a thief
+        # Its secrets are of no use to anybody but a thief.
+        if member.phase == "done":
             part.member = None
         self.changes[self._name(session)] = part.encode()
         return reply
@@ -138,15 +143,18 @@ class Masks:
 
     def _part(self, session: str) -> _Part | None:
         name = self._name(session)
+        # What is not written yet goes before what lies on the disk: one message may touch a sum twice.
         if name in self.changes:
             return _Part.decode(self.changes[name])
         path = self.state.path / name
         return _Part.decode(path.read_bytes()) if path.exists() else None
 
     def _name(self, session: str) -> str:
+        # Hashed, because the name of the session comes from the server and may not become a path.
         return PREFIX + hashlib.sha256(session.encode()).hexdigest()[:16]
 
     def _newest(self) -> Sequence[Path]:
+        # By the time of writing: names are hashes and have no order.
         return sorted(self.state.path.glob(PREFIX + "*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
     # -- whose keys --
@@ -165,6 +173,7 @@ class Masks:
             return Peers(own, read_public(self.peers) - {own})
         met = self.state.peers
         known = json.loads(met.read_text(encoding="utf-8")) if met.exists() else {}
+        # Without an agreed folder the first key that a member shows is trusted, and must be the same from then on.
         return Peers(own, None, {int(member): str(public) for member, public in known.items()})
 
     def _remember(self, peers: Peers) -> None:

@@ -76,6 +76,7 @@ class Settings:
                 f"{folder} is not the state folder of a node ({error}); start one with fedrec deploy node"
             ) from None
 
+    # Absolute paths, since a service may start from another folder than the one where it was set up.
     def write(self, folder: Path) -> None:
         import tomli_w
 
@@ -88,9 +89,11 @@ class Settings:
             "memory": self.memory,
         }
         values |= {"columns": dict(own.columns)} if own.columns else {}
+        # A rehearsal agrees to anything, so a consent that is not asked must not be written down as if it were.
         values |= {} if self.seeded else {"consent": self.consent.to_dict()}
         for name, path in zip(PATHS, (own.places, self.items, self.key, self.peers), strict=True):
             values |= {} if path is None else {name: str(path.resolve())}
+        # Private: the paths say where a company keeps its data and its key.
         with atomic_file(folder / "node.toml", private=True) as temporary:
             temporary.write_text(tomli_w.dumps(values), encoding="utf-8")
 
@@ -125,13 +128,16 @@ class NodeHost:
         self._since = time.process_time() - spent
         asked: dict[str, Any] = {"received": len(message), "hash": digest(message)}
         try:
+            # Before the message is parsed: what a large or repeated message costs is part of what the owner limited.
             self.settings.agreed.require_traffic(self.audit.count_bytes() + len(message))
             header, parts = unframe(message)
             kinds = {"hello": self._hello, "turn": self._turn, "secure": self._secure}
             if (kind := header.get("kind")) not in kinds:
                 raise BadMessage(f"nodes do not know this message ({kind!s:.20})")
             asked |= {name: header[name] for name in ("kind", "turn", "phases") if name in header}
+            # One message at a time: two processes on one state folder would answer the same turn with different noise.
             with self.state.lock():
+                # Before any answer: a reply that was written but never noted as sent must not be computed anew.
                 self.answers.recover()
                 reply = kinds[kind](header, parts)
             self.audit.write(**asked, sent=len(reply))
@@ -140,7 +146,8 @@ class NodeHost:
             if (words := explain(error)) is None:
                 raise
             reply = frame({"error": words})
-            with suppress(OSError):  # a full disk may be what is refused
+            # A full disk may be what is refused, and nothing can be written down then.
+            with suppress(OSError):
                 self.audit.write(**asked, sent=len(reply), refused=words)
             self.say(words)
             return reply
@@ -162,6 +169,7 @@ class NodeHost:
         self._require_acceptable(terms)
         prepared, unknown = prepare_shard(terms, self.settings.own, self.state.shard)
         about = self._about(terms, prepared, unknown)
+        # The owner is asked once, when joining; each later restart would else wait for somebody to type yes.
         if not self.state.terms.exists():
             if not self.ask(describe_federation(terms, about)):
                 raise FedrecError("the owner of this node has declined to join")
@@ -185,6 +193,7 @@ class NodeHost:
                     f"the server's vocabulary ({terms.vocabulary[:12]}) is not the one that was agreed "
                     f"on ({agreed[:12]}, {self.settings.items.name})"
                 )
+        # Another federation in the same folder would spend the privacy budget of both from one account.
         if self.state.terms.exists() and self._terms().identity != terms.identity:
             raise FedrecError(
                 "this node's state belongs to another federation (other settings or items); start it "
@@ -214,12 +223,16 @@ class NodeHost:
         """Answer a turn, once: what was answered before is answered alike, or not at all."""
         request = TurnMessage.decode(header, parts)
         terms = self._terms()
+        # Checked first, because nothing of another federation may even be compared with what was answered.
         request.require_agreed(terms)
         asked = self._question(terms, request)
+        # The same reply bit for bit: a second one with fresh noise would let the server average the noise away.
         if (stored := self.answers.recall(asked)) is not None:
             return stored
+        # Changes of a turn that failed half way must not be written with this one.
         self.masks.changes.clear()
         reply = self._answer_turn(terms, request, asked)
+        # Recorded before it is returned, so that no reply leaves that a crash could make this node forget.
         self.answers.record(asked, reply, self.masks.changes)
         self.masks.changes.clear()
         self.masks.forget_old()
@@ -231,14 +244,17 @@ class NodeHost:
 
     def _answer_turn(self, terms: Terms, request: TurnMessage, asked: Question) -> bytes:
         tasks = [Task.decode(part, torch.device(self.settings.device)) for part in request.tasks]
+        # A server that leaves the masks out would see single updates; agreeing on sums means refusing that.
         if terms.secure and not request.masks and any(task.train is not None for task in tasks):
             raise FedrecError("the server asks for an unmasked update, but only masked ones were agreed on")
+        # Ascending, because the checks compare what comes down with these numbers in order.
         checks = TaskChecks(
             terms, np.sort(numbers_of(self._prepare(terms)[0], self.settings.own, request.start).clients)
         )
         checks.require_place()
         checks.require(request.turn, tasks)
         shard, side = self._side(terms, request.start, asked.task)
+        # The state before this turn, not the latest: a turn that is repeated must start from where it started.
         kept, about, notes = self.state.load_before(request.turn)
         if kept:
             side.restore(kept)
@@ -248,13 +264,17 @@ class NodeHost:
         if terms.noises_sums:
             tasks = [replace(task, train=self._with_share(task.train, request.masks)) for task in tasks]
         replies = [self._take(node, task, request.start) for task in tasks]
+        # The update itself is taken out: it leaves in the masked sum alone.
         sent = [(reply.blind() if request.masks else reply).encode() for reply in replies]
         sent += [self.masks.mask(mask, merge_updates(reply.update for reply in replies)) for mask in request.masks]
         sent += [self.masks.keys(request.member, sums) for sums in request.sums]
+        # After all replies are made: an error above leaves the state of the turn before untouched.
         self.state.save(request.turn, side.tensors(), {"terms": terms.identity, "best": request.best})
+        # A scored state is large; only those that may still be asked for or served stay on the disk.
         scored = {request.best} if request.restore else {request.best, *self.state.numbers(SCORED)[-1:]}
         self.state.forget_scored(scored)
         self._report(terms, tasks)
+        # Turns without this node, which the report counts: its clients missed what was trained meanwhile.
         missed = request.turn - 1 - int(about.get("turn", -1))
         return frame(self._reply_header(terms, request.turn, missed, notes, side), sent)
 
@@ -277,7 +297,8 @@ class NodeHost:
             try:
                 sent.append(self.masks.keys(member, part) if phase == "keys" else self.masks.phase(phase, part))
                 self.masks.commit()
-            except FedrecError as error:  # of one sum, which is no reason to leave another one in the lurch
+            # An error of one sum is no reason to leave another one in the lurch.
+            except FedrecError as error:
                 self.masks.changes.clear()
                 sent.append(b"")
                 errors[phase] = str(error)
@@ -289,6 +310,7 @@ class NodeHost:
         if train is None:
             return None
         sending = train.clients if train.sending is None else train.sending
+        # By the fewest that unmasking accepts: were noise sized by all who were asked, dropouts would leave too little.
         return replace(train, options={**train.options, "fewest": len(sending) * self.masks.minimum(masks[0])})
 
     def _take(self, node: Node, task: Task, start: int) -> Reply:
@@ -300,6 +322,7 @@ class NodeHost:
 
     def _restore(self, side: ClientSide, best: int) -> list[str]:
         """Go back to the chosen round; a node that was away then stays where it is, and says so."""
+        # A missing state is a note and no error: one node that was away must not end the federation.
         if best not in self.state.numbers(SCORED):
             return [f"was absent when round {best + 1} was scored: its clients keep their latest state"]
         tensors, _ = self.state.load_scored(best)
@@ -328,6 +351,7 @@ class NodeHost:
 
     def _prepare(self, terms: Terms) -> tuple[Prepared, str]:
         """Read and split the data, once; with it comes the hash of what was read."""
+        # Kept in memory by the identity of the terms, since reading and splitting takes longer than a turn.
         if self._prepared is None or self._prepared[0] != terms.identity:
             prepared = prepare_shard(terms, self.settings.own, self.state.shard)[0]
             self._prepared = terms.identity, prepared, hash_data(prepared)
@@ -337,6 +361,7 @@ class NodeHost:
         """`task`: the hash of what is answered, which its noise depends on."""
         prepared, _ = self._prepare(terms)
         shard = Shard(prepared, numbers_of(prepared, self.settings.own, start))
+        # Noise depends on the task that is answered, so that a task sent in two versions cannot cancel it out.
         own = None if terms.seeded else OwnSecret(self.state.secret()).for_task(task, self.answers.counter)
         data = shard.clients(terms, self.settings.device, own)
         sealed = terms.config.epsilon is not None
@@ -348,6 +373,7 @@ class NodeHost:
         numbers = self.state.numbers(SCORED)
         if not numbers:
             raise FedrecError(f"{self.state.path} has no model yet: no round has been scored in this federation")
+        # Beyond any turn: the latest state there is.
         best = self.state.load_before(1 << 62)[1].get("best", -1)
         tensors, about = self.state.load_scored(best if best in numbers else numbers[-1])
         offer = Task.decode(tensors.pop(OFFER).numpy().tobytes(), torch.device(self.settings.device))
@@ -378,6 +404,7 @@ class TurnMessage:
         except (KeyError, TypeError, ValueError) as error:
             raise BadMessage(f"the message of a turn cannot be read ({error})") from None
         count = len(parts) - masked - following
+        # Negative numbers and counts would slice the parts of the message from the wrong end.
         if min(turn, start, member, count) < 0 or best < -1 or masked not in (0, 1) or following not in (0, 1):
             raise BadMessage("the message of a turn has impossible numbers")
         whole = digest(json.dumps(dict(header), sort_keys=True).encode(), *parts)
@@ -398,6 +425,7 @@ def hash_data(prepared: Prepared) -> str:
     """Hash what a node trains on and is tested with."""
     split = prepared.split
     parts = [part for part in (split.train, split.valid, split.test) if part is not None]
+    # Contiguous, so that the hash sees the values in order whatever view the split has made.
     arrays = [np.ascontiguousarray(array) for part in parts for array in (part.user, part.item)]
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
@@ -412,6 +440,7 @@ class _Ranker:
     def __call__(self, options: Mapping[str, Any], scores: Iterator[tuple[np.ndarray, Tensor]]) -> Figures:
         part: Part = "test" if options["part"] == "test" else "valid"
         targets = self.shard.prepared.test if part == "test" else self.shard.prepared.valid
+        # Too few users: a mean over one of them is that user's own figure, so the node counts as having none.
         if targets is None or len(targets) < self.least:
             return {"users": 0.0}, {}
         evaluator, _ = self.shard.prepared.evaluator(part, options["metrics"])
@@ -438,5 +467,6 @@ def read_vocabulary(path: Path) -> np.ndarray:
         raise FedrecError(f"cannot read the vocabulary {path} ({error}); it is a CSV with a column item") from None
     if len(set(names)) < len(names) or not names or "" in names:
         raise FedrecError(f"the vocabulary {path} must list every item exactly once")
+    # Numbers only where all ids are written as numbers would be: 007 is another id than 7.
     numbers = all(name.isdigit() and str(int(name)) == name for name in names)
     return np.array([int(name) for name in names] if numbers else names)

@@ -73,6 +73,7 @@ class NodeRegistry:
     def present(self) -> dict[int, int]:
         """Return the admitted nodes that are connected at this moment, each with its group."""
         now = set(self.link.nodes())
+        # Asked of the link each time: a node may have gone since it was greeted.
         return {node: group for node, group in self.here.items() if node in now and group not in self._excluded}
 
     def require(self, enough: int) -> None:
@@ -89,6 +90,7 @@ class NodeRegistry:
 
     def _gather(self, enough: int, seconds: float) -> bool:
         until = time.monotonic() + seconds
+        # A monotonic clock: setting the machine's time must not end or prolong the wait.
         while True:
             self._greet()
             if len(self.here) >= enough:
@@ -134,6 +136,7 @@ class NodeRegistry:
     def _group(self, header: Mapping[str, Any]) -> int:
         """Return the group of a node, which is admitted if it is new."""
         try:
+            # Only a hash of the token is kept, so that a stolen run folder lets nobody pose as a node.
             name = hashlib.sha256(str(header["token"]).encode()).hexdigest()[:12]
             clients, users, rows = (int(header[key]) for key in ("clients", "users", "interactions"))
             places, unknown = header["places"], int(header["unknown"]["rows"])
@@ -146,6 +149,7 @@ class NodeRegistry:
         if group is None:
             group = self._admit(Member(name, self._place(clients, places), clients, users, rows, given))
         if group in self.here.values():
+            # Two processes with one state would each spend the same privacy budget.
             raise BadMessage("its state folder is in use by another connected node")
         if self.members[group].clients != clients:
             raise BadMessage(
@@ -159,6 +163,7 @@ class NodeRegistry:
     def _place(self, clients: int, places: Sequence[int] | None) -> int:
         """Reserve client numbers for a new node and return the first; in a rehearsal it brings its own."""
         taken = sorted((member.start, member.start + member.clients) for member in self.members)
+        # Numbers are given out in order and never again, since draws and states of clients depend on them.
         start = max((stop for _, stop in taken), default=0)
         if self.terms.seeded and places is not None:
             start = int(places[0])
@@ -184,6 +189,7 @@ class NodeRegistry:
             }
             for one in self.members
         ]
+        # Written at once: after a crash the numbers must belong to the same nodes, or states would be mixed up.
         with atomic_file(self.path, private=True) as temporary:
             temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         return len(self.members) - 1
@@ -197,5 +203,6 @@ def open_reply(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
     """Header and parts, unless the node says that something went wrong there."""
     header, parts = unframe(message)
     if "error" in header:
+        # Cut, because the text comes from a stranger and goes into logs.
         raise BadMessage(str(header["error"])[:300])
     return header, parts

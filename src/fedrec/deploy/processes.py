@@ -46,13 +46,16 @@ class Processes:
 
     def start(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
         make_private_file(log)
+        # Appended: after a restart the log of the first start is what explains it.
         with log.open("ab") as file:
             process = subprocess.Popen(
                 list(command),
                 env=dict(env),
+                # No terminal to read from: a process that asks a question would wait for ever.
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                # A session of its own, so that Ctrl-C reaches this process alone, which ends the others in order.
                 start_new_session=True,
                 preexec_fn=_dies_with_parent,
             )
@@ -75,10 +78,12 @@ class Processes:
             time.sleep(0.1)
         for pid in _still(known):
             with contextlib.suppress(ProcessLookupError):
+                # A process that has just ended by itself is no error.
                 os.kill(pid, signal.SIGKILL)
         until = time.monotonic() + GONE
         while any(Path(f"/proc/{pid}").exists() for pid in known) and time.monotonic() < until:
-            self._reap()  # also those who have ended and wait to be collected
+            # Also those who have ended and wait to be collected.
+            self._reap()
             time.sleep(0.05)
 
     def _reap(self) -> None:
@@ -108,6 +113,7 @@ def descendants(pid: int) -> set[int]:
 def _stat(pid: int) -> tuple[str, int, str] | None:
     """State, parent and start time of a process."""
     try:
+        # From the last bracket on: the name of a program may itself contain brackets and blanks.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, UnicodeDecodeError):
         return None
@@ -117,6 +123,7 @@ def _stat(pid: int) -> tuple[str, int, str] | None:
 def _alive(pids: set[int]) -> dict[int, str]:
     """Map process ids to start times: the system may give an id again."""
     found = ((pid, _stat(pid)) for pid in pids)
+    # Zombies do not run any more, and only wait to be collected.
     return {pid: stat[2] for pid, stat in found if stat is not None and stat[0] != "Z"}
 
 

@@ -55,7 +55,8 @@ class Server:
             terms.config.eval_every,
             patience,
             rule.select_last,
-            selects=terms.config.epsilon is None,  # figures have no noise, so under a budget they decide nothing
+            # Figures have no noise, so under a budget they decide nothing.
+            selects=terms.config.epsilon is None,
             may_stop=observer_of(method).may_stop,
         )
         self.progress, self.counters = Progress(), Counters()
@@ -77,8 +78,10 @@ class Server:
         """From the first round, or from where a process before has stopped, to summary.json."""
         self.tell("expects", self._describe_load())
         self._resume()
+        # After a restart nodes come back one by one; to go on with the first of them would drop the others' clients.
         if self.progress.next_round:
             self.registry.reunite()
+        # Only the first round waits for the larger number: later ones go on while a member is away.
         self.registry.require(max(self.limits.minimum, 0 if self.progress.next_round else self.limits.first))
         while self.progress.next_round < self.rules.rounds and not self.progress.stopped_early:
             self._round(self.progress.next_round)
@@ -93,6 +96,7 @@ class Server:
         sums = each = 0
         for kinds in self.coordinator.schema.fields.values():
             for kind in kinds:
+                # Eight bytes a number: sums are folded in float64, however uploads are stored.
                 size = math.prod(kind.shape) * (kind.dtype.itemsize if kind.gathered else 8)
                 sums, each = sums + size * (not kind.gathered), each + size * kind.gathered
         taking = max(1, int(self.terms.clients * self.terms.config.participation))
@@ -101,6 +105,7 @@ class Server:
 
     def _round(self, number: int) -> None:
         started = time.perf_counter()
+        # The score of the last round rides on this turn, which saves an exchange a round.
         due = number - 1 if number and self.rules.is_due(number - 1) else None
         best = self.progress.best_round
         turn = self.turns.run(TurnRequest(number, best, lambda group: [self._task(group, due, train=True)]))
@@ -111,6 +116,7 @@ class Server:
         try:
             coordinator.end()
         except DivergedError as error:
+            # Without any scored round there is nothing to return to, so the error is the result.
             if self.progress.best_round < 0:
                 raise
             self.progress.diverged, self.progress.stopped_early = str(error), True
@@ -119,9 +125,11 @@ class Server:
         self.progress.seconds_train += seconds
         self.progress.next_round = number + 1
         taken = np.concatenate([member.numbers for member in self.members])
-        lost = len(np.intersect1d(plan.uploads(), taken)) - len(arrived)  # numbers that wait for late joiners are not
+        # Numbers that wait for late joiners are not lost.
+        lost = len(np.intersect1d(plan.uploads(), taken)) - len(arrived)
         self.counters.lost += lost
         entry = self.turns.ledger.rounds.get(number, {})
+        # The record before this one is whole now that its score is known; a log line is never rewritten.
         self._flush()
         self._pending = {
             "round": number,
@@ -133,6 +141,7 @@ class Server:
             "nodes": turn.nodes,
             "cpu": round(turn.cpu, 3),
         }
+        # Saved before it is told, so that nobody hears of a round that a crash could take back.
         self._save(plan, arrived, number)
         self.tell(
             "round",
@@ -162,6 +171,7 @@ class Server:
         self.coordinator.drop_answer()
         self._flush()
         if self._best is None:
+            # No score ever arrived, for instance under a privacy budget: the last model is the one to keep.
             return last
         self.coordinator.server.tensors = self._best
         return self.progress.best_round
@@ -169,6 +179,7 @@ class Server:
     def _finish(self, chosen: int) -> dict[str, Any]:
         """The nodes go back to the chosen round and are tested."""
         started = time.perf_counter()
+        # Written before the test: if nodes are gone by then, the model of the federation still exists.
         checkpoint.save(self.folder.best, self._tensors(), {"round": chosen, **self._about()})
         asked = {"metrics": list(self.terms.metrics)}
         best = self.progress.best_round
@@ -187,7 +198,8 @@ class Server:
         self.progress.seconds_evaluate += time.perf_counter() - started
         valid, test = turn.figures(0), turn.figures(1)
         luck = {name.removeprefix(CHANCE): value for name, value in test.mean().items() if name.startswith(CHANCE)}
-        for k in self.terms.protocol.ks:  # the one figure that is no mean over users
+        # The one figure that is no mean over users.
+        for k in self.terms.protocol.ks:
             both = luck.get(f"precision@{k}", 0.0), luck.get(f"recall@{k}", 0.0)
             luck[f"f1_of_means@{k}"] = 2 * both[0] * both[1] / sum(both) if sum(both) else 0.0
         tested = {name: value for name, value in test.mean().items() if not name.startswith(CHANCE)}
@@ -213,6 +225,7 @@ class Server:
 
     def _judge(self, round: int, figures: PartialEvaluation) -> bool:
         """Take the score of a round; whether the run ends with it."""
+        # No node had enough users to report; a round without figures must not count against patience.
         if not figures.users:
             return False
         means = figures.mean()
@@ -220,6 +233,7 @@ class Server:
             self._pending["valid"] = means
         score = Score(self.terms.protocol.selection_value(means), means, 0.0)
         if self.progress.judge(self.rules, round, score):
+            # Cloned: training goes on in the same tensors.
             self._best = {name: value.clone() for name, value in self.coordinator.server.tensors.items()}
         self.tell("score", {"round": round, "valid": means, "best": self.progress.best_round == round})
         return self.progress.stopped_early
@@ -254,6 +268,7 @@ class Server:
             "cpu": [[member.cpu, member.turns] for member in self.members],
             **self._about(),
         }
+        # The log reaches the disk before the state that refers to it; the other order could lose a round's line.
         self.folder.sync_log()
         checkpoint.save(self.folder.last, tensors, about)
 
@@ -278,6 +293,7 @@ class Server:
         upload = tensors.get("plan.upload")
         plan = Plan(tensors["plan.train"].numpy(), None if upload is None else upload.numpy())
         self.coordinator.resume_after(int(about["round"]), plan, tensors["arrived"].numpy())
+        # Lines of rounds after the saved state are dropped, since these rounds are run again.
         self.folder.forget_after(int(about["round"]))
         self.tell("resumed", {"round": self.progress.next_round})
 

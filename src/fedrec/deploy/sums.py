@@ -39,6 +39,7 @@ class SecureSum:
     ) -> SecureSum:
         terms = Terms(new_session(f"round {round}"), layout, max(LEAST, minimum))
         clients = {str(group): numbers.tolist() for group, numbers in asked.items()}
+        # Durable: that a sum was begun must be known after a power cut, or a node would mask for two sums.
         journal.append({"entry": "begin", "round": round, "asked": clients}, terms.encode(), durable=True)
         return SecureSum(journal, round, terms, asked)
 
@@ -86,9 +87,11 @@ class SecureSum:
         if (before := self._taken.get((phase, group))) is not None:
             if before != digest(message):
                 raise BadMessage(f"another '{phase}' in the same secure sum")
+            # The same message again is no offence: a node repeats itself when its reply got lost.
             return
         if self.over:
             return
+        # Taken before it is written, so that a message which the collector refuses never enters the journal.
         self._take(phase, group, message)
         self.journal.append({"entry": "take", "phase": phase, "group": group}, message)
 
@@ -105,6 +108,7 @@ class SecureSum:
     def close(self) -> None:
         """End a phase, without the members whose message has not come."""
         self._close()
+        # Phases close for good, so each closing reaches the disk before the next messages go out.
         self.journal.append({"entry": "close"}, durable=True)
 
     def _close(self) -> None:
@@ -127,6 +131,7 @@ class SecureSums:
         self.coordinator, self.minimum, self.rounds, self.folder = coordinator, minimum, rounds, folder
         self.layout = layout_of(coordinator.schema, coordinator.server.method.info.name)
         self._sums: dict[int, SecureSum] = {}
+        # Sorted, so that journals are read in the order of their rounds whatever the file system says.
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             self._load(SumJournal(path))
 
@@ -140,6 +145,7 @@ class SecureSums:
 
     def sum_for(self, round: int, groups: Iterable[int]) -> SecureSum:
         """Return the sum of a round: the one that was requested, or prepared for all who are to send, or a new one."""
+        # Sums of earlier rounds are over, and their journals of no more use.
         for number in [number for number in self._sums if number < round]:
             self._sums.pop(number).journal.remove()
         asked, sum = self._clients_of_round(round, groups), self._sums.get(round)
@@ -153,6 +159,7 @@ class SecureSums:
 
     def _begin(self, round: int, asked: Mapping[int, np.ndarray]) -> SecureSum:
         journal = SumJournal(self.folder / f"{round:06d}")
+        # The rest of a sum that never got messages out would be read as the beginning of this one.
         journal.remove()
         self._sums[round] = SecureSum.begin(journal, self.layout, round, asked, self.minimum)
         return self._sums[round]
@@ -165,6 +172,7 @@ class SecureSums:
         if round + 1 in self._sums or self._sums[round].requested:
             return self._sums.get(round + 1)
         asked = self._clients_of_round(round + 1, groups) if round + 1 < self.rounds else {}
+        # A sum of one node is its update, so none is begun.
         return self._begin(round + 1, asked) if len(asked) >= LEAST else None
 
     def find(self, round: int) -> SecureSum | None:
@@ -173,6 +181,7 @@ class SecureSums:
     def retry(self, round: int) -> None:
         """Forget a phase that was closed with too few, so that more can still send."""
         if (sum := self._sums.get(round)) is not None and sum.requested:
+            # Read again from the journal, which lacks the closing that failed.
             self._load(sum.journal)
 
     def is_requested(self, round: int) -> bool:

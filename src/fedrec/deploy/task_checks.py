@@ -73,6 +73,7 @@ class TaskChecks:
         sending, fewest = step.sending, step.options.get("fewest")
         if sending is not None and (not _is_ascending(sending) or len(np.setdiff1d(sending, step.clients))):
             raise BadMessage("uploads of clients that do not train")
+        # A whole number within the federation: the size of each noise share is divided by it.
         if not isinstance(fewest, int) or not 0 <= fewest <= self.terms.clients:
             raise BadMessage(f"{fewest!s:.20} uploads are planned of {self.terms.clients} clients")
         self._require_like(step, lambda server, client: server.broadcast(client, turn))
@@ -90,6 +91,7 @@ class TaskChecks:
         if not isinstance(metrics, list | tuple) or not set(map(str, metrics)) <= agreed:
             raise BadMessage(f"metrics that were not agreed on ({metrics!s:.60})")
         wanted = None if self.terms.catalogues is None else self.terms.catalogues[part == "test"]
+        # A ranking of a few chosen items would turn a metric into a question about single users.
         if not _are_same(wanted, step.items):
             raise BadMessage("figures of some items alone; all agreed ones are ranked or none")
         items = torch.arange(self.terms.trained) if wanted is None else torch.from_numpy(wanted)
@@ -105,6 +107,7 @@ class TaskChecks:
             if not _is_ascending(clients) or len(np.setdiff1d(clients, self.clients)):
                 raise BadMessage(f"{what} for clients that are not this node's")
             for name, value in {**down.shared, **down.own}.items():
+                # One number that is not finite would spread through a client's state for good.
                 if value.is_floating_point() and not bool(value.isfinite().all()):
                     raise BadMessage(f"'{name:.40}' contains numbers that are not finite")
             for name, value in down.own.items():
@@ -116,10 +119,12 @@ class TaskChecks:
     # -- shapes, by the example of a server without data --
 
     def _require_like(self, step: Step, make: Any) -> None:
+        # One client is enough to see the shapes, and cheap whatever the size of the table.
         client = step.parts[0][0][:1]
         examples = [down for server in self._servers if (down := _try(make, server, client)) is not None]
         if not examples:
-            return  # it needs what only the real server has
+            # It needs what only the real server has.
+            return
         for _, down in step.parts:
             for kind in ("shared", "own"):
                 known = [getattr(example, kind) for example in examples]
@@ -141,6 +146,7 @@ def _try(make: Any, *given: Any) -> Any:
     """Return what is made, or None where an example cannot be: it has no data, and may have none of what it needs."""
     try:
         return make(*given)
+    # A broad list, because methods fail in many ways on a server without data; none of it is the sender's fault.
     except (FedrecError, ArithmeticError, LookupError, ValueError, RuntimeError, TypeError, AssertionError):
         return None
 
@@ -154,6 +160,7 @@ def _require_tensors(sent: Tensors, examples: Sequence[Mapping[str, Tensor]], sk
     for name, value in sent.items():
         known = [example[name] for example in examples]
         wanted = [tuple(one.shape[skip:]) for one in known]
+        # An axis in which the two examples differ is free; all others are fixed by the method.
         fixed = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*wanted, strict=True)]
         shape = tuple(value.shape[skip:])
         fits = len(shape) == len(fixed) and all(
@@ -176,4 +183,5 @@ def _is_ascending(numbers: np.ndarray) -> bool:
 
 
 def _within(numbers: np.ndarray, count: int) -> bool:
+    # An empty array has no extremes.
     return not len(numbers) or (int(numbers.min()) >= 0 and int(numbers.max()) < count)

@@ -84,6 +84,7 @@ class Turns:
     def run(self, wanted: TurnRequest) -> Turn:
         """Run a turn until enough nodes took part. Who answered it before gives the same reply again."""
         for _ in range(TRIES):
+            # Nodes are greeted before every try, because those that were away may have come back meanwhile.
             self.registry.require(self.limits.minimum)
             if wanted.trains:
                 self.coordinator.begin(wanted.number)
@@ -92,6 +93,7 @@ class Turns:
                 return turn
             self.counters.repeated += 1
             self.tell("repeated", {"turn": wanted.number, "nodes": turn.nodes, "minimum": self.limits.minimum})
+        # Only after all tries: a round that is given up is lost for everybody.
         if self._may_give_up(wanted):
             self.tell("given up", {"round": wanted.number})
             self.coordinator.begin(wanted.number)
@@ -104,6 +106,7 @@ class Turns:
     def _may_give_up(self, wanted: TurnRequest) -> bool:
         """Whether to go on without a round: its updates are masked for members that are gone, and cannot be again."""
         begun = self.sums is not None and wanted.trains and self.sums.is_requested(wanted.number)
+        # Not the last round, which has no later one to make up for it.
         return begun and wanted.number + 1 < self.rounds
 
     def _attempt(self, wanted: TurnRequest) -> Turn:
@@ -115,6 +118,7 @@ class Turns:
             else:
                 self._run_secure_turn(turn, wanted, asked, self.sums)
         except (Aborted, BadMessage) as error:
+            # Counted against nobody by name: what went wrong here belongs to the sum as a whole.
             self.registry.reject("all nodes", str(error))
             turn.whole = False
             if self.sums is not None and (sum := self.sums.find(wanted.number)) is not None:
@@ -129,15 +133,18 @@ class Turns:
         Each step is left out that a server which was stopped has taken before.
         """
         now = sums.sum_for(wanted.number, asked.values())
+        # Phases that a stopped server had closed are not asked again, since nodes answer each of them only once.
         for phase in ("keys", "shares"):
             if now.phase == phase:
                 self._phases(turn, {phase: now}, asked)
                 now.close()
         after = sums.prepare_next(wanted.number, asked.values())
+        # Noted on the disk before messages leave: after a crash the server must know that masks may be in use.
         now.request()
         self._exchange(turn, wanted, asked, now, after)
         if now.phase == "masked":
             now.close()
+        # The next sum may fail without ending this one: its keys only ride along.
         close_or_drop(after, "keys")
         following = {"shares": after} if after is not None and after.phase == "shares" else {}
         self._phases(turn, {"unmask": now, **following}, asked)
@@ -162,7 +169,8 @@ class Turns:
             group = asked[node]
             tasks, riding = wanted.tasks(group), _riding(group, now, after)
             if now is not None and "masked" not in riding:
-                tasks = [replace(task, train=None) for task in tasks]  # its update would arrive unmasked
+                # Its update would arrive unmasked.
+                tasks = [replace(task, train=None) for task in tasks]
             header = {
                 "kind": "turn",
                 "turn": wanted.number,
@@ -214,6 +222,7 @@ class Turns:
         """Yield the replies that came; report the nodes that did not answer."""
         self.counters.exchanges += 1
         for node, reply in self.registry.link.exchange(list(asked), message, self.limits.deadline):
+            # A node that is lost is reported and does not stop the loop: the replies of others are on their way.
             if isinstance(reply, Lost):
                 self.registry.reject(self.registry.members[asked[node]].name, reply.reason)
             else:
@@ -234,6 +243,7 @@ class Turns:
     ) -> None:
         header, parts = open_reply(message)
         member = self.registry.members[group]
+        # Counted once: the second copy of a reply would double its weight in the mean.
         if group in turn.groups:
             raise BadMessage("a second reply in the same turn")
         if header.get("turn") != number:
@@ -245,8 +255,10 @@ class Turns:
             raise BadMessage(f"{len(parts)} replies to {turn.tasks + len(riding)} tasks")
         replies = [self.coordinator.check_reply(group, part) for part in parts[: turn.tasks]]
         if now is not None and any(len(reply.update.clients) for reply in replies):
+            # The masked sum carries the updates; one beside it would count twice, and be seen alone.
             raise BadMessage("an unmasked update; only masked ones are accepted")
         figures = [_check_figures(reply.figures, member, self._bounds) for reply in replies]
+        # All checks come before anything is added, so that a bad reply leaves no half of itself behind.
         self._count(header, member)
         for (phase, sum), part in zip(riding.items(), parts[turn.tasks :], strict=True):
             sum.take(phase, group, part)
@@ -259,6 +271,7 @@ class Turns:
     def _spend(self, turn: Turn, member: Member, header: Mapping[str, Any]) -> None:
         """Processor time, as the node says."""
         cpu = header.get("cpu")
+        # A bound beyond any run, so that one announcement cannot spoil the report's totals.
         if not isinstance(cpu, int | float) or not 0 <= cpu < 1e9:
             raise BadMessage(f"it cannot have spent {cpu!s:.20} seconds")
         member.cpu += cpu
@@ -273,6 +286,7 @@ class Turns:
             notes, missed = [str(note) for note in header["notes"]], int(header["missed"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadMessage(f"its announcement cannot be read ({error})") from None
+        # State is counted at a node's first turn alone: it is the same state later, not more.
         self.held = [self.held[0] + kept, self.held[1] + scoring] if not member.turns else self.held
         self.counters.missed += max(0, missed)
         for note in notes:
@@ -299,6 +313,7 @@ def _check_figures(figures: Figures | None, member: Member, bounds: Mapping[str,
     if not isinstance(users, int | float) or not 0 <= users <= member.users:
         raise BadMessage(f"metrics of {users} users; it announced {member.users}")
     for name, value in sums.items():
+        # A little slack for sums of floats; beyond it somebody invents figures to steer which round is chosen.
         if not isinstance(value, int | float) or not -1e-6 <= value <= users * bounds.get(name, 1.0) * (1 + 1e-6):
             raise BadMessage(f"'{name[:40]}' of {users:g} users cannot be {value}")
     return PartialEvaluation(int(users), {name: float(value) for name, value in sums.items()})

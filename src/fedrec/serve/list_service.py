@@ -40,6 +40,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-s
 
 def _as_whole(value: Any) -> Any:
     """Take 3.0 for 3, as JSON Schema does, but neither true nor "3"."""
+    # A bool is an int in Python, but true is not the item 1.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -175,7 +176,8 @@ class _Paths:
             responses=PROBLEMS,
             openapi_extra={"parameters": _describe_parameters("user", Question)},
         )(self.recommend)
-        app.router.routes.insert(0, app.router.routes.pop())  # routes are tried in turn, and most ask for this one
+        # Routes are tried in turn, and most ask for this one.
+        app.router.routes.insert(0, app.router.routes.pop())
         app.post("/recommendations", response_model=UserLists, responses=PROBLEMS)(self.recommend_many)
         app.get(
             "/similar/{item:path}",
@@ -201,6 +203,7 @@ class _Paths:
             raise FedrecError("name the user: /recommendations/USER")
         only, lists = make_filter(asked.allow, asked.deny, asked.category), self.model.lists
         k = self.model.shorten(asked.k)
+        # Answered on the loop: handing over to a thread takes longer than a list from vectors.
         if self.model.answers_at_once(user):
             return _as_json(_list_for(lists, user, k, only))
         return _as_json(await self._in_thread(lambda: _list_for(lists, user, k, only)))
@@ -209,12 +212,14 @@ class _Paths:
         """Recommend items to several users."""
         only, lists, k = batch.item_filter(), self.model.lists, self.model.shorten(batch.k)
 
+        # All users in one thread, with one model: it may be replaced while the answer is made.
         def answer() -> dict[str, Any]:
             found: list[dict[str, Any]] = []
             unknown: list[str] = []
             for user in batch.users:
                 try:
                     found.append(_list_for(lists, user, k, only))
+                # Unknown users are listed and do not fail the others of the batch.
                 except UnknownId:
                     unknown.append(str(user))
             return {"lists": found, "unknown": unknown}
@@ -226,7 +231,8 @@ class _Paths:
         item, k = request.path_params["item"], _read_query(request, Shorter).k
         if not item:
             raise FedrecError("name the item: /similar/ITEM")
-        lists, most = self.model.lists, max(1, self.model.items - 1)  # the item itself is not in its list
+        # The item itself is not in its list.
+        lists, most = self.model.lists, max(1, self.model.items - 1)
         found = await self._in_thread(lambda: lists.similar(item, min(k, most)))
         return _as_json({"item": item, "items": [_line(one) for one in found]})
 
@@ -252,12 +258,14 @@ class _Paths:
         looking.cancel()
         with suppress(asyncio.CancelledError):
             await looking
+        # Requests that still wait have nobody to answer to, so they are dropped instead of awaited.
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(self.check_every)
             before = self.model.failure
+            # In a thread, because opening a model takes seconds in which lists go on being served.
             if await asyncio.to_thread(self.model.renew):
                 self.reloads.labels("taken").inc()
                 self.page = render_page(
@@ -276,7 +284,8 @@ class _Paths:
             "fedrec_model_loaded_timestamp_seconds",
             "When the model was loaded",
             registry=registry,
-            multiprocess_mode="min",  # the oldest model that is still served
+            # The oldest model that is still served.
+            multiprocess_mode="min",
         )
         loaded.set(self.model.loaded)
         self.loaded = loaded
@@ -289,6 +298,7 @@ def _use_defaults(kind: type[Q]) -> Q:
 
 def _read_query(request: Request, kind: type[Q]) -> Q:
     """Read what an address asks for; FastAPI itself takes as long for declared parameters as a list takes."""
+    # Most requests have no query, and the defaults need to be validated only once.
     if not request.scope["query_string"]:
         return _use_defaults(kind)
     values: dict[str, Any] = {}

@@ -93,6 +93,7 @@ class Recommender:
             raise FedrecError(f"{folder} was trained on all its items, so none are new; train with --protocol ifedrec")
         known = self.run.world.items
         self.offered = np.arange(known, len(self.item_ids)) if cold else np.arange(known)
+        # Built on request alone: a single list does not repay gathering all vectors.
         self._vectors: VectorRanking | None = None
 
     def prepare_to_serve(self) -> None:
@@ -119,6 +120,7 @@ class Recommender:
         if not arrivals:
             raise FedrecError("there are no new items to rank; give at least one")
         known = torch.from_numpy(run.prepared.described[0])
+        # On the CPU and in one dtype, because the run may have been trained on another device.
         trained = run.simulator.server["attributes"][: len(known)].to("cpu", known.dtype)
         if known.shape != trained.shape or not torch.allclose(known, trained, atol=CLOSE):
             raise FedrecError(
@@ -131,6 +133,7 @@ class Recommender:
         before = len(self.item_ids)
         placed = torch.from_numpy(vectors).to(run.world.device, run.world.dtype)
         run.simulator.server = run.method.with_items(run.simulator.server, placed)
+        # Objects, since ids of arrivals are text even where those of the run are numbers.
         self.item_ids = np.array([*self.item_ids.tolist(), *(arrival.item for arrival in arrivals)], dtype=object)
         titles = [""] * before if self.titles is None else self.titles.tolist()
         self.titles = np.array([*titles, *(arrival.title for arrival in arrivals)], dtype=object)
@@ -170,6 +173,7 @@ class Recommender:
             found = self._serve_left_out(np.array([place]), k, barred)
         else:
             raise self._explain_unknown(self.user_ids, user, "user")
+        # An empty list under a filter is an honest answer; without one it means that nothing is left at all.
         if not found and not only:
             raise FedrecError(f"user {user} has every item of the catalogue; there is nothing left to recommend")
         return found
@@ -188,6 +192,7 @@ class Recommender:
         """Find the positions among the offered items that no list may contain."""
         if not only:
             return None
+        # Positions among the offered items: with cold items the numbering of lists starts later.
         barred = only.exclude(self.item_places, len(self.item_ids), self.run.prepared.source.info) - self.offered[0]
         return barred[(barred >= 0) & (barred < len(self.offered))]
 
@@ -200,7 +205,9 @@ class Recommender:
         names = [str(user).strip() for user in users]
         for name in names:
             if name not in self.user_places and name not in self.left_out_places:
+                # All ids are checked before the first list is made, so that no half file is written for a typing error.
                 raise self._explain_unknown(self.user_ids, name, "user")
+        # Ascending and once each, because scores come client by client in this order.
         trained = sorted({self.user_places[name] for name in names if name in self.user_places})
         few = sorted({self.left_out_places[name] for name in names if name in self.left_out_places})
         for part in self._iterate_lists(np.array(trained, dtype=np.int64), k):
@@ -240,6 +247,7 @@ class Recommender:
         return torch.from_numpy(self.offered).to(self.run.world.device)
 
     def _iterate_left_out(self, places: np.ndarray, k: int) -> Iterator[Recommendation]:
+        # In batches: every newcomer brings a state of its own, and a whole catalogue of scores.
         for start in range(0, len(places), BATCH):
             yield from self._serve_left_out(places[start : start + BATCH], k)
 
@@ -263,6 +271,7 @@ class Recommender:
 
     def _newcomer_numbers(self, places: np.ndarray) -> np.ndarray:
         """Give numbers that nobody else has; the first after the run's users belongs to a user of `fold_in`."""
+        # One more than the run's users, so that a left-out user never shares the draws of an anonymous newcomer.
         return len(self.user_ids) + 1 + places
 
     def _score_by_popularity(self, rows: int) -> Tensor:
@@ -281,6 +290,7 @@ class Recommender:
         """The same, with the names of the items that the model does not know and left out."""
         if self.offered[0] or len(self.offered) != self.run.world.items:
             raise FedrecError("new items are ranked for users of the run; give --user ID or --all")
+        # Each item once, in the first order in which it was given: methods that read sequences depend on it.
         names = list(dict.fromkeys(str(item).strip() for item in items))
         known = [self.item_places[name] for name in names if name in self.item_places]
         known = [place for place in known if place < self.run.world.items]
@@ -305,6 +315,7 @@ class Recommender:
         """List the items nearest to an item, by the model's item vectors or by the users who have them."""
         place = self._place_of_item(item)
         if place >= self.run.world.items:
+            # The item itself is not among its neighbours.
             raise FedrecError(f"item '{item}' was not trained on; give an item of the training part")
         near, values = self.space.nearest(place, self._require_length(k, self.run.world.items - 1))
         return [
@@ -326,6 +337,7 @@ class Recommender:
         seen = self._user_items.take(users)
         first, last = self.offered[0], self.offered[-1]
         inside = (seen.items >= first) & (seen.items <= last)
+        # Seen items outside the offered range fall away, so the bounds of each user are counted anew.
         ends = np.concatenate([[0], np.cumsum(inside)])[seen.ptr]
         names = [self._users[user] for user in users]
         return self._rank(names, scores, ends, seen.items[inside] - first, k, served, barred)
@@ -341,15 +353,18 @@ class Recommender:
         barred: np.ndarray | None = None,
     ) -> list[Recommendation]:
         if barred is not None:
+            # A union, because an item that is both seen and barred must be masked once.
             masked = [np.union1d(seen[start:end], barred) for start, end in pairwise(indptr.tolist())]
             seen, indptr = np.concatenate(masked), pointers(np.array([len(part) for part in masked]))
         best, names = top_k(scores, indptr, seen, self._require_length(k, len(self.offered))), self._names
+        # Empty places hold -1, which gather cannot take; they are left out of the list below.
         values = scores.gather(1, torch.from_numpy(np.maximum(best, 0)).to(scores.device)).tolist()
         first = int(self.offered[0])
         return [
             Recommendation(user, names[first + item], rank, values[row][rank - 1], self.title(first + item), served)
             for row, user in enumerate(users)
             for rank, item in enumerate(best[row].tolist(), 1)
+            # A list is shorter than asked where the user has nearly everything.
             if item >= 0
         ]
 

@@ -85,9 +85,11 @@ def choose_token(loopback: bool, file: Path | None = None) -> str | None:
     if token:
         if len(token) < 16 or not token.isascii():
             raise FedrecError("a token needs at least 16 ASCII characters; make one with: openssl rand -hex 24")
+        # Only long ASCII: a token travels in a header, where other characters have no agreed encoding.
         return token
     if file is not None:
         raise FedrecError(f"{file} is empty; write a token into it: openssl rand -hex 24")
+    # None on loopback, so that trying it out on one's own machine needs no ceremony.
     return None if loopback else secrets.token_urlsafe(24)
 
 
@@ -155,6 +157,7 @@ def problem(status: int, sentence: str, headers: dict[str, str] | None = None) -
 
 def encode_json(value: Any) -> bytes:
     """Encode a value as JSON in UTF-8; half a character, which JSON may hold, becomes a question mark."""
+    # Half a surrogate pair, which JSON allows, must not turn a correct request into a fault.
     return ENCODER.encode(value).encode(errors="replace")
 
 
@@ -162,9 +165,11 @@ def _answer_refusal(request: Request, error: Exception) -> Response:
     """Answer what Starlette refuses by itself: unknown paths and verbs."""
     status, headers = int(getattr(error, "status_code", 500)), dict(getattr(error, "headers", None) or {})
     if status == 404:
+        # The path is a stranger's text: control characters in it could forge lines on a terminal.
         return problem(404, f"there is no {visible_line(request.url.path)[:100]}; / lists what there is")
     if status == 405:
         known = {verb.strip() for verb in headers.get("Allow", "").split(",")} - {""}
+        # HEAD is answered wherever GET is, though the framework does not say so.
         headers["Allow"] = ", ".join(sorted(known | ({"HEAD"} if "GET" in known else set())))
         return problem(405, f"{request.method} is not allowed here; use {headers['Allow']}", headers)
     return problem(status, str(getattr(error, "detail", "")) or "the request was refused", headers)
@@ -185,6 +190,7 @@ def _answer_error(request: Request, error: Exception) -> Response:
 def log_fault(where: str, error: BaseException) -> None:
     """Log kinds of errors and places in the code. What errors say may name a user, so it is left out."""
     chain: list[BaseException] = [error]
+    # The chain may run in a circle, which Python allows.
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
     parts = (f"{type(one).__name__}\n{''.join(traceback.format_tb(one.__traceback__))}" for one in chain)
@@ -213,7 +219,8 @@ class WebMetrics:
     def count(self, verb: str, path: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
         place = self._places.get((verb, path, status))
-        if place is None:  # to look it up by its labels every time would take longer than to count
+        # To look it up by its labels every time would take longer than to count.
+        if place is None:
             place = self.requests.labels(verb, path, status), self.seconds.labels(path)
             self._places[verb, path, status] = place
         place[0].inc()
@@ -251,6 +258,7 @@ class WebGuard:
             await self.app(scope, receive, send)
             return
         began = time.perf_counter()
+        # HEAD is answered as GET, so that its headers are those that GET would have.
         # the server leaves out the body of an answer to HEAD by itself
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         answer = _Answer(send)
@@ -260,6 +268,7 @@ class WebGuard:
             refusal = await self._pass_on(inner, receive, answer)
             if refusal is not None and not answer.status:
                 await refusal(scope, receive, answer.send)
+        # Counted in any case, also where the client has gone: else requests in flight would only ever grow.
         finally:
             self.in_flight -= 1
             self.metrics.in_flight.dec()
@@ -270,9 +279,12 @@ class WebGuard:
         headers = dict(scope["headers"])
         refusal = self._refuse(scope, headers)
         if refusal is not None:
+            # A body that is not read would be taken for the next request on the same connection.
             return _close_after(refusal) if _has_body(headers) else refusal
         if _has_body(headers):
             try:
+                # A body that trickles in would otherwise hold a place among the requests for as long as its sender
+                # likes.
                 async with asyncio.timeout(self.limits.arrival):
                     body = await _read_body(receive, self.limits.body)
             except TimeoutError:
@@ -287,7 +299,8 @@ class WebGuard:
             return problem(503, "the answer took too long; try again", {"Retry-After": "5"})
         except Exception as error:
             log_fault(f"{scope['method']} {_find_template(scope)}", error)
-            if answer.status:  # of which a part has left: whoever reads must see that it broke off
+            # A part of the answer has left: whoever reads it must see that it broke off.
+            if answer.status:
                 raise ConnectionAbortedError("an answer broke off") from None
             return problem(500, FAULT)
         finally:
@@ -296,31 +309,37 @@ class WebGuard:
 
     def _refuse(self, scope: Scope, headers: dict[bytes, bytes]) -> Response | None:
         """Refuse a request that is not for us, that may not come, or that is too large or one too many."""
+        # Another name that leads to this machine is how a web page elsewhere would reach a local service.
         if self.local and not is_local_name(headers.get(b"host", b"").decode("latin-1")):
             return problem(403, "this service is for programs on this machine: use localhost")
         if self.token is not None and scope["path"] not in self.OPEN and not self._shows_token(headers):
             challenge = {"WWW-Authenticate": 'Bearer, Basic realm="fedrec"'}
             return problem(401, "show the token of this service: Authorization: Bearer TOKEN", challenge)
         size = headers.get(b"content-length", b"0")
+        # At most 18 digits: to parse a number of any length costs time that a stranger would choose.
         if not size.isdigit() or len(size) > 18 or int(size) > self.limits.body:
             return self._refuse_size()
+        # After the cheap refusals, so that those who may not come at all are told so even when it is busy.
         if self.in_flight > self.limits.requests:
             return problem(503, "too many requests at once; try again", {"Retry-After": "1"})
         return None
 
     def _shows_token(self, headers: dict[bytes, bytes]) -> bool:
         kind, _, value = headers.get(b"authorization", b"").partition(b" ")
-        if kind.lower() == b"basic":  # browsers ask for a name and a password
+        # Browsers ask for a name and a password.
+        if kind.lower() == b"basic":
             try:
                 value = base64.b64decode(value, validate=True).partition(b":")[2]
             except binascii.Error:
                 return False
+        # In constant time: the duration of a plain comparison tells how much of a guess is right.
         return hmac.compare_digest(value.strip(), (self.token or "").encode())
 
     def _refuse_size(self) -> Response:
         return problem(413, f"a request may have at most {self.limits.body:,} bytes")
 
     def _count(self, verb: str, path: str, status: int, seconds: float) -> None:
+        # Invented verbs would each make a new time series, and memory is what they cost.
         known = verb if verb in VERBS else "other"
         self.metrics.count(known, path, status, seconds)
         if status >= 400:
@@ -371,6 +390,7 @@ async def _read_body(receive: Receive, most: int) -> bytes | None:
     while True:
         message = await receive()
         parts.append(message.get("body", b""))
+        # Counted while reading, because a chunked body announces no size.
         size += len(parts[-1])
         if size > most:
             return None

@@ -35,6 +35,7 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # A restarted service gets its port back at once instead of waiting out the old connections.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
         opened.listen(BACKLOG)
@@ -43,6 +44,7 @@ def listen(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
         raise FedrecError(
             f"cannot serve at {visible_line(host)} port {port}: {reason(error)}; choose another --port or --host"
         ) from None
+    # Workers are processes of their own and take the open port over.
     opened.set_inheritable(True)
     return opened
 
@@ -67,7 +69,8 @@ def run_server(
         WebServer(config).run([opened])
         return
     with tempfile.TemporaryDirectory(prefix="fedrec-metrics-") as counts:
-        os.environ[MULTIPROCESS] = counts  # workers inherit it, and then count in files that all of them can read
+        # Workers inherit it, and then count in files that all of them can read.
+        os.environ[MULTIPROCESS] = counts
         try:
             _Workers(config, WebServer(config).run, [opened]).run()
         finally:
@@ -77,7 +80,8 @@ def run_server(
 @contextmanager
 def run_beside(make: Callable[[], Any], opened: socket.socket, limits: WebLimits | None = None) -> Iterator[str]:
     """Serve in a thread of this process for as long as the `with` lasts; gives the address."""
-    app = make()  # what is wrong with it is said here, not in a thread that nobody hears
+    # What is wrong with it is said here, not in a thread that nobody hears.
+    app = make()
     server = WebServer(WebConfig(lambda: app, limits or WebLimits()))
     thread = threading.Thread(target=server.run, args=([opened],), daemon=True, name="web")
     thread.start()
@@ -125,7 +129,8 @@ class WebConfig(uvicorn.Config):
             server_header=False,
             timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # it is only ever given to a timer
             timeout_graceful_shutdown=limits.stop,  # type: ignore[arg-type]
-            timeout_worker_healthcheck=60,  # a worker that loads a model answers late, and is not to be killed for it
+            # A worker that loads a model answers late, and is not to be killed for it.
+            timeout_worker_healthcheck=60,
         )
         self.limits = limits
 
@@ -136,14 +141,17 @@ class WebServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what is in flight or still comes with `Connection: close`, then close."""
         for server in self.servers:
+            # Closed first, so that a load balancer sends new clients elsewhere while the others are served.
             server.close()
         if (stopping := _find_stop(self.config.loaded_app)) is not None:
             stopping.set()
         farewell = [*self.server_state.default_headers, (b"connection", b"close")]
         self.server_state.default_headers = farewell
         for connection in self.server_state.connections:
+            # Requests in flight have copied the default headers already.
             if isinstance(connection, LimitedProtocol) and connection.cycle is not None:
                 connection.cycle.default_headers = farewell
+        # A short while instead of none: a client that is just about to ask would see a broken connection.
         for _ in range(round(LINGER / 0.05)):
             if not self.server_state.connections:
                 break
