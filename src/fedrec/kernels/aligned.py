@@ -57,7 +57,8 @@ def _move_rows(space, touched, rows, left, steps, rate):
             for f in range(d):
                 change[f] = -by * slope[f]
         else:
-            kept = real(left ** (steps + 1 - rows.stamp[r]))  # 1 from the second of its samples on
+            # A second sample in the same batch finds the stamp of this step, so that the row shrinks only once.
+            kept = real(left ** (steps + 1 - rows.stamp[r]))
             for f in range(d):
                 change[f] = kept * change[f] - by * slope[f]
         rows.stamp[r] = steps + 1
@@ -112,6 +113,7 @@ def _train_block(
         samples, used = draw_client(data, k, keys.negatives, slots, n_items, slot, slot_of, ids)
         mine = (user[k], weight0[k], bias0[k], weight1[k], bias1[k])
         rows = Touched(ids[:used], table, target, change, stamp[:used])
+        # No row of this client has been touched yet, whatever the client before has left.
         rows.stamp[:] = -1
         take_weight(space, weight0[k], d)
         steps[k], loss[k], seen[k] = _train(

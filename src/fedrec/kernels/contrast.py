@@ -28,13 +28,15 @@ from fedrec.kernels.vectors import LANES
 SIZE = TILE * TILE
 # a function that says nothing of this takes it from its caller
 STEADY = FAST | {"fastmath": False}  # sums of vectors keep their order
-DIVIDED = FAST | {"fastmath": {"contract", "nsz"}}  # x / x is 1: nothing is across to a row of one number
+# x / x is 1, so that nothing is across to a row of one number.
+DIVIDED = FAST | {"fastmath": {"contract", "nsz"}}
 LOG2_E = np.float32(np.log2(np.e))
 
 
 @njit(**FAST)
 def aligned_zeros(count):
     """Zeros whose vectors lie in one line of the cache each."""
+    # A vector across two lines of the cache would cost two reads.
     room = np.zeros(count + LANES, np.float32)
     skip = -(room.ctypes.data // room.itemsize) % LANES
     return room[skip : skip + count]
@@ -43,6 +45,7 @@ def aligned_zeros(count):
 @njit(**FAST)
 def contrast_space(items, d, tiles):
     """Room for one table at a time; `tiles` for all tiles on and above the diagonal."""
+    # Filled up with zeros, so that products always run over whole tiles and vectors.
     height, width = (items + TILE - 1) // TILE * TILE, (d + LANES - 1) // LANES * LANES
     rows, columns, pull = aligned_zeros(height * width), aligned_zeros(height * width), aligned_zeros(height * width)
     own, more, total, weights = (
@@ -70,10 +73,12 @@ def _scale(row, by):
 @njit(**STEADY)
 def _directions(table, steep, width, rows, norms):
     """Scaled directions, filled up with zeros, and norms."""
+    # The root on both sides gives every product its factor once.
     f, (items, d), root = np.float32, table.shape, np.sqrt(steep * LOG2_E)
     for i in range(items):
         _copy(table[i], rows[i * width : i * width + d])
     for i in range(items):
+        # The least divisor of torch.nn.functional.normalize, for rows of zeros.
         norms[i] = max(np.sqrt(square_of(rows, i * width, width)), f(1e-12))
         _scale(rows[i * width : (i + 1) * width], root / norms[i])
 
@@ -123,10 +128,12 @@ def _compare(tile, columns, own, more, mine, other, items, lowest):
                 lowest,
                 width,
             )
+    # What fills up the last tile has similarity 0, whose power no sum may contain.
     if wide < TILE:
         for i in range(TILE):
             for j in range(wide if i < tall else 0, TILE):
                 tile[i * TILE + j] = 0.0
+    # A row is repelled by all others, not by itself.
     if mine == other:
         for i in range(TILE):
             tile[i * TILE + i] = 0.0
@@ -177,7 +184,8 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
     _set_columns(rows, width, columns)
     set_pairs(columns, own)
     for i in range(len(own)):
-        more[i] = own[i] - steep * LOG2_E  # exponents are measured from a row's similarity to itself
+        # Exponents are measured from a row's similarity to itself, so that none of them overflows.
+        more[i] = own[i] - steep * LOG2_E
     pull[:], total[:], by[:] = f(0), f(0), f(0)
     for mine in range(0, items, TILE):
         parts[:] = f(0)
@@ -185,6 +193,7 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
             tile = tiles[at : at + SIZE]
             at += SIZE
             _compare(tile, columns, own, more, mine, other, items, lowest * LOG2_E)
+            # A tile on the diagonal is its own mirror image: sums of its columns would count it twice.
             if mine == other:
                 _sums(tile, parts, unused, 0)
             else:
@@ -192,9 +201,11 @@ def _repel(rows, columns, own, more, weight, steep, floor, lowest, pull, total, 
         for i in range(TILE):
             total[mine + i] += parts[i * LANES : (i + 1) * LANES].sum()
     for i in range(items):
-        if weight[i] > 0:  # otherwise the sum may be empty
+        # Without others of its label the sum may be empty, and its logarithm infinite.
+        if weight[i] > 0:
             by[i] = weight[i] / (total[i] + floor)
             found += weight[i] * (np.log(total[i] + floor) + steep)
+    # The weights need the sums of all tiles, so tiles are kept and gone through again.
     at = 0
     for mine in range(0, items, TILE):
         for other in range(mine, items, TILE):
@@ -241,7 +252,8 @@ def evaluate(table, terms, space, out):
     factor = f(terms.scale) * steep / np.sqrt(square)
     for i in range(items):
         at = i * width
-        _divide(table[i], norms[i], columns[at : at + d])  # what the columns were for is done
+        # What the columns were for is done, so their room is free.
+        _divide(table[i], norms[i], columns[at : at + d])
         alike += share[i] * _attract(
             pull, rows, at, friends, labels[i] * width, share[i], columns, factor / norms[i], width
         )

@@ -74,6 +74,7 @@ def _powers(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     rest, least = _load_beside(code, more, other, BESIDE), code.spread(lowest)
     for n, total in enumerate(code.loop(count, LANES, starts, body)):
         r, half = divmod(n, BESIDE)
+        # The bound comes first, because lower exponents would leave the range of single precision.
         power = _exp2(code, code.larger(builder.fadd(total, rest[half]), least))
         code.store(power, e, builder.add(at, INDEX(r * TILE + half * LANES)))
     return context.get_dummy_value()
@@ -106,6 +107,7 @@ def add_both(typing, c, mine, other, width, z, w, first, count, beside):  # type
     `other` on in rows of `width` of `c` and `z`; w[r, j] = w[first + r * TILE + j]. To every row of c a multiple of the
     same row of z may be added besides. Otherwise as `products.add_products`; the rows of the two must not overlap.
     """
+    # Loops over it are unrolled, so it must be known when the code is made.
     if not isinstance(beside, types.IntegerLiteral):
         return None
     return types.void(c, _INT, _INT, _INT, z, w, _INT, _INT, beside), _both
@@ -195,6 +197,7 @@ def _attraction(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 def _total(code: Code, vector: Any) -> Any:
     """The sum of all lanes, in all lanes."""
+    # Halves are added crosswise: few sums suffice, and all lanes end with the same number.
     apart = LANES // 2
     while apart:
         vector = code.builder.fadd(vector, code.pick_lanes(vector, [lane ^ apart for lane in range(LANES)]))

@@ -26,6 +26,7 @@ def _rows_of(z, first, items, d, ROWS: tl.constexpr, FACTORS: tl.constexpr):
 @triton.jit
 def _exponentials(row, mine, column, other, items, steep, least, PRECISION: tl.constexpr):
     """exp((z_i.z_a - 1) / tau) of a tile, held above underflow; 0 where rows meet themselves."""
+    # Plain tf32 has 10 bits, and a steep exponential multiplies that error.
     alike = tl.dot(mine, tl.trans(other), input_precision=PRECISION, out_dtype=mine.dtype)
     e = tl.exp(tl.maximum((alike - 1.0) * steep, least))
     return tl.where((row[:, None] != column[None, :]) & (column < items)[None, :], e, 0.0)
@@ -96,11 +97,13 @@ def repulsion(z: Tensor, weight: Tensor, steep: float, floor: float, least: floa
     shape = {
         "ROWS": ROWS,
         "COLUMNS": COLUMNS,
+        # A dot product of tiles needs at least 16 numbers a side.
         "FACTORS": max(16, triton.next_power_of_2(d)),
         "PRECISION": PRECISION,
         "num_warps": WARPS,
     }
     _sum[grid](z, total, items, d, steep, least, **shape)
+    # A row without weight may have no sum: 1 keeps its logarithm and its quotient finite.
     total = torch.where(weight > 0, total + floor, torch.ones_like(total))
     _weigh[grid](z, weight / total, pull, items, d, steep, least, **shape)
     return total.log(), pull

@@ -33,6 +33,7 @@ def _train(head, bias, table, items, n_pos, order_key, settings, terms, pull, gi
     order, touched, logits, gradient, slope = scratch
     loss, contrast, turns = 0.0, 0.0, 0
     for epoch in range(settings.epochs):
+        # Every epoch has an order of its own from one key, so nothing is kept from one to the next.
         order_samples(order_key, epoch, len(items), batch, order)
         for low in range(0, len(items), batch):
             now = order[low : min(low + batch, len(items))]
@@ -42,12 +43,15 @@ def _train(head, bias, table, items, n_pos, order_key, settings, terms, pull, gi
             loss += slopes(head, bias[0], table, items, now, n_pos, saturate, hit, by)
             if in_turn:
                 move(head, bias, table, hit, by, gradient, rates, decay / scale, True, False)
+                # The head has moved, and the slopes with it; the loss stays that before the step.
                 slopes(head, bias[0], table, items, now, n_pos, saturate, hit, by)
             due = low == 0 or not pull.once
             if due:
+                # Only before its first step is the table the one that `known` is of.
                 contrast += _contrast(table, terms, given and turns == 0, known, space, slope)
                 turns += 1
             move(head, bias, table, hit, by, gradient, rates, decay / scale, not in_turn, True)
+            # By the slope from before the move, as one step of both losses together.
             if due:
                 _descend(table, slope, settings.rate_row * pull.strength)
     return loss, contrast, turns
@@ -144,5 +148,6 @@ def train_contrastive(
 def products(*arguments):
     """Operations in the products of `train_contrastive`, but for what was `known`."""
     tables, same, turns = arguments[8], arguments[9], arguments[-1]
-    known = same & (turns > 0)  # those without samples take no step
+    # Those without samples take no step.
+    known = same & (turns > 0)
     return products_of_one(tables[0]) * int(turns.sum() - known.sum())

@@ -11,7 +11,8 @@ from fedrec.kernels.mf import EXACT, draw_negatives, fold
 @njit(**EXACT)
 def add_draws(places, users, user_ptr, pool_ptr, gap, n_items, slots, unique, key, counts):
     """One round of the users at `places`, added to their rows of `counts`."""
-    out = np.empty(n_items * slots, np.int64)  # nobody has more positives than there are items
+    # Nobody has more positives than there are items.
+    out = np.empty(n_items * slots, np.int64)
     for row in range(len(places)):
         place = places[row]
         positives = user_ptr[place + 1] - user_ptr[place]

@@ -21,6 +21,7 @@ class Copies:
     def get(self, array: np.ndarray, device: torch.device) -> Tensor:
         if device.type == "cpu":
             return torch.from_numpy(array)
+        # Arrays cannot be hashed; an id is unique while the array lives, and the copy goes with it.
         where = (id(array), device)
         if where not in self._kept:
             self._kept[where] = torch.from_numpy(array).to(device)
@@ -33,6 +34,7 @@ copies = Copies()
 
 def sent(numbers: np.ndarray, device: torch.device) -> Tensor:
     """Numbers of a round on a device. A run of them is counted there, which spares the copy."""
+    # The ends come first, so that most other sets of clients are not looked through.
     if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and bool((np.diff(numbers) == 1).all()):
         return torch.arange(int(numbers[0]), int(numbers[-1]) + 1, device=device)
     return to_device(numbers, device)
@@ -42,6 +44,7 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     """An array of the host on a device; on the processor, the same memory. A GPU fetches it when it comes to it, out of
     memory that stays in its place, so that nobody waits."""
     value = torch.from_numpy(array)
+    # Only out of pinned memory does a copy run while the processor goes on.
     if device.type == "cuda" and len(array):
         value = value.pin_memory()
     return value.to(device, non_blocking=True)

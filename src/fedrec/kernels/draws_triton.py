@@ -71,6 +71,7 @@ def permute_positions(key, size, position):
     return x
 
 
+# Not specialised by `count`, so that one kernel serves rounds of every size.
 @triton.jit(do_not_specialize=["count"])
 def _permute(out, keys, sizes, positions, owners, count, LANES: tl.constexpr):
     """As `permute_positions`, every position in the order of its own owner."""
@@ -118,7 +119,8 @@ def _outside(rank, gap, begin, count, longest, real):
     """The rank-th item that is none of a user's: rank + #{k: gap[k] <= rank}, found by bisection."""
     before = tl.zeros_like(rank)
     left = count
-    while longest > 0:  # as many turns as the longest needs
+    # As many turns as the longest needs, because all lanes go through the loop together.
+    while longest > 0:
         half = (left + 1) >> 1
         inside = real & (left > 0)
         value = tl.load(gap + begin + before + half - 1, mask=inside, other=0)
@@ -224,6 +226,7 @@ class Layout:
     @staticmethod
     def from_data(data: Data, device: torch.device) -> Layout:
         positives = data.user_ptr[data.places + 1] - data.user_ptr[data.places]
+        # The longest first: one that starts last would leave all the others waiting.
         ptr, turn = np.concatenate([[0], np.cumsum(positives)]), np.argsort(-positives, kind="stable")
         positive_ptr = to_device(ptr, device)
         owner = torch.repeat_interleave(positive_ptr.diff(), output_size=int(ptr[-1]))
@@ -242,6 +245,7 @@ class Layouts:
     def get(self, data: Data, device: torch.device) -> Layout:
         who = (data.clients.tobytes(), data.places.tobytes(), data.user_ptr.tobytes(), device)
         if who not in self._kept:
+            # Bounded, because every round may have another set of clients.
             while len(self._kept) >= self._most:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[who] = Layout.from_data(data, device)
@@ -276,6 +280,7 @@ def draw(data: Data, n_items: int, slots: int, keys: Keys, device: torch.device)
     users, user_ptr, items, pool_ptr, gap = (
         copies.get(array, device) for array in (data.users, data.user_ptr, data.items, data.pool_ptr, data.gap)
     )
+    # Half the width, where it is enough, is half of what the sort has to move.
     small = count * n_items <= INT32
     pairs = torch.empty(total * (1 + slots), dtype=torch.int32 if small else torch.int64, device=device)
     if total:
@@ -303,6 +308,7 @@ def draw(data: Data, n_items: int, slots: int, keys: Keys, device: torch.device)
 def _number_pairs(pairs: Tensor, layout: Layout, n_items: int, slots: int) -> Drawn:
     """Number the distinct pairs of client and item, without asking how many there are."""
     device, samples = pairs.device, len(pairs)
+    # Sorted and not hashed: atomics would number the pairs in another order every run.
     ascending, sample = torch.sort(pairs)
     new = torch.zeros(samples + 1, dtype=torch.int32, device=device)
     row, item, client = (torch.empty(samples, dtype=torch.int32, device=device) for _ in range(3))

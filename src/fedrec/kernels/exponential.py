@@ -49,6 +49,7 @@ def _single(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return call("llvm.fma.f32", _FLOAT, a, b, c)
 
     low = _FLOAT(LOWEST)
+    # An ordered comparison with NaN is false, so NaN goes on.
     x = builder.select(builder.fcmp_ordered("<", args[0], low), low, args[0])
     whole = call("llvm.rint.f32", _FLOAT, builder.fmul(x, _FLOAT(LOG2_E)))
     # in two parts: n times a rounded ln(2) would be wrong in the last places of the rest

@@ -29,7 +29,9 @@ def _move(own, shared, head, slope, pull, price, lasso, rate, decay):
     one = own.dtype.type(1)
     for f in range(len(own)):
         d, c = own[f], shared[f]
+        # At 0 the slope of an absolute value counts as 0, as in torch.
         sign = one if c > 0 else (-one if c < 0 else own.dtype.type(0))
+        # Before either half moves, because both go by the same distance.
         away = pull * (d - c)
         own[f] = d - rate * (slope * head[f] - away + decay * d)
         shared[f] = c - rate * (slope * head[f] + away + price * (sign if lasso else c) + decay * c)
@@ -58,6 +60,7 @@ def _step(own, shared, head, bias, seen, liked, settings, pace, gradient):
     for k in range(len(own)):
         logit, distance, price = _penalise(own[k], shared[k], head, lasso)
         x = logit + bias[0]
+        # Of -|x|, so that neither the slope nor the loss overflows.
         e = math.exp(-abs(x))
         slope = seen[k] * (1.0 if x >= 0 else e) / (1.0 + e) - liked[k]
         softplus = max(x, 0.0) + math.log(1.0 + e)
@@ -90,7 +93,9 @@ def _train(own, shared, head, bias, slot, n_pos, order_key, settings, scratch):
             now = order[low : min(low + batch, len(slot))]
             _count(now, slot, n_pos, 1.0 / len(now) if mean else 1.0, seen, liked)
             found = _step(own, shared, head, bias, seen, liked, settings, pace, gradient)
+            # A mean counts by its samples, or a short last batch would weigh as much as a full one.
             loss += found * len(now) if mean else found
+            # Rows without samples all decay alike, so one factor stands for a pass over the table.
             left *= 1.0 - settings.rate_row * settings.decay * pace
             pace *= settings.slower
         before, average = average, loss / (len(slot) * (epoch + 1))
@@ -145,8 +150,10 @@ def _train_block(low, high, part, data, n_items, slots, keys, settings, common, 
             scratch,
         )
         count[k] = epochs * len(mine)
+        # Without decay, a pass over the whole table would change nothing.
         if left[k] != 1.0:
             _shrink(own[k], dtype.type(left[k]))
+        # After the table has shrunk, because these rows have decayed in their own steps.
         store_rows(held, own[k], which)
         _add_changes(part, shared, common, which, dtype.type(left[k]))
 

@@ -42,7 +42,8 @@ def _count(row, order, seen, liked, low, size, n_pos, scale, LANES: tl.constexpr
         good, _ = row_sums(held, tl.where(sample < n_pos, scale, 0.0), real)
         tl.store(seen + held, tl.load(seen + held, mask=first, other=0.0) + total, mask=first)
         tl.store(liked + held, tl.load(liked + held, mask=first, other=0.0) + good, mask=first)
-        tl.debug_barrier()  # the next tile may add to the same rows
+        # The next tile may add to the same rows.
+        tl.debug_barrier()
 
 
 @triton.jit
@@ -99,7 +100,8 @@ def _step(
         gradient += tl.sum(by * both, 0)
         away = (n * 2.0 * apart / d).to(real_type)[:, None] * gap
         pulled = by * head[None, :]
-        tl.debug_barrier()  # several threads may hold the same number: all read it before one writes
+        # Several threads may hold the same number: all read it before one writes.
+        tl.debug_barrier()
         tl.store(own + at, mine - rate * (pulled - away + decay * mine), mask=there)
         tl.store(
             shared + at,
@@ -192,6 +194,7 @@ def _train(
             step = (rate_head * pace).to(real_type)
             head -= step * (gradient + decay_head * head)
             bias -= step * (slopes.to(real_type) + decay_head * bias)
+            # A mean counts by its samples, or a short last batch would weigh as much as a full one.
             total += loss / scale
             kept *= 1.0 - rate_row * decay * pace
             pace *= slower
@@ -233,6 +236,7 @@ def train_additive(
     drawn = draw(data, n_items, slots, keys, common.device)
     samples, d = len(drawn.row), common.shape[1]
     held, shared = common.new_empty(2, samples, d)
+    # Shares of a batch are added up here, as in double precision in `fedrap.py`.
     seen, liked = torch.zeros(2, samples, dtype=torch.float64, device=common.device)
     order = torch.empty(samples, dtype=torch.int32, device=common.device)
     factors = triton.next_power_of_2(d)
@@ -279,8 +283,11 @@ def train_additive(
         LASSO=settings.lasso,
         **shape,
     )
+    # Without decay, a pass over all tables would change nothing.
     if settings.decay:
         own.mul_(left.to(own.dtype)[:, None, None])
+    # After the tables have shrunk, because these rows have decayed in their own steps.
     _store_rows[(len(turn),)](own, held, drawn.row_ptr, drawn.item, n_items, d, **shape)
     add_changes(drawn, shared, common[None], torch.ones_like(left), parts[0], left)
+    # The caller adds up all blocks, and the first one has everything.
     parts[1:] = 0.0

@@ -24,6 +24,7 @@ def _dot(left, right):
 
 @njit(**FAST)
 def _sigmoid(x):
+    # Of -|x|, so that nothing overflows on either side.
     e = math.exp(-abs(x))
     return (1.0 if x >= 0 else e) / (1.0 + e)
 
@@ -55,6 +56,7 @@ def _step(rows, towards, scores, batch, slot, n_pos, weight, bias, rate, scale, 
         error = (1.0 if x >= 0 else e) / (1.0 + e) - label
         loss += max(x, 0.0) - x * label
         product *= 1.0 + e
+        # A batch may have any size, so the product is taken out before it can overflow.
         if product > 1e300:
             loss += math.log(product)
             product = 1.0
@@ -65,7 +67,8 @@ def _step(rows, towards, scores, batch, slot, n_pos, weight, bias, rate, scale, 
         k = touched[t]
         c = rows.dtype.type(coef[k])
         total += coef[k]
-        coef[k] = 0.0  # a row that was drawn twice counts once
+        # A row that was drawn twice counts once: its second visit finds nothing.
+        coef[k] = 0.0
         for f in range(d):
             gradient[0, f] += c * rows[k, f]
             gradient[1, f] += c * towards[k, f]
@@ -74,6 +77,7 @@ def _step(rows, towards, scores, batch, slot, n_pos, weight, bias, rate, scale, 
         mine, theirs = gradient[0, f], gradient[1, f]
         weight[f] -= by * mine
         weight[d + f] -= by * theirs
+        # The third part acts on the difference of the two rows.
         weight[2 * d + f] -= by * (mine - theirs)
     bias[0] -= by * rows.dtype.type(total)
     return loss + math.log(product)

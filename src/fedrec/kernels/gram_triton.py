@@ -32,7 +32,8 @@ def _add_pairs(total, history, user, ptr, place_of, begins, weight, block, longe
             cell = total + tl.load(history + first + lane, mask=real, other=0)
             mine = by * tl.load(line + lane, mask=real, other=0.0)
             tl.store(cell, tl.load(cell, mask=real, other=0.0) + mine, mask=real)
-        tl.debug_barrier()  # the next user may have the same items
+        # The next user may have the same items.
+        tl.debug_barrier()
 
 
 def add_pairs(history: Tensor, ptr: Tensor, weight: Tensor, block: Tensor, total: Tensor) -> None:
@@ -42,6 +43,7 @@ def add_pairs(history: Tensor, ptr: Tensor, weight: Tensor, block: Tensor, total
     """
     n_items, device = len(total), total.device
     user = torch.repeat_interleave(ptr.diff(), output_size=len(history))
+    # Stable, so that the users of an item stay ascending and its sums have one order.
     item, place_of = torch.sort(history, stable=True)
     begins = torch.searchsorted(item, torch.arange(n_items + 1, device=device))
     _add_pairs[(n_items,)](

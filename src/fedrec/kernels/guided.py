@@ -46,10 +46,12 @@ def _train_block(lo, hi, data, slots, pairs, keys, settings, net, user, table, f
             count = count_samples(samples)
             seen[k] = epochs * count
             steps = epochs * ((count + settings.batch - 1) // settings.batch)
+            # Such a row keeps the same share of its distance at every step, so nobody has to go through them.
             left = (1.0 - settings.rate_item * strength) ** steps
         _between(table, guides[k], left, near)
         store_rows(rows, near, which)
-        gather_past(near, each, own[k])  # the much larger `own` is written once, and not read
+        # The much larger `own` is written once, and not read.
+        gather_past(near, each, own[k])
 
 
 @njit(parallel=True, cache=True, **FAST)

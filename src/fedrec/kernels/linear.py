@@ -34,6 +34,7 @@ def write_saturated_slopes(batch, n_pos, logits):
         p = one / (one + np.exp(-np.float32(logits[t])))
         flat = p * (one - p)
         logits[t] = (p - np.float32(liked)) * (flat / (least if flat < least else flat))
+        # log1p, because 1 - p would round a small p away.
         loss -= max(np.log(p) if liked else np.log1p(-p), LEAST_LOG)
     return loss
 
@@ -44,7 +45,8 @@ def slopes(head, bias, rows, slot, batch, n_pos, saturate, touched, slope):
     for t in range(len(batch)):
         touched[t] = slot[batch[t]]
     for t in range(len(batch)):
-        k, total = touched[t], bias  # read once: for all the compiler knows, writing a logit might change it
+        # Read once: for all the compiler knows, writing a logit might change it.
+        k, total = touched[t], bias
         for f in range(len(head)):
             total += head[f] * rows[k, f]
         slope[t] = total
@@ -54,9 +56,11 @@ def slopes(head, bias, rows, slot, batch, n_pos, saturate, touched, slope):
 @njit(**FAST)
 def move(head, bias, rows, touched, slope, gradient, rates, decay, moves_head, moves_rows):
     """Move the head, the touched rows or both against their gradients."""
+    # Before the rows move, because the gradient of the head is by the rows as they were.
     if moves_head:
         gradient[:] = 0.0
         _add_rows(gradient, rows, touched, slope)
+    # Before the head moves, because the rows go by the head as it was.
     if moves_rows:
         _move_rows(rows, touched, slope, head, rates[1])
     if moves_head:
@@ -101,6 +105,7 @@ def _train(head, bias, rows, slot, n_pos, order_key, settings, scratch):
         for low in range(0, len(slot), batch):
             now = order[low : min(low + batch, len(slot))]
             scale = 1.0 / len(now) if settings.mean else 1.0
+            # Decay is divided by the scale where it is used, because these rates have it in them and decay is no mean.
             rates = (settings.rate_head * scale, settings.rate_row * scale)
             hit, by = touched[: len(now)], slope[: len(now)]
             loss += slopes(head, bias[0], rows, slot, now, n_pos, saturate, hit, by)

@@ -66,6 +66,7 @@ def _ranks_of_positives(key, slots, pool, positives, out):
     count = positives * slots
     for j in range(count):
         out[j] = fold(key, np.uint64(j)) >> _32
+    # A pool that is too small for distinct negatives must not end the run, so items may come twice.
     if pool < slots:  # with replacement
         for j in range(count):
             out[j] = (np.int64(out[j]) * pool) >> 32
@@ -73,6 +74,7 @@ def _ranks_of_positives(key, slots, pool, positives, out):
         taken = np.empty(slots, dtype=np.int64)  # ascending
         for p in range(positives):
             for s in range(slots):
+                # There is one item less for every one that is gone, so no draw has to be thrown away and repeated.
                 rank = (np.int64(out[p * slots + s]) * (pool - s)) >> 32
                 # the rank among what is left becomes one among all: every smaller one that is gone moves it up
                 for t in range(s):
@@ -108,6 +110,7 @@ def draw_negatives(key, slots, n_items, positives, gap, unique, out):
         before[j] = 0
     left = len(gap)
     while left > 0:
+        # Rounded up, so that the last place is compared too.
         half = (left + 1) >> 1
         for j in range(count):
             before[j] += half * (gap[before[j] + half - 1] <= out[j])
@@ -139,6 +142,7 @@ def permutation(key, size, out):
         add[r] = fold(key, np.uint64(2 * r + 1))
     for j in range(size):
         out[j] = _mix(np.uint32(j), multiply, add, mask, half)
+    # A list of those saves going through all positions in every round.
     outside = np.empty(size, dtype=np.uint32)  # those outside the range, all in one further round
     count = 0
     for j in range(size):
@@ -166,6 +170,7 @@ def order_samples(key, epoch, count, batch, out):
 
 @njit(**FAST)
 def _dot(p, rows, k):
+    # In the type of p: a total in double precision would convert every product and halve the vectors.
     total = p.dtype.type(0)
     for f in range(len(p)):
         total += p[f] * rows[k, f]
@@ -243,12 +248,15 @@ def _sgd_step(p, rows, touched, coef, grad, rate_user, rate_item):
         grad[f] = 0.0
     for k in touched:
         c = coef[k]
-        coef[k] = 0.0  # a row that was drawn twice moves once
+        # A row that was drawn twice moves once: its second visit finds nothing.
+        coef[k] = 0.0
         if c != 0.0:
             step = rows.dtype.type(rate_item * c)
             for f in range(len(p)):
+                # Before the row moves, because the gradient of p is by the rows as they were.
                 grad[f] += c * rows[k, f]
                 rows[k, f] -= step * p[f]
+    # Last, because the rows were to move by p as it was.
     step = rows.dtype.type(rate_user)
     for f in range(len(p)):
         p[f] -= step * grad[f]
@@ -290,6 +298,7 @@ def _adam_step(p, rows, used, coef, grad, rate_user, rate_item, scale, step, fir
                 grad[0, f] += c * rows[k, f]
                 grad[1 + k - low, f] = c * p[f]
             if pull > 0.0:
+                # The slope of strength * |row - start|^2 has the factor 2.
                 back = real(2.0 * pull)
                 for f in range(d):
                     grad[1 + k - low, f] += back * (rows[k, f] - start[k, f])
@@ -313,6 +322,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, settings, scratc
     batch, pull, phases = settings.batch, settings.pull, settings.phases
     order, touched, logits, coef, grad, first, second, start = scratch
     count = n_pos * slots if pairs else n_pos * (1 + slots)
+    # The scratch is not cleared when it is made, nor between clients.
     for k in range(used):
         coef[k] = 0.0
     if settings.adam:
@@ -328,6 +338,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, settings, scratc
         order_samples(order_key, epoch, count, batch, order)
         for lo in range(0, count, batch):
             now = order[lo : min(lo + batch, count)]
+            # By its own length, because the last batch of an epoch may be shorter.
             scale = 1.0 / len(now) if settings.mean else 1.0
             step += 1
             for phase in range(phases):  # the user vector moves in the first, the rows in the last
@@ -336,6 +347,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, settings, scratc
                     found = _bpr_batch(p, rows, slot, now, n_pos, slots, coef, touched, logits)
                 else:
                     found = _bce_batch(p, rows, slot, now, n_pos, coef, touched, logits)
+                # A loss is reported as before the step; the second pass sees a vector that has moved.
                 loss += found if head else 0.0
                 if settings.adam:
                     _adam_step(
@@ -376,6 +388,7 @@ def _train(p, rows, used, slot, n_pos, slots, pairs, order_key, settings, scratc
 @njit(**FAST)
 def add_changes(part, rows, table, ids, weight):
     """Add weight * (row now - row at the start) of one client to its block's part of the sum over clients."""
+    # In the type of the rows: a factor in double precision would widen the whole loop.
     by = part.dtype.type(weight)
     for k in range(len(ids)):
         start = ids[k]
@@ -392,7 +405,8 @@ def _number(slot, slot_of, ids):
         # no branch: half of the items of a short history are new, and nobody can predict which
         new = slot_of[item] < 0
         slot_of[item] = used if new else slot_of[item]
-        ids[used] = item  # stays only if it was new
+        # Written always, which needs no branch; it stays only if the item was new.
+        ids[used] = item
         used += new
         slot[j] = slot_of[item]
     # only what was written is cleared: the whole catalogue would cost more than the samples
@@ -419,6 +433,7 @@ def drawing_space(data, low, high, slots, n_items):
         most = max(most, user_ptr[places[k] + 1] - user_ptr[places[k]])
     samples = most * (1 + slots)
     slot_of = np.full(n_items, -1, dtype=np.int32)
+    # One more than rows: the place behind the last one is written for every item that is not new.
     ids = np.empty(min(samples, n_items) + 1, dtype=np.uint32)
     return np.empty(samples, dtype=np.uint32), np.empty(samples, dtype=np.uint32), slot_of, ids
 
@@ -436,7 +451,8 @@ def draw_client(data, k, key, slots, n_items, slot, slot_of, ids):
 @njit(**EXACT)
 def take_rows(rows, table, ids):
     for r in range(len(ids)):
-        item = ids[r]  # read once: for all the compiler knows, writing a row might change it
+        # Read once: for all the compiler knows, writing a row might change it.
+        item = ids[r]
         for f in range(rows.shape[1]):
             rows[r, f] = table[item, f]
 
@@ -456,6 +472,7 @@ def row_space(table, own, changed, most):
     With it comes the whole space, and for every item the place of its row there before a client has touched any.
     """
     common = table.shape[1] if len(own) and not len(changed) else 0
+    # A later copy reads out of one array, so common rows lie in it beside the client's own.
     every = np.empty((common + most, table.shape[2]), table.dtype)
     every[:common] = table[0, :common]
     return every[common:], (every, np.arange(common).astype(np.uint32))
@@ -485,6 +502,7 @@ def leave_rows(rows, ids, table, k, shared, own, changed, space, part, weight):
         for r in range(len(ids)):
             index[ids[r]] = len(index) + r
         gather_past(every, index, own[k])
+        # Only touched places are put back, which costs far less than the whole catalogue.
         for item in ids:
             index[item] = item
 
@@ -498,6 +516,7 @@ def _train_block(
     d, dtype = user.shape[1], table.dtype
     slot, order, slot_of, ids = drawing_space(data, lo, hi, slots, n_items)
     rows_most, size = len(ids) - 1, min(len(slot), settings.batch)
+    # The last is for the vector's; without Adam, compiled code still needs an array of the same kind.
     moments = rows_most + 1 if settings.adam else 1
     part[:] = 0.0
     rows, space = row_space(table, own, changed, rows_most)
@@ -541,6 +560,7 @@ def train_clients(
     client's summed loss and the samples that it is from.
     """
     count, d = len(blocks) - 1, user.shape[1]
+    # By block and not by core, or the order of summation would depend on the machine.
     parts = np.empty((count, n_items if shared else 0, d), dtype=table.dtype)  # of `total`, one per block
     for b in prange(count):
         _train_block(
@@ -564,6 +584,7 @@ def train_clients(
         )
     for i in prange(len(total)):
         for f in range(d):
+            # In double precision: the changes of single clients are small beside their sum.
             value = 0.0
             for b in range(count):
                 value += parts[b, i, f]

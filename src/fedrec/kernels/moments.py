@@ -12,12 +12,14 @@ from fedrec.kernels.mf import FAST, draw_client, drawing_space
 def _moments(table, ids, times, scatter):
     """The scatter of these rows around their mean, each counted so many times; returns their summed squares."""
     d, count, size = table.shape[1], 0.0, 0.0
+    # In double precision, because a mean is then subtracted from numbers that are close to it.
     mean, row = np.zeros(d, np.float64), np.empty(d, np.float64)
     for k in range(len(ids)):
         count += times[k]
         for f in range(d):
             mean[f] += times[k] * table[ids[k], f]
     for f in range(d):
+        # A client without samples has a count of 0.
         mean[f] /= max(count, 1.0)
     scatter[:] = 0.0
     for k in range(len(ids)):

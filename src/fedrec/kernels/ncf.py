@@ -28,7 +28,8 @@ from fedrec.kernels.mf import (
     take_rows,
 )
 
-TILE = 128  # samples in a tile, half as many pairs: their activations stay in the near caches
+# So few that their activations stay in the near caches; of pairs half as many.
+TILE = 128
 
 
 @njit(**EXACT)
@@ -42,6 +43,7 @@ def _layer(flat, net, layer):
 @njit(**EXACT)
 def _item_part(weight, net, layer):
     """The columns that act on what differs from sample to sample."""
+    # The user's half is left out: it is the same for all samples and has joined the bias.
     return weight[:, net.widths[0] // 2 if layer == 0 else 0 :]
 
 
@@ -87,7 +89,8 @@ def _multiply(weight, bias, x, y, n):
 def _rectify(y, n):
     for o in range(len(y)):
         for t in range(n):
-            y[o, t] = 0.0 if y[o, t] < 0.0 else y[o, t]  # NaN stays NaN
+            # NaN stays NaN, which max() does not promise: a diverged run must show.
+            y[o, t] = 0.0 if y[o, t] < 0.0 else y[o, t]
 
 
 @njit(**FAST)
@@ -98,6 +101,7 @@ def _forward(flat, net, shift, act, n):
         weight, bias = _layer(flat, net, layer)
         y = _between(act, net, layer + 1)
         _multiply(_item_part(weight, net, layer), shift if layer == 0 else bias, _between(act, net, layer), y, n)
+        # The last layer is the logit, which may be negative.
         if layer < depth - 1:
             _rectify(y, n)
 
@@ -146,6 +150,7 @@ def _multiply_back(weight, delta, out, n):
 def _rectify_back(y, delta, n):
     for o in range(len(y)):
         for t in range(n):
+            # At 0 the slope counts as 0, as in torch.
             delta[o, t] = 0.0 if y[o, t] <= 0.0 else delta[o, t]
 
 
@@ -160,6 +165,7 @@ def _backward(flat, gradient, net, act, delta, n, head, table):
         x, dx, dy = _between(act, net, layer), _between(delta, net, layer), _between(delta, net, layer + 1)
         if head:
             _add_weight_gradient(_item_part(out, net, layer), bias_out, x, dy, n)
+        # Nothing lies below the rows, so their gradients are formed only where they move.
         if table or layer > 0:
             _multiply_back(_item_part(weight, net, layer), dy, dx, n)
         if layer > 0:
@@ -193,6 +199,7 @@ def _bce(logit, batch, n_pos, scale, delta):
 @njit(**FAST)
 def _bpr(logit, pairs, scale, delta):
     """The same for pairs of neighbours: x = positive - negative, loss = log(1 + exp(-x))."""
+    # A tile has too few pairs for the product to overflow, so nothing is taken out in between.
     loss, product = 0.0, 1.0
     for t in range(pairs):
         x = logit[2 * t] - logit[2 * t + 1]
@@ -219,6 +226,7 @@ def _columns(batch, slot, n_pos, slots, pairs, touched):
             touched[t] = slot[batch[t]]
         return len(batch)
     for t in range(len(batch)):
+        # Neighbours, so that both halves of a pair pass through the network in the same tile.
         touched[2 * t], touched[2 * t + 1] = slot[batch[t] // slots], slot[n_pos + batch[t]]
     return 2 * len(batch)
 
@@ -273,6 +281,7 @@ def _step(runs, net, batch, samples, settings, step, head, table, scratch):
     p, flat = runs[0], runs[2]
     rows = runs[1].reshape(-1, len(p))
     row_gradient = gradients[1][: len(runs[1])].reshape(rows.shape)
+    # Half as many pairs, since each takes two columns.
     loss, wide, scale = 0.0, TILE // 2 if samples[3] else TILE, 1.0 / len(batch) if settings.mean else 1.0
     weight, bias = _layer(flat, net, 0)
     _user_part(weight, bias, p, shift)
@@ -281,6 +290,7 @@ def _step(runs, net, batch, samples, settings, step, head, table, scratch):
             flat, gradients[2], net, shift, rows, row_gradient, batch[t : t + wide], samples, scale, head, table, tile
         )
     if head:
+        # After all tiles, because it follows from the bias's gradient, to which every tile adds.
         _user_gradients(flat, gradients[2], net, p, gradients[0])
         if settings.decay > 0.0:
             _add_decay(gradients[2], flat, settings.decay)
@@ -323,6 +333,7 @@ def train_network(p, rows, flat, net, samples, order_key, settings, guide, stren
                 found = _step(runs, net, now, samples, settings, step, phase == 0, phase == phases - 1, scratch)
                 loss += found if phase == 0 else 0.0
         before, average = average, loss / (count * (epoch + 1))
+        # As in `mf.py`: 1e-5 stands against a loss of zero.
         if epoch > 0 and abs(average - before) / abs(before + 1e-5) < settings.early_exit:
             return loss, epoch + 1
     return loss, epochs

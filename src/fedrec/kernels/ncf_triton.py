@@ -63,7 +63,8 @@ def _forward(flat, shift, shapes, act, real, d, depth, tall, LANES: tl.constexpr
                 w = tl.load(flat + weight + unit * length + i, mask=there, other=0.0)
                 y += x[:, None] * w[None, :]
             if layer < depth - 1:
-                y = tl.where(y < 0.0, 0.0, y)  # what is not a number stays so
+                # Compared and not maximised, so that what is not a number stays so.
+                y = tl.where(y < 0.0, 0.0, y)
             at = (lane * tall + height + inputs)[:, None] + unit[None, :]
             tl.store(act + at, tl.where(real[:, None], y, 0.0), mask=there[None, :])
         tl.debug_barrier()
@@ -201,7 +202,8 @@ def _move(value, gradient, first, second, size, rate, step, floor, decay, ADAM: 
             tl.store(second + at, v, mask=there)
         else:
             held -= rate * slope
-        tl.debug_barrier()  # all have read before one writes
+        # All have read before one writes, because several threads may hold the same number.
+        tl.debug_barrier()
         tl.store(value + at, held, mask=there)
         tl.store(gradient + at, tl.zeros_like(slope), mask=there)
     tl.debug_barrier()
@@ -259,10 +261,12 @@ def _pass(
         _forward(flat, shift, shapes, act, real, d, depth, tall, LANES, WIDE)
         logit = tl.load(act + lane * tall + tall - 1)
         if PAIRS:
+            # The other half of a pair is in the neighbouring lane.
             beside = tl.load(act + (lane ^ 1) * tall + tall - 1)
             liked = lane % 2 == 0
             slope, loss = bpr(tl.where(liked, logit - beside, beside - logit))
             slope = tl.where(liked, -slope, slope)
+            # Both lanes have the loss of their pair, which counts once.
             loss = tl.where(liked, loss, 0.0)
         else:
             slope, loss = bce(logit, sample < n_pos)
@@ -473,6 +477,7 @@ def train_networks(
     by = constants(
         device, settings.rate_user, settings.rate_item, settings.rate_dense, settings.early_exit, settings.decay
     )
+    # Whole numbers of this size are exact as doubles, so they can use the same cache of constants.
     shapes = constants(device, *net.widths.tolist(), *net.starts.tolist(), *net.heights.tolist()).long()
     _train[(clients,)](
         turn,

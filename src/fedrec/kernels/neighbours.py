@@ -8,7 +8,8 @@ from numba import njit, prange
 from fedrec.kernels.mf import FAST
 from fedrec.kernels.streamed import gather_past
 
-WIDE = 256  # columns that are summed at a time: the sums of distinct neighbourhoods stay in a near cache
+# So few columns at a time that the sums of distinct neighbourhoods stay in a near cache.
+WIDE = 256
 
 
 @njit(**FAST)
@@ -47,6 +48,7 @@ def add_means(tables, steps, place, at, out, total):
     the members of parent[u], before it in `order` (or nobody, where that is behind all), with the members
     first[u]:first[u + 1] added or taken away by their sign; `size[u]` in all.
     """
+    # By columns, because sums of neighbourhoods build on each other and cannot be formed side by side.
     for block in prange((tables.shape[1] + WIDE - 1) // WIDE):
         low = block * WIDE
         wide = min(WIDE, tables.shape[1] - low)

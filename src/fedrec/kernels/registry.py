@@ -76,6 +76,7 @@ def log_path(name: str, device: torch.device, compiled: bool) -> None:
 
 @cache
 def _is_installed(package: str) -> bool:
+    # Looked for and not imported: that takes seconds, which a run without kernels should not pay.
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):
@@ -88,6 +89,7 @@ def _load(source: Source) -> Kernel:
     kernel: Kernel = getattr(module, source.function)
     if source.needs != "numba":
         return kernel
+    # Imported here, because it needs numba.
     from fedrec.kernels.shared_cache import share
 
     share(kernel)

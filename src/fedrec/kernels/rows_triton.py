@@ -44,6 +44,7 @@ def row_sums(row, value, real):
 def _add_slopes(row, slope, real, coef, touched):
     """Add the slopes of a tile to the coefficients of its rows; `touched` becomes each row once and -1 elsewhere."""
     total, first = row_sums(row, slope, real)
+    # By the first lane of a row alone: lanes that write the same number would lose each other's sums.
     tl.store(coef + row, tl.load(coef + row, mask=first, other=0.0) + total, mask=first)
     tl.store(touched, tl.where(first, row, -1), mask=real)
 
@@ -96,6 +97,7 @@ def adam(value, gradient, first, second, scale, floor):
 def entries(row, real, d, FACTORS: tl.constexpr):
     """Offsets of the numbers of some rows, and which of them there are."""
     factor = tl.arange(0, FACTORS)
+    # In 64 bits, because rows times factors may pass 2 ** 31.
     return row.to(tl.int64)[:, None] * d + factor[None, :], real[:, None] & (factor < d)[None, :]
 
 
@@ -146,7 +148,8 @@ def _slopes(
                 slope, loss = bce(logit, sample < n_pos)
             _add_slopes(held, slope.to(real_type), real, coef, out)
         total += tl.sum(tl.where(real, loss, 0.0), 0)
-        tl.debug_barrier()  # the next tile may add to the same rows
+        # The next tile may add to the same rows.
+        tl.debug_barrier()
     return total
 
 
@@ -174,13 +177,16 @@ def _descend(
         for side in tl.static_range(2 if PAIRS else 1):
             row = tl.load(touched + side * samples + low + lane, mask=lane < size, other=-1)
             c = tl.load(coef + row, mask=row >= 0, other=0.0)
-            moved = c != 0.0  # a row of an earlier tile has moved
+            # A row of an earlier tile has moved, and its coefficient is 0 since.
+            moved = c != 0.0
             at, there = entries(row, moved, d, FACTORS)
             held = tl.load(rows + at, mask=there, other=0.0)
             gradient += tl.sum(c[:, None] * held, 0)
             slope += tl.sum(c, 0)
-            tl.debug_barrier()  # several threads may hold the same number: all read it before one writes
+            # Several threads may hold the same number: all read it before one writes.
+            tl.debug_barrier()
             if MOVES:
+                # As in `mf.py`, multiplied in double precision and rounded once.
                 step = (rate * c.to(tl.float64)).to(real_type)
                 tl.store(rows + at, held - step[:, None] * p[None, :], mask=there)
             tl.store(coef + row, tl.zeros_like(c), mask=moved)
@@ -234,6 +240,7 @@ def _descend_adam(
             tl.store(first + at, m, mask=there)
             tl.store(second + at, v, mask=there)
         tl.debug_barrier()
+        # Behind the barrier, or a slower thread would read the zero.
         tl.store(coef + row, tl.zeros_like(c), mask=real)
     tl.debug_barrier()
     return gradient
@@ -364,6 +371,7 @@ def _train(
             scale = scale_of(size, MEAN)
             left_1 *= 0.9
             left_2 *= 0.999
+            # As in `mf.py`, corrections for the start go into rate and floor.
             fix = tl.sqrt(1.0 - left_2)
             floor = (1e-8 * fix).to(real_type)
             for phase in tl.static_range(PHASES):  # the vector moves in the first, the rows in the last
@@ -430,6 +438,7 @@ def _train(
                     else:
                         step = (rate_vector * scale).to(real_type)
                         if BIAS:
+                            # Divided by the scale, because the step has it in it and decay is no mean.
                             shrink = (decay / scale).to(real_type)
                             gradient += shrink * p
                             bias -= step * (slope + shrink * bias)
@@ -465,6 +474,7 @@ def _add_changes(
     factor = tl.arange(0, FACTORS)
     start = tl.load(table + item * d + factor, mask=factor < d, other=0.0)
     low, high = tl.load(begins + item), tl.load(begins + item + 1)
+    # In double precision: the changes of single clients are small beside their sum.
     change = tl.zeros([FACTORS], tl.float64)
     for t in range(low, high, LANES):
         lane = t + tl.arange(0, LANES)

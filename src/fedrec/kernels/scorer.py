@@ -114,7 +114,8 @@ def _score(space, weight1, bias1, samples, hidden):
     for o in range(hidden):
         z, by = row_of(space.z, o, samples, samples), weight1[o]
         for t in range(samples):
-            logits[t] += by * (none if z[t] < none else z[t])  # NaN stays NaN
+            # NaN stays NaN, which max() does not promise: a diverged run must show.
+            logits[t] += by * (none if z[t] < none else z[t])
     for t in range(0 if hidden else samples):
         x, total = row_of(space.x, t, space.width, len(weight1)), none
         for f in range(len(weight1)):
@@ -196,6 +197,7 @@ def _move_network(space, user, weight0, bias0, weight1, rate, rate_user, samples
     gradient[:] = 0.0
     for j in range(active):
         o = space.units[j]
+        # What fills up the last group comes last.
         if o < 0:
             break
         total, second, z = real(0), real(0), row_of(space.z, o, samples, samples)
@@ -205,6 +207,7 @@ def _move_network(space, user, weight0, bias0, weight1, rate, rate_user, samples
         total *= weight1[o]
         step, inner, of_user = by * total, by * weight1[o], weight0[o]
         of_items, turned = row_of(space.weight, o, width, d), row_of(space.turned, j, width, d)
+        # The gradient of the user's vector is by the weights before they move.
         for f in range(d):
             gradient[f] += total * of_user[f]
             of_user[f] -= step * user[f]
@@ -246,6 +249,7 @@ def descend(space, mine, now, n_pos, size, settings):
     """One step of what is private, and the slopes of the rows for theirs; returns the summed loss before it."""
     user, weight0, bias0, weight1, bias1 = mine
     hidden, samples, loss, active = len(bias0), round_up(len(now), LANES), 0.0, 0
+    # The rows do not move between the phases, so they are transposed once for both.
     if hidden:
         _transpose(space, samples)
     for phase in range(2 if settings.in_turn else 1):
@@ -254,6 +258,7 @@ def descend(space, mine, now, n_pos, size, settings):
             active = _activity(space, hidden, samples)
         _score(space, weight1, bias1[0], samples, hidden)
         found = _slopes(space, now, n_pos, size, settings.saturate, samples)
+        # Where the private part moves first, rows go by what it is afterwards.
         if phase > 0 or not settings.in_turn:
             _row_slopes(space, weight1, samples, len(space.user), hidden, active)
         if phase == 0:

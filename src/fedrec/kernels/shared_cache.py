@@ -33,6 +33,7 @@ class SharedFile(IndexDataCacheFile):  # type: ignore[misc]
         try:
             import fcntl
 
+            # The folder is locked and not the list, which numba replaces by a new file whenever it writes.
             folder = os.open(self._cache_path, os.O_RDONLY)
         except (ImportError, OSError):  # a system without such locks; a folder that was removed, which numba makes anew
             yield
@@ -42,11 +43,13 @@ class SharedFile(IndexDataCacheFile):  # type: ignore[misc]
                 fcntl.flock(folder, fcntl.LOCK_EX)
             yield
         finally:
+            # This gives the lock back too, even where saving has failed.
             os.close(folder)
 
 
 def share(kernel: Any) -> None:
     """Let processes save and load a kernel one after another."""
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    # Not isinstance: what is shared already, or a cache of another kind, stays as it is.
     if type(file) is IndexDataCacheFile:
         file.__class__ = SharedFile

@@ -51,6 +51,7 @@ def gather_past(rows, index, to):
     The numbers of a row lie side by side; `to` may be some columns of a larger matrix.
     """
     wide, line = to.shape[1], LINE // to.itemsize
+    # A store past the caches takes a whole line; rows that are not made of such are copied as usual.
     if wide % line or to.ctypes.data % LINE or to.strides[0] % LINE:
         for i in range(len(to)):
             row = rows[index[i]]

@@ -19,7 +19,8 @@ from fedrec.kernels.products import ROWS
 from fedrec.kernels.vectors import INDEX, LANES, Code
 
 GROUP, SUBSETS = 4, 16
-NEAR = 20  # groups whose sums are held at once: they stay in the nearest cache
+# So few groups at once that their sums stay in the nearest cache.
+NEAR = 20
 LINE = 64  # bytes of a line of the cache
 
 
@@ -86,6 +87,7 @@ def _summing(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             ir.Constant(lanes, ir.Undefined), builder.load(builder.gep(factors, [one])), ir.IntType(32)(0)
         )
         row = builder.fmul(row, builder.shuffle_vector(factor, factor, everywhere))
+        # Each new subset is an earlier one and this row, so that it costs one addition.
         totals += [row, *(builder.fadd(total, row) for total in totals[1:])]
     for s, total in enumerate(totals):
         builder.store(total, vector(sums, builder.add(at, INDEX(s * LANES))), align=4)

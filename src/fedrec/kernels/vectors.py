@@ -17,7 +17,8 @@ LANES = 16
 APART = binding.get_host_cpu_name().startswith("znver")
 """Whether sums have units of their own beside those of products: then two sums cost as little as one product."""
 
-_ASKED = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX  # a user says what to compile for
+# What a user asks to compile for comes before what this processor can do.
+_ASKED = config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX
 _FOLDS = not _ASKED and bool(binding.get_host_cpu_features().get("avx512f"))
 """Whether an instruction can load a number into all lanes by itself."""
 
@@ -60,6 +61,7 @@ class Code:
         return [self.place(start, INDEX(k), by) for k in range(count)]
 
     def load(self, data: Any, at: Any) -> Any:
+        # Arrays may begin anywhere: if more were promised, the compiler would choose loads that fault elsewhere.
         return self.builder.load(self._vector(data, at), align=4)
 
     def store(self, value: Any, data: Any, at: Any) -> None:
