@@ -49,7 +49,8 @@ def restore(simulator: Simulator, tensors: dict[str, Tensor]) -> None:
     expected = tensors_of(simulator)
     for name, value in expected.items():
         if name in tensors and name.startswith("server.") and _grows(value, tensors[name], simulator.method.rounds):
-            more = len(value) - len(tensors[name])  # of a run planned with fewer rounds: the rest is still empty
+            # Of a run that was planned with fewer rounds, the entries of the others are still empty.
+            more = len(value) - len(tensors[name])
             tensors[name] = torch.cat([tensors[name], tensors[name].new_zeros(more, *value.shape[1:])])
     if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in expected.items()}:
         raise FedrecError("the checkpoint belongs to another method or data set; use a fresh --out folder")
@@ -69,9 +70,11 @@ def save(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    # Contiguous and on the host, because safetensors takes nothing else.
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = {"version": __version__, **about}
-    text = json.dumps({**about, "crc32": _checksum(plain, about)})  # one entry: several would come in random order
+    # One entry, since several would come in random order and the file would differ from run to run.
+    text = json.dumps({**about, "crc32": _checksum(plain, about)})
     with atomic_file(path, private=True) as temporary:
         try:
             save_file(plain, temporary, metadata={"fedrec": text})
@@ -83,7 +86,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        path.open("rb").close()  # safetensors reports an unreadable file as absent
+        # safetensors reports an unreadable file as absent, so it is opened once to tell the two apart.
+        path.open("rb").close()
     except FileNotFoundError:
         raise FedrecError(f"there is no checkpoint {path}") from None
     except OSError as error:
@@ -104,6 +108,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _checksum(tensors: dict[str, Tensor], about: dict[str, Any]) -> int:
     """safetensors notices a truncated file, but not a changed byte."""
     crc = zlib.crc32(json.dumps(about).encode())
+    # In a fixed order, because the checksum depends on it and a file keeps none.
     for name in sorted(tensors):
         flat = tensors[name].reshape(-1)
         content: Any = flat.view(torch.uint8).numpy() if len(flat) else b""
@@ -132,6 +137,7 @@ def save_resume(
     tensors = collect_tensors(simulator, tensors_of(simulator)) if state else {}
     tensors |= {f"ledger.{name}": torch.from_numpy(getattr(ledger, name)) for name in PER_CLIENT}
     rounds = {"progress": dataclasses.asdict(progress), "ledger": ledger.rounds, "unprotected": ledger.unprotected}
+    # Collected in all processes, but written by one: the file is shared.
     if simulator.group.first:
         save(path, tensors, rounds | dict(about))
 
@@ -151,7 +157,8 @@ class Resumed:
         if self.tensors:
             restore(simulator, part_of(simulator, self.tensors))
         ledger = simulator.wire.ledger
-        if simulator.group.first:  # ledgers of several processes add up
+        # Ledgers of several processes add up, so only one of them may take the old counts.
+        if simulator.group.first:
             ledger.rounds, ledger.unprotected = self.rounds, self.unprotected
             for name, count in self.counts.items():
                 setattr(ledger, name, count)

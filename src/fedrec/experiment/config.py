@@ -91,6 +91,7 @@ class RunConfig:
         _require(self.seed >= 0, f"seed {self.seed} must not be negative")
         _require((self.train is None) == (self.test is None), "give --train and --test together (--valid is optional)")
         _require(self.valid is None or self.train is not None, "--valid also needs --train and --test")
+        # A double has 52 bits behind its point, so more of them could not be filled.
         _require(
             self.secure_bits is None or 1 <= self.secure_bits <= 52, f"secure-bits {self.secure_bits} is not in 1 to 52"
         )
@@ -119,6 +120,7 @@ class RunConfig:
         """Plain values for TOML and JSON; None is left out, or written `none` as a method's parameter."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["params"] = {name: plain(value) for name, value in self.params.items()}
+        # Absent rather than null, because TOML has none.
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
     def flags(self) -> list[str]:
@@ -167,6 +169,7 @@ def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
     format what its protocol meant.
     """
     beside = (Path(path).parent / name for name in ("metrics.jsonl", "summary.json"))
+    # A folder of results without a format number was written by the first version, not by a person.
     of_run = of_run or any(file.exists() for file in beside)
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -177,6 +180,7 @@ def read_config(path: Path | str, of_run: bool = False) -> dict[str, Any]:
     written = values.pop("format", 1)
     known = {f.name for f in dataclasses.fields(RunConfig)}
     for name in values:
+        # Unknown keys are an error: a misspelt one would run with its default and look as if it had been heard.
         if name not in known:
             raise unknown(f"key in {path}:", name, known)
     _check_types(values)
@@ -203,7 +207,8 @@ def as_meant(spec: str, written: Any) -> str:
 def require_same(old: Mapping[str, Any], new: Mapping[str, Any], where: Path, longer: bool = True) -> None:
     """A resumed run may be `longer`; any other change, even of the memory budget, would make it another run."""
     free = {"patience", "rounds"} if longer else set()
-    free -= {"rounds"} if "epsilon" in old else set()  # a budget is for all rounds
+    # The noise was chosen for all rounds together, so their number belongs to the budget.
+    free -= {"rounds"} if "epsilon" in old else set()
     changed = sorted(key for key in {*old, *new} - free if old.get(key) != new.get(key))
     if changed == ["rounds"] and "epsilon" in old:
         number = old.get("rounds", "a fixed number of")
@@ -234,6 +239,7 @@ def make_config(values: dict[str, Any]) -> RunConfig:
     _check_types(values)
     if "method" not in values:
         raise FedrecError("no method given; `fedrec methods` lists them")
+    # Absolute, so that a run folder can be resumed from anywhere.
     return RunConfig(**values | {name: _make_absolute(values[name]) for name in FILES if values.get(name)})
 
 

@@ -45,8 +45,10 @@ def disk_use(run: Run, place: Path, keep: Keep) -> DiskUse:
     ids = source.n_users + source.n_items
     data = PER_ROW * run.prepared.n_interactions + PER_ID * ids + _log(run)
     records = PER_TESTED * source.n_users + PER_ROUND * run.rules.rounds + PER_ID * ids + SMALL
-    states = 3 if run.rules.selects else 2  # the best, the last, and the one that is taking the place of either
+    # The best, the last, and the one that is taking the place of either while it is written.
+    states = 3 if run.rules.selects else 2
     stays = {"nothing": 0, "model": data + state, "last": data + 2 * state}[keep]
+    # The folder need not exist yet, so the nearest one above it says which disk it is.
     nearest = next(folder for folder in (place, *place.resolve().parents) if folder.is_dir())
     return DiskUse(data + records + states * state, records + stays, shutil.disk_usage(nearest).free)
 
@@ -55,6 +57,7 @@ def require_disk(run: Run, place: Path, keep: Keep) -> DiskUse:
     """Refuse a run that would fill the disk; what it has written there before counts as its own."""
     use = disk_use(run, place, keep)
     folder = RunFolder(place)
+    # What the run wrote before will be overwritten, so it counts as free.
     there = sum(
         file.stat().st_size
         for file in (folder.best, folder.last, folder.prepared, folder.interactions)

@@ -35,9 +35,12 @@ from fedrec.federation.loop import Pause, Progress, Score, run_rounds
 from fedrec.federation.simulator import RoundLog
 from fedrec.plugins import answer_to_old_hooks
 
-FIRST_CHECKPOINT = 5.0  # seconds
+# Seconds. The first one comes early, so that even a short run has something to go on from.
+FIRST_CHECKPOINT = 5.0
+# A lost half minute is bearable, and more frequent states would cost more than they save.
 CHECKPOINT_SECONDS = 30.0
-CHECKPOINT_SHARE = 0.05  # of the time at most, where a state is large
+# A large state is written less often, so that writing never takes more than this share of the time.
+CHECKPOINT_SHARE = 0.05
 
 
 class StopRun(Exception):
@@ -68,7 +71,8 @@ class Run:
         self.plan = plan
         self.config, self.method, self.prepared, self.world = plan.config, plan.method, plan.prepared, plan.world
         self.simulator = plan.make_simulator()
-        if not plan.is_trained:  # a state that is on disk has been held before
+        # What is on disk has been held before, and to work out its size again would take longer than to open it.
+        if not plan.is_trained:
             require_room_for_uploads(self.simulator)
         self.observer = observer_of(plan.method)
         self.rules = rules_of(plan, self.observer)
@@ -102,13 +106,16 @@ class Run:
         """Train, and make the chosen round the present state; returns which it is."""
         listener.start(self)
         if folder is None:
+            # With nothing to save there is nothing to be gained from waiting for the end of a round.
             self._train(None, listener, Interrupt())
         else:
             if self.plan.group.first:
+                # Written before the first round, so that an interrupted folder says what it is.
                 keep(folder, self.prepared, self.config, self.plan.names_data)
                 folder.write_plan(describe_plan(self.plan, self.rules))
             with at_round_ends() as interrupt:
                 self._train(folder, listener, interrupt)
+            # Before the chosen round takes the place of the present state, which a resume would need.
             self.states.save_end(folder, self.progress)
         return self.states.load_chosen(folder, self.progress)
 
@@ -124,11 +131,13 @@ class Run:
             record = _record(log, score)
             if folder is not None:
                 record |= self._describe_inside(log.round)
+                # Logged as it ends rather than at the end: a killed run keeps the figures of all its rounds.
                 folder.log(record)
             self.history.append(record)
             try:
                 listener.round(log, score, self.progress)
             except StopRun:
+                # Not raised further, for the run ends as if this round had been the last one, test included.
                 stop.wanted = True
 
         def save_state() -> None:
@@ -154,14 +163,17 @@ class Run:
 
     def _is_between_rounds(self) -> bool:
         """Whether simulator and progress agree; in the midst of a round some clients have already moved on."""
+        # The ledger knows of a round as soon as it begins, progress only when it has ended.
         return max(self.simulator.wire.ledger.rounds, default=-1) < self.progress.next_round
 
     def resume(self, folder: RunFolder) -> None:
         """Take over where a run with the same config left off."""
+        # Half-written files of a killed process would otherwise stay for ever.
         folder.sweep()
         reached = self.states.resume(folder)
         if reached is not None:
             self.progress = reached
+        # Rounds after the checkpoint are repeated, and their lines would stand twice.
         folder.forget_after(0 if reached is None else reached.next_round)
         self.history = folder.records()
 
@@ -184,6 +196,7 @@ class Run:
     def _look_before(self, round: int) -> None:
         """Where clients are about to commit what they receive: how they do without it."""
         due = self.observer.looks_before_answer(round)
+        # An observer looks across clients, of which each of several processes holds a shard only.
         if due and self.plan.group.size == 1:
             self.observer.before_answer(self.simulator, round)
         self._before = self._select(round) if due else None
@@ -213,11 +226,13 @@ class Run:
                 evaluator.update(users, scores)
         except DivergedError as error:
             what = error.what
+        # All processes must agree to stop; one that went on alone would wait for the others for ever.
         if self.plan.group.any(bool(what)):
             raise DivergedError(
                 what or "scores are no longer finite in another process", divergence_remedy(self.method)
             )
         if self.plan.group.size > 1:
+            # Sums over users are combined before means are taken, as shards differ in size.
             evaluator.combine(self.plan.group.sum_arrays)
         return evaluator.result()
 
@@ -227,13 +242,16 @@ class Run:
         started = time.perf_counter()
         # the only time that a test item is ranked: whatever chooses has chosen
         test = self.evaluate("test", chosen)
+        # Validation is ranked again with all metrics, where selection computed only its own.
         valid = self.evaluate("valid", chosen).mean() if self.prepared.valid is not None else {}
+        # Counted as evaluation, or the seconds of training would depend on how many metrics were asked for.
         self.progress.seconds_evaluate += time.perf_counter() - started
         summary = summary_of(self, chosen, test, valid)
         per_user = per_user_columns(self.prepared, test)
         if folder is not None:
             folder.write_per_user(per_user)
             folder.write_ids(self.prepared)
+            # The summary comes last among results, since its presence says that a run is finished.
             folder.write_summary(summary)
             if self.states.keep == "nothing":
                 folder.drop_model()
@@ -249,6 +267,7 @@ class _Checkpoints(Pause):
         """`save`: writes the state; None where nothing is written."""
         self.group, self.progress, self.save, self.interrupt = group, progress, save, interrupt
         self.wanted = False  # by a listener, between two rounds of which an accelerator may have begun others
+        # A monotonic clock, because that of the system may jump when it is set.
         self._next = time.monotonic() + min(FIRST_CHECKPOINT, CHECKPOINT_SECONDS)
 
     def is_due(self) -> bool:
@@ -264,7 +283,9 @@ class _Checkpoints(Pause):
             began = time.monotonic()
             self.save()
             took = time.monotonic() - began
+            # Counted from the end of writing, so that a slow disk never leads to writing all the time.
             self._next = began + took + max(CHECKPOINT_SECONDS, took / CHECKPOINT_SHARE)
+        # Asked of all processes: a signal may reach only one of them.
         self.interrupt.obey(group.any(self.interrupt.heard is not None))
         if group.any(self.wanted):
             self.progress.stopped_early = True
@@ -287,6 +308,7 @@ def execute(
     if out is None:
         return Run(plan_run(config, data, method, group)).execute(None, listener)
     _require_place(out, config, resume, group)
+    # Only the first process writes; several in one file would mix their lines.
     kind = RunFolder if group.first else ReadOnlyFolder
     goes_on = group.any(group.first and resume and RunFolder(out).config.exists())
     folder = kind.open(out) if goes_on else kind(out)
@@ -295,7 +317,9 @@ def execute(
             config = with_columns(config, folder.settings())
             # the config as it was begun: earlier versions recorded no columns
             run = Run(replace(plan_run(config, data, method, group), config=config), keep)
+            # Compared with what the folder has kept, because files with the same name may hold other rows by now.
             require_unchanged(folder, config, run.prepared)
+            # Asked before it goes on, since a full disk would cost the state as well as the rounds to come.
             run.require_disk(out)
             run.resume(folder)
             folder.reopen(config.to_dict())
@@ -308,6 +332,7 @@ def execute(
         try:
             return run.execute(folder, listener)
         except FedrecError:
+            # A mistake that shows in the first round leaves no folder behind that would block the next try.
             folder.discard_unused()
             raise
 
@@ -331,9 +356,11 @@ def _record(log: RoundLog, score: Score | None) -> dict[str, Any]:
     record: dict[str, Any] = {
         "round": log.round,
         "clients": log.clients,
+        # Microseconds are far below what a clock on a shared machine can tell.
         "seconds": round(log.seconds, 6),
         "bytes_up": log.bytes_up,
         "bytes_down": log.bytes_down,
+        # Left out where nothing is lost, so that lines of usual runs stay short and comparable with older ones.
         **({"lost": log.lost} if log.lost else {}),
         **log.observed,
     }

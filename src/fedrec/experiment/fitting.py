@@ -25,7 +25,8 @@ from fedrec.experiment.spending import charge
 from fedrec.experiment.warm import Carried, carry_over
 from fedrec.federation.loop import Progress
 
-WARM_SHARE = 10  # a warm start trains for a tenth of the rounds, unless told otherwise
+# A warm start has most of its way behind it, so a tenth of the rounds is enough unless told otherwise.
+WARM_SHARE = 10
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def fit(
     resume = resume and RunFolder(out).config.exists()
     _require_place(out, resume)
     config, done = make_config(origin.settings()), _rounds_of(origin)
-    goes_on = warm and not _in_one_pass(config)  # what one pass computes owes nothing to an earlier one
+    # One pass in closed form owes nothing to an earlier one, so there is nothing to go on from.
+    goes_on = warm and not _in_one_pass(config)
+    # Rounded up, or a model of fewer than ten rounds would not be trained at all.
     more = (-(-done // WARM_SHARE) if goes_on else done) if rounds is None else rounds
     reading = dataclasses.replace(
         read_with(config, data, columns or {}),
@@ -113,6 +116,7 @@ def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener, epsil
             charge(source, out, make_config(RunFolder.open(source).settings()), run.config, epsilon)
             run.train(folder, listener)
         except DivergedError:
+            # A diverged model must not be resumed, while any other failure may be mended and gone on from.
             folder.discard()
             raise
         except FedrecError:
@@ -124,7 +128,8 @@ def _train(fitted: Fitted, source: Path, resume: bool, listener: Listener, epsil
         if fitted.rows.data is not None:
             write_log(folder, fitted.rows.data, run.prepared)
         folder.write_fit(_about(fitted, source))
-        folder.forget_last()  # nothing will be resumed, and the model is the same
+        # Nothing will be resumed, and the model is the same, so the state would only take space.
+        folder.forget_last()
 
 
 def _reopen(run: Run, out: Path) -> RunFolder:
@@ -162,6 +167,7 @@ def _to_serve(config: RunConfig, rows: Rows, rounds: int, own: bool) -> RunConfi
         protocol=protocol(f"{config.protocol},{changed}").label,
         data=rows.place,
         rounds=rounds,
+        # With nothing held out there is nothing to evaluate between rounds.
         eval_every=rounds,
         patience=None,
         attributes=_find_item_file(config, rows),

@@ -30,7 +30,8 @@ def require_harmless(out: Path | None, *read: Path | None) -> None:
     """Refuse to write over what was given to be read, and over the files of a run."""
     if out is None:
         return
-    target = Path(os.path.realpath(out))  # resolve() fails on circular links
+    # resolve() fails on circular links, and this check must not.
+    target = Path(os.path.realpath(out))
     if any(path is not None and os.path.realpath(path) == str(target) for path in read):
         raise FedrecError(f"--out {out} would overwrite the input file; choose another name")
     near = RunFolder(target.parent)
@@ -47,6 +48,7 @@ def folder_name(text: str, also: str = "") -> str:
 def per_user_columns(prepared: Prepared, evaluation: Evaluation) -> dict[str, np.ndarray]:
     """Every metric of every evaluated user, in original ids; with one held-out item each, also its rank."""
     columns = {"user": prepared.source.user_ids[evaluation.users], **evaluation.per_user}
+    # Positions are those of single items, so they are columns only where each user has exactly one.
     if len(evaluation.positions[0]) == len(evaluation.users):
         above, equal = evaluation.positions
         columns |= {"item": prepared.source.item_ids[prepared.test.items], "above": above, "equal": equal}
@@ -81,6 +83,7 @@ class RunFolder:
         return [file for name, file in vars(self).items() if name != "path"]
 
     def is_private(self, file: Path) -> bool:
+        # State and history are about single users, and others on a shared machine must not read them.
         return file in (self.best, self.last, self.prepared, self.interactions, self.per_user, self.users)
 
     def require_own_files(self) -> None:
@@ -96,6 +99,7 @@ class RunFolder:
         folder.require_own_files()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            # A log may lie there without a config, from a run that was removed by hand.
             folder.forget_after(0)
             folder._write_config(config)
         except OSError as error:
@@ -120,10 +124,13 @@ class RunFolder:
         try:
             import fcntl
         except ImportError:  # a system without such locks
+            # Without such a lock work goes on: it guards against a mistake and nothing else depends on it.
             yield
             return
+        # The folder itself is locked, which leaves no lock file behind when a process is killed.
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
+            # Not waited for, since the other run may take days.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
@@ -131,10 +138,12 @@ class RunFolder:
                 f"another run is in progress in {self.path}; wait for it, or choose another --out"
             ) from None
         except OSError:  # a file system without locks
+            # Some network file systems have no locks, and refusing them would shut their users out.
             pass
         try:
             yield
         finally:
+            # Closing gives the lock back, also when the process is killed.
             os.close(descriptor)
 
     def settings(self) -> dict[str, Any]:
@@ -171,6 +180,7 @@ class RunFolder:
     def reopen(self, config: Mapping[str, Any]) -> None:
         """The run is resumed, perhaps for more rounds than planned: its result is no longer final."""
         self._write_config(config)
+        # Removed at once: a summary beside a run under way would be taken for its result.
         self.summary.unlink(missing_ok=True)
 
     def forget_last(self) -> None:
@@ -185,6 +195,7 @@ class RunFolder:
     def discard_unused(self) -> None:
         """Remove everything of a run that ended before its first round was finished."""
         begun = {self.config, self.plan, self.prepared}
+        # Only what the run itself has made may be there, or something of the user's would go with it.
         if self.path.is_dir() and set(self.path.iterdir()) <= begun:
             for file in begun:
                 file.unlink(missing_ok=True)
@@ -194,23 +205,28 @@ class RunFolder:
         """Remove all files of a run that is not to be resumed."""
         for file in self.files():
             file.unlink(missing_ok=True)
+        # A folder with anything else in it belongs to somebody, so it stays.
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
         import tomli_w
 
+        # Written aside and moved: a half-written config could not even be resumed.
         with atomic_file(self.config) as temporary:
             temporary.write_text(tomli_w.dumps({"format": FORMAT, **config}), encoding="utf-8")
 
     def sweep(self) -> None:
         """Remove what a process that was killed while writing left: half-written files of ours and of safetensors."""
         for path in self.path.glob(".*"):
+            # Exactly the patterns of our own temporary files and of safetensors', so that no hidden file of the user's
+            # is hit.
             if re.fullmatch(r"\..+\.[0-9a-f]{32}|\.tmp[0-9A-Za-z]{6}", path.name):
                 path.unlink(missing_ok=True)
 
     def log(self, record: Mapping[str, Any]) -> None:
         self.require_there()
+        # Opened anew for each round, so that no handle stays on a folder that somebody may remove.
         with open(self.metrics, "a", encoding="utf-8", opener=_without_links) as file:
             file.write(json.dumps(record) + "\n")
 
@@ -226,10 +242,12 @@ class RunFolder:
         """Flush the log before a checkpoint, which would make the folder anew, relies on it."""
         self.require_there()
         if self.metrics.exists():
+            # The checkpoint must not be newer on disk than the log whose rounds it speaks of.
             flush_to_disk(self.metrics)
 
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; one that was cut short by a kill is passed over."""
+        # A damaged byte must not hide all other lines, so it is replaced and its line dropped.
         try:
             text = self.metrics.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -253,6 +271,7 @@ class RunFolder:
         _write_columns(self.items, ["item", "title"][: len(items)], items)
         users = prepared.partition.users
         columns = [prepared.source.user_ids[users], prepared.partition.client_of()[users]]
+        # Which rows belong to whom is about users, while titles are not, so only this file is private.
         _write_columns(self.users, ["user", "client"], columns, private=True)
 
     def write_per_user(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -262,9 +281,11 @@ class RunFolder:
     def take_over(self, other: RunFolder) -> None:
         """The results of another run of the same work, in files of this folder's own."""
         found = (file for file in other.path.iterdir() if file.is_file() and not file.is_symlink())
-        for file in sorted(found, key=lambda file: file == other.summary):  # last: it says that a run has ended
+        # The summary comes last, for it says that a run has ended.
+        for file in sorted(found, key=lambda file: file == other.summary):
             if file != other.config:
                 with atomic_file(self.path / file.name, other.is_private(file)) as temporary:
+                    # Copied and not linked: either folder may be removed or trained on without the other.
                     shutil.copyfile(file, temporary)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -280,6 +301,7 @@ class RunFolder:
 class ReadOnlyFolder(RunFolder):
     """The folder as those of several processes have it that do not write: the first does it for all."""
 
+    # The first process holds the lock for all; a second one of the same run would be refused.
     @contextmanager
     def lock(self) -> Iterator[None]:
         yield
@@ -318,10 +340,12 @@ def _write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def _round_of(line: str) -> int:
     record = json_line(line, ROUND)
+    # Damaged lines count as later than every round, so that they are dropped with those.
     return 1 << 62 if record is None else int(record["round"])
 
 
 def _without_links(path: str, flags: int) -> int:
+    # A link in the place of the log could lead writes anywhere; where the system can, it is refused.
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 

@@ -11,7 +11,8 @@ from types import FrameType
 
 # what a shell reports of a process that SIGTERM ended; schedulers look for it
 TERMINATED = 128 + signal.SIGTERM
-GRACE = 5.0  # seconds; schedulers and containers kill ten or more after SIGTERM, and a checkpoint needs some of them
+# Seconds: schedulers and containers kill ten or more after SIGTERM, and a checkpoint needs some of them.
+GRACE = 5.0
 
 
 class Interrupt:
@@ -21,6 +22,7 @@ class Interrupt:
         self.heard: signal.Signals | None = None
         self._obeyed = self._expired = False
         self._timer = threading.Timer(GRACE, self._expire)
+        # A daemon, or a finished program would wait for the timer.
         self._timer.daemon = True
 
     def hear(self, number: int, _: FrameType | None) -> None:
@@ -60,7 +62,8 @@ def sigterm_interrupts() -> Iterator[None]:
     """Batch schedulers send SIGTERM before they kill, early enough to save. Only the main thread receives signals."""
 
     def interrupt(_: int, __: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # some schedulers send it twice, while the state is being saved
+        # Some schedulers send it twice, while the state is being saved.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
 
     if threading.current_thread() is not threading.main_thread():
@@ -78,9 +81,11 @@ def at_round_ends() -> Iterator[Interrupt]:
     """Inside the `with`, signals wait for `obey`; afterwards the previous handler receives one that has arrived."""
     interrupt = Interrupt()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Ignored signals stay ignored: a program under nohup must not wake up to them.
     before = {number: answer for number, answer in before.items() if answer not in (signal.SIG_IGN, None)}
     if threading.current_thread() is not threading.main_thread():
-        before = {}  # other threads neither receive signals nor set handlers
+        # Other threads neither receive signals nor set handlers.
+        before = {}
     for number in before:
         signal.signal(number, interrupt.hear)
     try:
@@ -90,4 +95,5 @@ def at_round_ends() -> Iterator[Interrupt]:
         for number, answer in before.items():
             signal.signal(number, answer)
         if interrupt.heard is not None:
+            # Raised again, so that whoever handled it before learns of it after the state is safe.
             signal.raise_signal(interrupt.heard)

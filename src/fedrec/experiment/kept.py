@@ -68,6 +68,7 @@ class Kept:
 
     def is_of(self, config: RunConfig) -> bool:
         """Whether the files of the data, where they are still here, hold what they held."""
+        # Files that are gone cannot contradict what was kept, so it stays usable.
         now = fingerprint(data_files(config)) if self.checksum else ""
         return not now or now == self.checksum
 
@@ -95,6 +96,7 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
     source = prepared.source
     if source.bad is not None:
         source.bad.write(folder.path / BAD_ROWS)
+    # Without a version the kept rows could not be told from those of other data under the same name.
     if not source.version or not all(map(is_plain, (source.user_ids, source.item_ids))):
         return
     arrays: Arrays = {}
@@ -102,6 +104,7 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
         "format": FORMAT,
         "settings": _settings(config),
         "checksum": fingerprint(data_files(config)) if named else "",
+        # Kept beside the checksum, because to compare sizes spares reading most other files.
         "size": data_files(config)[0].stat().st_size if named and data_files(config) else None,
         "warm": prepared.warm,
         "n_interactions": prepared.n_interactions,
@@ -111,6 +114,7 @@ def keep(folder: RunFolder, prepared: Prepared, config: RunConfig, named: bool) 
         "source": pack_source(source, arrays),
         "split": _pack_split(prepared, arrays),
     }
+    # Only ids of plain types survive a file without pickles.
     if (aside := prepared.aside) is not None and is_plain(aside.user_ids):
         arrays |= {"aside.user_ids": pack_ids(aside.user_ids), "aside.liked": aside.liked.astype(np.uint8)}
         arrays |= {f"aside.{name}": small(getattr(aside, name)) for name in ("user", "item")}
@@ -127,12 +131,14 @@ def read_kept(folder: RunFolder, config: RunConfig, ranked: bool = True) -> Kept
     """
     try:
         about, arrays = load(folder.prepared)
+        # Another format or other settings are no error: the data is simply read again.
         if about.get("format") != FORMAT or about.get("settings") != _settings(config):
             return None
         check("about", about, ABOUT)
         return Kept(
             _rebuild(about, arrays, parse_protocol(config.protocol), ranked), about["checksum"], about.get("size")
         )
+    # What is kept only saves work, so a damaged file must not stop anybody.
     except UNREADABLE:
         return None
 
@@ -151,10 +157,12 @@ def find_moved(kept: Kept, config: RunConfig, near: Path) -> Path | None:
     beside = [Path(config.attributes)] if config.attributes is not None else []
     if not kept.checksum or not all(file.is_file() for file in beside):
         return None
+    # Each folder once, since several of these may be the same.
     folders = dict.fromkeys(path.resolve() for path in (Path(config.data).parent, near, Path(), *search_folders()))
     for folder in folders:
         for file in sorted(folder.glob("*")):
             alike = file.suffix == Path(config.data).suffix and file.is_file()
+            # Suffix and size first: a folder of data may hold gigabytes that a checksum would read.
             if alike and kept.size in (None, file.stat().st_size) and fingerprint([file, *beside]) == kept.checksum:
                 return file
     return None
@@ -198,6 +206,7 @@ def _pack_split(prepared: Prepared, arrays: Arrays) -> dict[str, Any]:
 def _rebuild(about: Mapping[str, Any], arrays: Arrays, chosen: Protocol, ranked: bool) -> Prepared:
     source = unpack_source(about["source"], PARTS[0], arrays)
     train, valid, test, dropped = (unpack_rows(source, name, arrays) for name in PARTS)
+    # Empty parts are written as well, so an absent one means a damaged file.
     if train is None or valid is None or test is None:
         raise ValueError("a part is missing")
     notes, filtered = tuple(about["split"]["notes"]), unpack_filtered("split", about["split"]["filtered"], arrays)

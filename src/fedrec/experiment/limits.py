@@ -22,8 +22,10 @@ from fedrec.federation.contract import Method, cohorts_of
 from fedrec.federation.schema import schema_of
 from fedrec.federation.simulator import Simulator
 
-SURELY = 4  # times as much memory as a rough bound asks for: no closer look is needed
-UNCOUNTED = 1000  # by what a setting is divided for a trial where half of it would not be countable either
+# Times the rough bound: beyond that no closer look, which makes everything once without its numbers, is needed.
+SURELY = 4
+# Where half of a setting would still overflow, it is divided by this much for the trial.
+UNCOUNTED = 1000
 # whole numbers that say how long something goes on: no tensor grows with them
 NOT_SIZES = ("rounds", "epochs", "batch")
 
@@ -84,6 +86,7 @@ def require_room_to_open(model: Path, device: torch.device) -> None:
 def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None) -> Needs:
     """By making everything without its numbers (torch's device `meta`), and one client's work beside it."""
     meta = torch.device("meta")
+    # The device `meta` computes shapes without numbers, so even what cannot be held can be measured.
     world = replace(data.world, device=meta)
     shapes = replace(data, world=world)
     try:
@@ -94,6 +97,7 @@ def needs_of(method: Method, data: ClientData, attributes: Tensor | None = None)
                 for cohort in cohorts_of(method, world)
             ]
     except RuntimeError as error:
+        # Only this one means a size beyond int64; any other error is the method's own and must be seen.
         if "overflow" not in str(error):
             raise
         return Needs({"one tensor": torch.iinfo(torch.int64).max})  # more bytes than can be counted
@@ -121,10 +125,12 @@ class _Peak(TorchDispatchMode):
         return made
 
     def _count(self, storage: torch.UntypedStorage) -> None:
+        # Views share their storage, which must be counted once.
         if id(storage) not in self._known:
             self._known.add(id(storage))
             self.now += storage.nbytes()
             self.most = max(self.most, self.now)
+            # Counted down when it is freed, without a reference that would keep it alive.
             weakref.finalize(storage, self._gone, id(storage), storage.nbytes())
 
     def _gone(self, key: int, size: int) -> None:
@@ -155,6 +161,7 @@ def _remedies(method: Method, data: ClientData, attributes: Tensor | None, needs
             found = needs_of(replace(method, **{name: max(1, value // part)}), data, attributes).total
         except (FedrecError, RuntimeError, ValueError):
             continue  # a setting that goes with another one
+        # A setting that saves less than a fifth is not worth naming in the message.
         if found < 0.8 * needs.total:
             yield f"lower {name} ({value})"
     yield "use data with fewer users or items"

@@ -93,7 +93,8 @@ def read_with(config: RunConfig, data: str | None, columns: Columns) -> RunConfi
 
 def write_log(folder: RunFolder, data: Interactions, prepared: Prepared) -> None:
     """Keep a log as it is, with what a run that was prepared of it knows of its items."""
-    log = replace(describe_items(data, [prepared.source, data]), filtered=())  # what was left out before is told once
+    # What was left out before was told then, and would be told twice.
+    log = replace(describe_items(data, [prepared.source, data]), filtered=())
     if not all(map(is_plain, (log.user_ids, log.item_ids))):
         return
     arrays: Arrays = {} if log.rating is None else {f"{ROWS}.rating": log.rating}
@@ -144,11 +145,13 @@ def _with_data(config: RunConfig, data: str | None, columns: Columns) -> RunConf
 
 def _grown(log: Interactions | None, config: RunConfig, data: str | None, columns: Columns, described: bool) -> Rows:
     rows = _table(_with_data(config, data, columns))
+    # A published split comes with clients of its own, so there are no rows that could be joined to it.
     if log is None or rows is None:
         name = config.data if log is None else data
         raise FedrecError(f"{name} is a published split with clients of its own, not a log to join; {WHOLE_LOG}")
     joined = join(log, rows)
-    grown = replace(joined.data, columns=rows.columns)  # those by which the data that is named is read again
+    # The columns of the new data are those by which it will be read again.
+    grown = replace(joined.data, columns=rows.columns)
     return Rows(grown, config.data if data is None else data, joined, described=described, story=str(joined))
 
 
@@ -171,6 +174,7 @@ def _earlier(folder: RunFolder, config: RunConfig) -> Interactions | None:
     """The log that a model was fitted to, or the rows that its run has kept of it; None where neither can be read."""
     try:
         log = read_log(folder)
+    # A damaged log only loses the count of what is missing here, so other records are tried.
     except FedrecError:
         log = None
     kept = read_kept(folder, config, ranked=False) if log is None else None

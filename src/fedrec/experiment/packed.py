@@ -44,14 +44,17 @@ Arrays = dict[str, np.ndarray]
 
 def save(path: Path, about: Mapping[str, Any], arrays: Arrays) -> None:
     with atomic_file(path, private=True) as temporary, temporary.open("wb") as file:
+        # Not compressed, because `load` refuses what is: a small file could expand without limit.
         np.savez(file, allow_pickle=False, **arrays, about=_text(about))
 
 
 def load(path: Path) -> tuple[dict[str, Any], Arrays]:
     """What `save` has written; one of the errors `UNREADABLE` for anything else."""
     with zipfile.ZipFile(path) as members:
+        # A compressed member is none of ours, and could fill the memory when it is read.
         if any(member.compress_type != zipfile.ZIP_STORED for member in members.infolist()):
             raise ValueError("not ours, and of any size")
+    # Pickles can run code, and a run folder may come from a stranger.
     with np.load(path, allow_pickle=False) as members:
         arrays = {name: members[name] for name in members.files}
     return json.loads(arrays["about"].tobytes()), arrays
@@ -110,6 +113,7 @@ def pack_ids(values: np.ndarray) -> np.ndarray:
     """Numbers as they are; words as JSON, where a long one does not widen all others."""
     if values.dtype.kind in "UO":
         return _text({"objects": values.dtype.kind == "O", "values": values.tolist()})
+    # Bytes mean JSON text when they are read back, so numbers of that type are widened.
     return values.astype(np.int64) if values.dtype == np.uint8 else values
 
 
@@ -170,6 +174,7 @@ def unpack_filtered(whose: str, records: list[dict[str, Any]], arrays: Arrays) -
 def _matrix(name: str, shape: list[int], arrays: Arrays) -> sp.csr_matrix:
     own = tuple(arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr"))
     matrix = sp.csr_matrix((own[0], own[1].astype(np.int32), own[2].astype(np.int32)), shape=tuple(shape))
+    # Indices beyond the shape would make scipy read outside its arrays.
     matrix.check_format(full_check=True)
     return matrix
 

@@ -151,7 +151,8 @@ def plan_run(
         names_data=not isinstance(data, Interactions),
         is_trained=is_trained,
     )
-    _ = plan.claims_epsilon  # refuses a stage for an upload that nobody sends
+    # Asked for now, because it refuses a stage for an upload that nobody sends.
+    _ = plan.claims_epsilon
     return plan
 
 

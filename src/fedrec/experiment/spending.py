@@ -17,7 +17,8 @@ from fedrec.experiment.config import RunConfig
 from fedrec.privacy.accountant import epsilon_of_rho, rho_of
 
 NAME = "spent.jsonl"
-CLOSE = 1 + 1e-6  # by which a total may differ from a budget in rounding
+# A total may differ from a budget by the rounding of the conversion, which is no overspending.
+CLOSE = 1 + 1e-6
 
 Line = Mapping[str, Any]
 
@@ -34,16 +35,20 @@ def charge(source: Path, out: Path, earlier: RunConfig, config: RunConfig, allow
     root = str(family[-1].resolve())
     lines.setdefault(root, _line(root, earlier, None))
     own = str(out.resolve())
+    # Without itself, or a fit that is resumed would be charged twice.
     before = sum(line["rho"] for name, line in lines.items() if name != own)
     lines[own] = _line(own, config, source)
+    # Losses are added as rho and converted once: epsilons of several releases would add up to far too much.
     total = epsilon_of_rho(before + lines[own]["rho"], config.delta)
     budget = config.epsilon if allowed is None else allowed
     if total > budget * CLOSE:
         raise FedrecError(
             f"the budget of epsilon {budget:g} is gone: {source} and its fits have spent "
             f"{epsilon_of_rho(before, config.delta):.4g} on the same users, and this fit would make it {total:.4g}; "
+            # Rounded up, so that the value in the message is really enough.
             f"add --epsilon {total * CLOSE + 5e-3:.2f} to allow that, for all of them together"
         )
+    # Written to all folders of the family, since any of them may be what the next fit starts from.
     for folder in (out, *family):
         _write(folder, lines.values())
     return total

@@ -34,9 +34,11 @@ class States:
     def keep_best(self, folder: RunFolder | None, progress: Progress) -> None:
         tensors = checkpoint.tensors_of(self.simulator)
         size = sum(value.numel() * value.element_size() for value in tensors.values())
+        # A quarter of the memory at most for the best state, since training needs the rest.
         if folder is None or not self.plan.group.any(size >= self.plan.memory // 4):
             self._best = {name: value.clone() for name, value in tensors.items()}
-        else:  # too large to hold twice
+        # Too large to hold twice, so it goes to the disk at once.
+        else:
             self._best = None
             self._save_best(folder, tensors, progress.best_round)
 
@@ -49,6 +51,7 @@ class States:
         self._save_last(folder, progress, with_state=True)
 
     def _store(self, folder: RunFolder, tensors: dict[str, Tensor], round: int) -> None:
+        # The same state is not written a second time, since a large one may take longer than a round.
         if self.plan.group.any(self._stored != round or not folder.best.exists()):
             self._save_best(folder, tensors, round)
 
@@ -74,9 +77,11 @@ class States:
             self._store(folder, self._best, chosen)
         elif chosen == last:
             self._store(folder, checkpoint.tensors_of(self.simulator), chosen)
-        if progress.diverged:  # the present state is broken, and an earlier one would lead to the same end
+        # The present state is broken, and an earlier one would lead to the same end.
+        if progress.diverged:
             folder.forget_last()
         else:
+            # Where the chosen round is the last one, the model itself is the state to go on from.
             self._save_last(folder, progress, with_state=self.keep == "last" and chosen != last)
 
     def load_chosen(self, folder: RunFolder | None, progress: Progress) -> int:
@@ -148,6 +153,7 @@ class States:
         """The chosen round on disk; None where a kill left that of a later round, which will come again."""
         wanted = progress.best_round
         tensors, about = checkpoint.load(folder.best)
+        # After a kill the best on disk may be of a round that the resumed run has not reached yet.
         if about.get("round") != wanted:
             return None
         self._stored = wanted

@@ -29,9 +29,12 @@ from fedrec.experiment.search_space import Between, Space, describe_space, start
 from fedrec.federation.contract import Method
 from fedrec.schema import COUNT, NUMBER, TEXT, damage_error, json_line, optional, read_json, table_of
 
-MACHINE = ("device", "memory")  # what a result does not depend on
-AT_RANDOM = 4  # trials before the sampler has anything to learn from
-TRIES = 20  # to propose something new, in a space of few values
+# A result does not depend on these, so a study may go on with others.
+MACHINE = ("device", "memory")
+# The sampler models good and bad trials, and of fewer than these it would learn chance.
+AT_RANDOM = 4
+# In a space of few values most proposals repeat; after so many tries everything may count as tried.
+TRIES = 20
 TRIAL = {
     "number": COUNT,
     "params": {},
@@ -68,6 +71,7 @@ class Budget:
 
     def over(self, done: Sequence[Trial]) -> bool:
         spent = sum(trial.seconds for trial in done)
+        # Seconds of the trials and not of the clock: a study that is resumed tomorrow still has the rest of its budget.
         return len(done) >= self.trials or (self.minutes is not None and spent >= 60 * self.minutes)
 
 
@@ -81,12 +85,14 @@ class Study:
 
     def begin(self) -> list[Trial]:
         """The trials that are there already; an error where the folder holds something else."""
+        # A link in the path could lead the study's files somewhere else.
         require_unlinked(self.path, self.path.parent)
         wanted: dict[str, Any] = {
             "config": self.config.to_dict(),
             "space": describe_space(self.space),
             "version": __version__,
         }
+        # Something else lies there, which a study must not write into.
         if not self.about.exists() and self.path.exists() and any(self.path.iterdir()):
             raise FedrecError(f"{self.path} is not a study; choose another --out")
         if not self.about.exists() or not self.log.exists():  # nothing was tried: perhaps the data could not be read
@@ -94,6 +100,7 @@ class Study:
                 temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
             return []
         there = self.began()
+        # The machine may change between calls, so these are taken from the present one on both sides.
         free = {name: wanted["config"][name] for name in MACHINE}
         require_same({**there["config"], **free}, wanted["config"], self.path, longer=False)
         self.require_space(there["space"], wanted["space"])
@@ -119,7 +126,9 @@ class Study:
             return []
         lines = self.log.read_text(encoding="utf-8").splitlines()
         found = [json_line(line, TRIAL) for line in lines]
-        if None in found[:-1]:  # a kill may have cut the last one short, and no other
+        # A kill can cut only the last line short; damage elsewhere is the user's to decide on, for a rewrite would lose
+        # it.
+        if None in found[:-1]:
             raise FedrecError(
                 f"line {found.index(None) + 1} of {self.log} is no trial; mend or remove that line: "
                 "those after it would be lost"
@@ -128,6 +137,7 @@ class Study:
 
     def record(self, done: Sequence[Trial]) -> None:
         """All trials so far and the best setting among them."""
+        # All lines are written anew, so that a kill leaves either the old file or the new one.
         with atomic_file(self.log) as temporary:
             temporary.write_text("".join(json.dumps(asdict(trial)) + "\n" for trial in done), encoding="utf-8")
         if (best := best_of(done)) is not None:
@@ -154,6 +164,7 @@ class Study:
 
 def best_of(done: Sequence[Trial]) -> Trial | None:
     """The highest value, the first among equals; None where none could be trained."""
+    # `max` keeps the first among equals, so a later trial must be better to replace it.
     return max((trial for trial in done if trial.value is not None), key=lambda trial: trial.value or 0.0, default=None)
 
 
@@ -164,6 +175,7 @@ def chosen_config(config: RunConfig, trial: Trial) -> RunConfig:
 
 def require_choosable(config: RunConfig) -> None:
     """Refuse what would choose by the test items, or cannot choose."""
+    # Choosing settings by test items would report a maximum as an estimate.
     if protocol(config.protocol).select_on != "validation":
         raise FedrecError(
             f"protocol {config.protocol} chooses rounds by the test items; tune under one that does not, e.g. honest"
@@ -187,8 +199,10 @@ def search(
     that are not in its folder, because another machine made them; they are its beginning.
     """
     require_choosable(study.config)
-    sampler = _optuna()  # before any work: a missing package is said at once
+    # Before any work, so that a missing package is said at once.
+    sampler = _optuna()
     study.begin()
+    # The method's own settings are the first trial, so that a search does not end below them.
     first = starting_point(method, study.space) | dict(start or {})
 
     def propose_next(done: Sequence[Trial]) -> tuple[int, dict[str, Any]] | None:
@@ -198,6 +212,7 @@ def search(
         return None if params is None else (len(done), params)
 
     with study.lock():
+        # Read again under the lock: another process may have added trials since.
         here = study.read_trials()
         done = _join_beginnings(here, kept, study.path)
         if len(done) > len(here):
@@ -224,7 +239,8 @@ def run_trials(
         number, params = proposal
         trial, data = try_setting(study.config, params, len(done), listener(number), data)
         done = [*done, trial]
-        study.record(done)  # before anybody hears of it: what was announced is never tried again
+        # Before anybody hears of it, so that what was announced is never tried again.
+        study.record(done)
         on_trial(done)
     return done
 
@@ -232,6 +248,7 @@ def run_trials(
 def _join_beginnings(here: Sequence[Trial], kept: Sequence[Trial], path: Path) -> list[Trial]:
     """The longer of two beginnings of one study."""
     shorter, longer = sorted((kept, here), key=len)
+    # Values are compared as well as settings, since the same beginning on other data is another study.
     if any((a.params, a.value) != (b.params, b.value) for a, b in zip(shorter, longer, strict=False)):
         raise FedrecError(f"{path} has other trials than those kept elsewhere; move it away to go on with those")
     return list(longer)
@@ -257,13 +274,16 @@ def try_setting(
             note=progress.diverged,
         )
     except _NothingToChooseBy:
+        # No other setting could do better, so the study ends instead of recording failures.
         raise
     except FedrecError as error:
         if number == 0 and not isinstance(error, DivergedError):
-            raise  # what the method has by itself does not work here: nor will what is near
+            # What the method has by itself does not work here, and neither will what is near.
+            raise
         trial = replace(trial, note=str(error))
     finally:
         listener.stop()
+    # With its time, even where it failed: the budget was spent all the same.
     return replace(trial, seconds=round(time.perf_counter() - started, 2)), data
 
 
@@ -276,6 +296,8 @@ def propose(
 ) -> dict[str, Any] | None:
     """What to try next: what the method has by itself, then what the trials so far suggest; None: all was tried."""
     for again in range(TRIES):
+        # The sampler's seed depends on how many trials there are, so a resumed study proposes what it would have
+        # proposed.
         values = _ask_sampler(optuna, space, done, [seed, len(done), again])
         if not done:
             values |= start
@@ -285,8 +307,10 @@ def propose(
 
 
 def _ask_sampler(optuna: Any, space: Space, done: Sequence[Trial], seed: list[int]) -> dict[str, Any]:
+    # Hashed together rather than added, since different numbers may have the same sum.
     number = int(np.random.SeedSequence(seed).generate_state(1)[0])
     sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=AT_RANDOM)
+    # A fresh study each time: its only state is what trials.jsonl says, which makes resuming exact.
     study = optuna.create_study(direction="maximize", sampler=sampler)
     kinds = {name: _distribution(optuna, values) for name, values in space.items()}
     study.add_trials([_as_sampled(optuna, space, kinds, trial) for trial in done])
@@ -298,6 +322,7 @@ def _as_sampled(optuna: Any, space: Space, kinds: Mapping[str, Any], trial: Tria
     """A trial as the sampler knows it: by the parameters searched now. One of an earlier search may have others."""
     params = {name: trial.params[name] for name, values in space.items() if values.holds(trial.params.get(name))}
     known = {name: kinds[name] for name in params}
+    # A failed trial counts as worthless, so that the sampler keeps away from its neighbourhood.
     return optuna.trial.create_trial(params=params, distributions=known, value=trial.value or 0.0)
 
 
@@ -305,6 +330,7 @@ def _distribution(optuna: Any, values: Any) -> Any:
     if not isinstance(values, Between):
         return optuna.distributions.CategoricalDistribution(values.values)
     kind = optuna.distributions.IntDistribution if values.whole else optuna.distributions.FloatDistribution
+    # By its logarithm where a range spans decades, or nine tenths of all tries would fall into the last one.
     return kind(values.low, values.high, log=values.log)
 
 
@@ -313,5 +339,6 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         raise FedrecError('fedrec tune needs optuna: pip install "fedrec[tune]"') from None
+    # Otherwise it reports every study that it creates into our progress display.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

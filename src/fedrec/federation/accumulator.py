@@ -78,11 +78,13 @@ class Accumulator:
 def sum_uploads(value: Upload, weight: Tensor | None) -> Tensor:
     """Sum over clients in float64, so that the size of chunks hardly shows."""
     if isinstance(value, PartialSum):
+        # A kernel summed only changes, so the base is added as often as there are weights.
         return torch.add(value.total, value.base, alpha=_total_weight(weight, value.clients))
     near = None if weight is None else beside(weight, content(value).device)
     if isinstance(value, Rows):
         if value.shift is not None and value.towards is not None:
             return _sum_shifted_tables(value, value.shift, value.towards, near)
+        # Changes are summed rather than tables, because most rows are the base and need no work for each client.
         change = (value.value - value.base[value.item]).double()
         if near is not None:
             change *= near.double()[value.owner, None]

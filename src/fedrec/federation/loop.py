@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from fedrec.errors import DivergedError
 from fedrec.federation.simulator import RoundLog, RunningRound, Simulator
 
-AHEAD = 2  # rounds that an accelerator is given before the host waits for the first of them
+# Rounds that an accelerator is given before the host waits: with none it would idle while figures are read.
+AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Progress:
             return True
         self.stale += 1
         over = rules.patience is not None and self.stale >= rules.patience
+        # Patience may run out right before a step that changes everything, and then the run must see it through.
         self.stopped_early = over and rules.may_stop(number)
         return False
 
@@ -66,6 +68,7 @@ class Rules:
     settled: Callable[[int, Mapping[str, float], Mapping[str, float]], bool] | None = None
 
     def is_due(self, round: int) -> bool:
+        # The last round is always evaluated, whatever the interval, or its work could never be chosen.
         return (round + 1) % self.eval_every == 0 or round + 1 == self.rounds
 
     def has_ended(self, progress: Progress) -> bool:
@@ -100,6 +103,7 @@ def run_rounds(
         try:
             rounds.advance()
         except DivergedError as error:
+            # Without a good round before it there is nothing to report, so the error goes on.
             if progress.best_round < 0:
                 raise
             progress.diverged, progress.stopped_early = str(error), True
@@ -136,12 +140,15 @@ class _Rounds:
         try:
             self.begun.append(self.simulator.begin(number, self.before_answer if due else None, due))
         except Exception:
-            self._take(down_to=0)  # what went wrong may have begun there
+            # What went wrong may have begun in a round that nobody has read yet, and its error says it better.
+            self._take(down_to=0)
             raise
+        # A rule that settles needs each round's figures before the next one begins.
         if due or self.begun[-1].is_readable or self.rules.settled is not None or self.pause.is_due():
             self._take(down_to=1)
             self._take_last(number, due)
             self.pause()
+        # Waits only when enough rounds are under way, so that the accelerator always has work.
         else:
             self._take(down_to=AHEAD)
 

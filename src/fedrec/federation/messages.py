@@ -182,7 +182,8 @@ class Ups:
         ids = np.concatenate([clients for clients, _ in parts])
         longest = max(value.shape[-1] for _, value in parts)
         values = tuple(_pad_last_axis(value, longest) for _, value in parts)
-        if (np.diff(ids) > 0).all():  # as it is without cohorts
+        # Ascending already, as it is without cohorts, so no order need be kept.
+        if (np.diff(ids) > 0).all():
             return Stack(ids, values)
         order = np.argsort(ids, kind="stable")
         return Stack(ids[order], values, torch.from_numpy(order))

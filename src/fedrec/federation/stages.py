@@ -15,7 +15,8 @@ from fedrec.federation.contract import Rows
 from fedrec.federation.messages import is_exact
 from fedrec.federation.noise import Gaussian, Laplace, Noise, SumGaussian, UploadContext, Values, to_dense
 
-SQUARED = 1 << 18  # numbers that are made double at a time
+# Numbers that are made double at a time: a double copy of all uploads would not fit beside them.
+SQUARED = 1 << 18
 
 
 class Stage(Protocol):
@@ -48,6 +49,7 @@ class Clip:
     def _factor(self, values: Values, context: UploadContext) -> Tensor:
         """By which each client's change must be multiplied, in float64."""
         device = context.world.device
+        # In float64, because a sum of squares over a large table loses in float32 what decides about the clip.
         square = torch.zeros(len(context.clients), dtype=torch.float64, device=device)
         for name, value in values.items():
             if is_exact(value):
@@ -55,13 +57,16 @@ class Clip:
             if isinstance(value, Rows):
                 start, way = value.base[value.item], value.way()
                 change = (value.value - start).double().square().sum(1)
-                if way is not None and value.shift is not None:  # all rows but the changed ones shifted as well
+                # With a shift all rows have moved, so the norm is that of the whole table and the changed rows replace
+                # theirs.
+                if way is not None and value.shift is not None:
                     square += value.shift.double().square() * way.double().square().sum()
                     change -= (value.values_if_unchanged() - start).double().square().sum(1)
                 square.index_add_(0, value.owner, change)
             else:
                 change = value - context.reference[name] if name in context.reference else value
                 square += _sum_squares(change)
+        # Clamped from below, since an upload that did not change has no norm to divide by.
         return (self.norm / square.sqrt().clamp(min=1e-300)).clamp(max=1.0)
 
     def _shrink(self, value: Tensor | Rows, factor: Tensor, name: str, context: UploadContext) -> Tensor | Rows:
@@ -92,6 +97,7 @@ class Shortening:
         reached = [name for name in values if self.reaches(name)]
         if not reached:
             raise unknown("upload", self.only, values)
+        # Made dense, because any row may be among those that are sent, changed or not.
         return values | {name: self._shorten(to_dense(values[name]), context.reference.get(name)) for name in reached}
 
     def reaches(self, name: str) -> bool:
@@ -111,10 +117,12 @@ class TopRows(Shortening):
     INDEX: ClassVar[int] = 4  # bytes
 
     def _shorten(self, value: Tensor, reference: Tensor | None) -> Tensor:
+        # Vectors and small tables go whole: choosing among few rows would save nothing.
         if value.dim() < 3 or value.shape[1] <= self.number or not value.is_floating_point():
             return value
         change = value if reference is None else value - reference
         farthest = change.square().sum(-1).topk(self.number, 1).indices.unsqueeze(-1).expand(-1, -1, value.shape[2])
+        # A copy, for the broadcast is one tensor that all clients share.
         sent = torch.zeros_like(value) if reference is None else reference.expand_as(value).clone()
         return sent.scatter_(1, farthest, value.gather(1, farthest))
 
@@ -135,13 +143,16 @@ class Quantise(Shortening):
     def _round_to_levels(self, value: Tensor) -> Tensor:
         if not value.is_floating_point():
             return value
-        rows = value.reshape(len(value), -1) if value.dim() < 3 else value  # never across clients
+        # Each client by itself: a range over several would tell one client about another.
+        rows = value.reshape(len(value), -1) if value.dim() < 3 else value
         low, high = rows.amin(-1, keepdim=True), rows.amax(-1, keepdim=True)
         step = (high - low) / (2**self.number - 1)
+        # A row of equal numbers has no step, and one stands in for it to avoid a division by zero.
         level = torch.round((rows - low) / torch.where(step > 0, step, torch.ones_like(step)))
         return (low + level * step).reshape(value.shape)
 
     def bytes(self, entries: int, rows: int, plain: int) -> int:
+        # Rounded up to whole bytes, plus both ends of each row.
         return (entries * self.number + 7) // 8 + 8 * rows
 
 
@@ -169,10 +180,12 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
             raise FedrecError(f"privacy stage '{part}' needs a number, e.g. {name}=1") from None
         if not np.isfinite(number) or number <= 0:
             raise FedrecError(f"privacy stage '{part}': the number must be positive; for none, leave it out")
+        # Beyond 32 bits nothing would be saved.
         if name == "quantise" and number not in range(1, 33):
             raise FedrecError(f"privacy stage '{part}': bits must be a whole number from 1 to 32")
         if name == "top-rows" and number != int(number):
             raise FedrecError(f"privacy stage '{part}': rows must be a whole number")
+        # What follows would leave the levels, which could then not be sent as integers.
         if any(isinstance(stage, Quantise) for stage in stages):
             raise FedrecError(f"privacy stage '{part}' comes after quantise, which must be the last stage")
         stage = STAGES[name](number)
@@ -184,7 +197,8 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
 
 def _sum_squares(value: Tensor) -> Tensor:
     """Squared norms of clients' tensors in float64, without a copy of all in that type."""
-    if value.device.type != "cpu" and value.dim() > 2:  # a pass over rows, then over their norms
+    # An accelerator pays for each pass it is told to make, so it takes norms of rows in one.
+    if value.device.type != "cpu" and value.dim() > 2:
         return torch.linalg.vector_norm(value, dim=-1).double().square().flatten(1).sum(1)
     flat = value.flatten(1)
     parts = flat.split(max(1, SQUARED // max(1, flat.shape[1])))

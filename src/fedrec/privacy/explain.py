@@ -62,8 +62,8 @@ def _limits(privacy: Mapping[str, Any]) -> str:
 
 
 def _relation(privacy: Mapping[str, Any]) -> str:
-    # Run folders of old versions stay readable.
     """Whose data are protected against whom, and the other figures that follow; empty for runs that do not say."""
+    # Run folders of old versions stay readable.
     if "unit" not in privacy:
         return ""
     words = f"unit: {privacy['unit']}; adjacency: {privacy['adjacency']}; trust: {privacy['trust']}; "

@@ -24,7 +24,8 @@ from fedrec.experiment.params import method_of
 from fedrec.experiment.prepare import Prepared, prepare, prepare_config
 from fedrec.experiment.tuning import require_choosable
 
-WEAK = 1.1  # times popularity: below it the clients' work buys next to nothing
+# Below this many times popularity the clients' work buys next to nothing.
+WEAK = 1.1
 POPULARITY = "popularity"
 
 
@@ -124,6 +125,7 @@ def advise(
         if data is None
         else prepare(data, rules, base.silos, items=base.attributes)
     )
+    # Columns that were recognised are written down, so that the chosen config reads the same ones elsewhere.
     base = with_columns(base, prepared.source.columns)
     runners, not_tried = sort_out(base, prepared, wishes)
     logbook = Logbook(folder, base, prepared.source.identity(), wishes)
@@ -162,6 +164,7 @@ def _lines(attempts: Sequence[Attempt], base: RunConfig, data: Prepared, wishes:
     noisy, users = base.epsilon is not None, -(-data.partition.n_users // data.partition.n_clients)
     floor = next((one.value for one in attempts if one.label == POPULARITY and one.value is not None), None)
     made = []
+    # Those without a figure go last, below even a value of zero.
     for one in sorted(attempts, key=lambda one: -(one.value if one.value is not None else -1.0)):
         candidate = known[one.label]
         method = method_of(candidate.config(base, one.settings))
@@ -246,6 +249,7 @@ def _why(chosen: Line, lines: Sequence[Line], data: Prepared) -> str:
     if not others:
         return f"None of the {tried - 1} others could be trained within what was asked."
     second = others[0]
+    # The tiny floor only avoids a division by zero where nothing else finds anything.
     gain = (chosen.attempt.value or 0.0) / max(second.attempt.value or 0.0, 1e-12) - 1
     text = f"It is the best of {tried} that were tried, {gain:.0%} ahead of {second.name}".replace("%", " %")
     harmless = next((line for line in others if not line.revealed.gives_away), None)

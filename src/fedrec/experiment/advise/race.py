@@ -26,11 +26,16 @@ from fedrec.federation.simulator import RoundLog
 
 Clock = Callable[[], float]
 """Work since some moment: seconds, or anything that only grows."""
-FIRST_SHARE = 0.3  # of the budget for the first look at all candidates together
-EARLY = 0.25  # of its rounds: before them a sequence model, which starts slowly, cannot be judged
-OVERHEAD = 5  # times its tensors: sums in double precision, what a solver copies, the best state kept beside
-TOO_LONG = 3  # times its share of the budget without a figure: an attempt that is too slow for this machine
-TURNS = 8  # into which the budget is cut afterwards, so that a wrong forecast costs an eighth
+# Of the budget, for all candidates together: a first look must leave most of it to those that deserve it.
+FIRST_SHARE = 0.3
+# Of its rounds: before them a sequence model, which starts slowly, cannot be judged.
+EARLY = 0.25
+# Times its tensors, for sums in double precision, what a solver copies, and the best state kept beside.
+OVERHEAD = 5
+# Without any figure after so many times its share, an attempt is too slow for this machine.
+TOO_LONG = 3
+# Parts of the budget afterwards, so that a wrong forecast costs one of them and not all.
+TURNS = 8
 
 
 class Race:
@@ -62,6 +67,8 @@ class Race:
     def run(self) -> list[Attempt]:
         """Go on until the budget is spent or nothing promises to be better."""
         self._look_at_all()
+        # Half of the budget at most goes to attempts that cannot be judged, or slow starters would eat what leaders
+        # need.
         while self.budget_ahead > self.budget / 2 and (number := self._best_early()) is not None:
             self._go_on(number, self.budget / TURNS)
         while self.budget_ahead > 0 and (number := self._most_promising()) is not None:
@@ -87,6 +94,7 @@ class Race:
     def _look_at_all(self) -> None:
         for candidate in self.runners.values():
             known = any(attempt.is_of(candidate.label, candidate.set) for attempt in self.attempts)
+            # What always runs is the floor that others are compared with, so it runs even without time.
             if not known and (candidate.always or self.budget_ahead > 0):
                 number = self._enter(candidate, candidate.set)
                 self._go_on(number, self.budget * FIRST_SHARE / len(self.runners))
@@ -102,6 +110,7 @@ class Race:
     def _most_promising(self) -> int | None:
         """The unfinished attempt with the best forecast, if that is better than what others have reached."""
         numbers = self._list_unfinished()
+        # By forecast rather than by value: a rising curve may overtake the leader, a flat one will not.
         best = max(numbers, key=lambda n: self.attempts[n].forecast(self.budget_ahead), default=None)
         leader = next(iter(self.leaders()), None)
         if best is None or leader is None or self.attempts[best] is leader:
@@ -114,6 +123,7 @@ class Race:
             candidate = self.runners.get(leader.label)
             for settings in candidate.neighbours(leader.settings) if candidate else ():
                 known = any(attempt.is_of(leader.label, settings) for attempt in self.attempts)
+                # A neighbour takes about as long as the leader did, so with less time it would only be cut off.
                 if candidate is not None and not known and leader.seconds <= self.budget_ahead:
                     return self._enter(candidate, settings)
         return None
@@ -131,14 +141,17 @@ class Race:
         """Give an attempt some work, and write down how far it came."""
         before = self.attempts[number]
         fresh = number not in self._open
-        spent = 0.0 if fresh else before.seconds  # one that was interrupted begins again: its state was in memory
+        # The state of an interrupted attempt was only in memory, so it begins again and its clock with it.
+        spent = 0.0 if fresh else before.seconds
         watch = Watch(self.follow(before.label), self.clock, spent, {} if fresh else before.curve, work)
         try:
             run = self._open.pop(number, None) or self._plan(before)
+            # The watch ended it the last time, which must not count as an end by its own rules.
             run.progress.stopped_early = False
             run.choose(watch)
             attempt = self._judge(before, run, watch)
-        except FedrecError as error:  # too large for this machine, or diverged: the others go on
+        # Too large for this machine, or diverged: the others must go on.
+        except FedrecError as error:
             attempt = replace(before, value=None, note=str(error))
         finally:
             watch.stop()
@@ -146,6 +159,7 @@ class Race:
         if attempt.is_unfinished and not self._is_too_large(attempt):
             self._open[number] = run
         self.attempts = [attempt if n == number else one for n, one in enumerate(self.attempts)]
+        # Written down after every piece of work, so that a call that is stopped loses one turn at most.
         self.logbook.record(self.attempts)
         self.heard(attempt.name_beside(self.runners[attempt.label]), attempt)
 
@@ -179,6 +193,7 @@ def _require_memory(plan: RunPlan) -> None:
     """Refuse what this machine cannot hold now: one attempt that is too large would end all the others with it."""
     free = free_memory()
     needs = OVERHEAD * needs_of(plan.method, plan.clients, plan.attributes).total
+    # On an accelerator the memory of the host says nothing.
     if free is not None and plan.world.device.type == "cpu" and needs > free:
         raise FedrecError(f"needs some {size_text(needs)} of memory, and {size_text(free)} are free now")
 
@@ -205,6 +220,7 @@ class Watch(Along):
                 raise StopRun
             return
         self.value, self.metrics = score.value, score.metrics
+        # The best so far, because a forecast from a curve that dips would be too low.
         best = max([score.value, *itertools.islice(reversed(self.curve.values()), 1)])
         self.curve[f"{self.seconds:.3f}"] = best
         if self.seconds - self.spent >= self.work:
